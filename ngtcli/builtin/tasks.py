@@ -1,0 +1,211 @@
+"""Exercises for a model that copies and finds: documents, questions about them, quoted answers.
+
+`TaskMixture.sample` makes conversations over one document: the document once, then several turns,
+since every further turn costs a tenth of the document's tokens and teaches as much. All randomness
+comes from the generator handed in, so a run can be repeated.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from math import log
+
+from ngtcli.builtin.corpus import Article, Paragraph, is_prose, words
+
+# The wording of presets/summarize.yaml and presets/ask.yaml, which a test holds together.
+SUMMARIZE = "Summarize the text above in a few sentences."
+ASK = "Answer the question from the text above.\nQuestion: {question}"
+
+_WEIGHTS = {
+    "newwiki-qa": 0.42,
+    "scitldr": 0.14,
+    "peps": 0.12,
+    "rust-rfcs": 0.08,
+    "eips": 0.06,
+    "sherlock": 0.08,
+    "qmsum": 0.10,
+}
+_FUNCTION_WORDS = frozenset(
+    (
+        "a an and are as at be been but by can could did do does for from had has have he her his "
+        "how i if in into is it its may might more most no not of on or our she should so some "
+        "such than that the their them then there these they this those to was we were what when "
+        "where which while who why will with would you "
+    ).split()
+)
+_OPENERS = (
+    "What", "What is", "What was", "What are", "What did", "Who", "Who was", "When", "When did",
+    "Where", "Where is", "Which", "How", "How many", "How did", "Why", "Why is", "what", "who",
+    "when was", "where", "how", "Is", "Does", "Tell me about", "What about", "In what",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A document and (instruction, answer) turns about it."""
+
+    document: str
+    turns: tuple[tuple[str, str], ...]
+
+
+def pseudo_question(sentence: str, rng: random.Random) -> str:
+    """A question made from a sentence: one span dropped, most content words kept, some bent.
+
+    The dropped span stands for what is asked; bending (lower case, a lost ending) stands for the
+    way people word questions differently from the text.
+    """
+    tokens = sentence.rstrip(".!?\"')”").split()
+    if len(tokens) > 6:
+        gap = rng.randint(1, max(1, len(tokens) // 3))
+        start = rng.randrange(len(tokens) - gap + 1)
+        tokens = tokens[:start] + tokens[start + gap :]
+    keep = rng.choice((0.25, 0.4, 0.6, 0.85))
+    kept = [t for t in tokens if rng.random() < (keep if _is_content(t) else 0.5 * keep)]
+    if not any(map(_is_content, kept)):
+        kept = [t for t in tokens if _is_content(t)][:3] or tokens[:3]
+    if rng.random() < 0.25:
+        rng.shuffle(kept)
+    bent = [_bend(t, rng) for t in kept]
+    return f"{rng.choice(_OPENERS)} {' '.join(bent)}?"
+
+
+def _is_content(token: str) -> bool:
+    return token.strip(",;:()\"'“”").lower() not in _FUNCTION_WORDS
+
+
+def _bend(token: str, rng: random.Random) -> str:
+    token = token.strip(',;:()"“”') or token
+    if rng.random() < 0.2:
+        token = token.lower()
+    if rng.random() < 0.12:
+        for ending in ("ing", "ed", "es", "s", "ly"):
+            if token.endswith(ending) and len(token) > len(ending) + 3:
+                return token[: -len(ending)]
+    return token
+
+
+def extract_summary(paragraphs: list[Paragraph], rng: random.Random) -> str | None:
+    """Up to three prose sentences, in document order: the opening one and the most central.
+
+    Central means the highest mean log-count of its content words in the document, a light form of
+    SumBasic (Nenkova & Vanderwende 2005).
+    """
+    marked = [p.sentences[p.summary] for p in paragraphs if p.summary is not None]
+    sentences = [s for p in paragraphs for s in p.sentences if is_prose(s)]
+    if len(sentences) < 3:
+        return None
+    counts = Counter(w for s in sentences for w in set(words(s)) - _FUNCTION_WORDS)
+    wanted = min(3, max(1, len(sentences) // 3))
+    ranked = sorted(range(len(sentences)), key=lambda i: -_centrality(sentences[i], counts))
+    chosen = {0, *ranked[: wanted - 1]} if not marked else {ranked[0]}
+    chosen |= {sentences.index(s) for s in marked if s in sentences}
+    return " ".join(sentences[i] for i in sorted(chosen)[:3])
+
+
+def _centrality(sentence: str, counts: Counter[str]) -> float:
+    content = set(words(sentence)) - _FUNCTION_WORDS
+    return sum(log(counts[w]) for w in content) / (len(content) + 3)
+
+
+class TaskMixture:
+    """Draws conversations from articles, at most `limit` words of document each."""
+
+    def __init__(self, articles: list[Article]) -> None:
+        self._by_source: dict[str, list[Article]] = {}
+        for article in articles:
+            self._by_source.setdefault(article.source, []).append(article)
+        self._sources = [s for s in _WEIGHTS if s in self._by_source]
+
+    def sample(self, rng: random.Random, limit: int) -> Conversation:
+        """One conversation with a document of about 40 to `limit` words."""
+        budget = round(40 * (max(limit, 41) / 40) ** rng.random())
+        named = self._document(rng, budget)
+        paragraphs = [p for _, p in named]
+        turns = self._turns(paragraphs, rng)
+        while not turns:
+            named = self._document(rng, budget)
+            paragraphs = [p for _, p in named]
+            turns = self._turns(paragraphs, rng)
+        return Conversation(_render(named, rng), tuple(turns))
+
+    def _document(self, rng: random.Random, budget: int) -> list[tuple[str, Paragraph]]:
+        """(heading, paragraph) pairs; a heading opens a new document, "" goes on with the last."""
+        several = rng.random() < 0.3
+        out: list[tuple[str, Paragraph]] = []
+        size = 0
+        while size < budget:
+            share = budget if not several else rng.randint(40, max(60, budget // 2))
+            name, run = self._run(rng, min(share, budget - size))
+            out += [(name if i == 0 and several else "", p) for i, p in enumerate(run)]
+            size += sum(len(s.split()) for p in run for s in p.sentences)
+            if not several and size:
+                break
+        return out
+
+    def _run(self, rng: random.Random, budget: int) -> tuple[str, list[Paragraph]]:
+        """Consecutive paragraphs of one article; the first is cut to the budget if it must be."""
+        source = rng.choices(self._sources, [_WEIGHTS[s] for s in self._sources])[0]
+        article = rng.choice(self._by_source[source])
+        at = rng.randrange(len(article.paragraphs))
+        run: list[Paragraph] = []
+        size = 0
+        for paragraph in article.paragraphs[at:]:
+            length = sum(len(s.split()) for s in paragraph.sentences)
+            if run and size + length > budget:
+                break
+            run.append(_cut(paragraph, budget * 2) if not run else paragraph)
+            size += length
+        suffix = rng.choice((".txt", ".md", "", ""))
+        return article.name.split(".")[0] + suffix, run
+
+    def _turns(self, paragraphs: list[Paragraph], rng: random.Random) -> list[tuple[str, str]]:
+        prose = [s for p in paragraphs for s in p.sentences if is_prose(s)]
+        if not prose:
+            return []
+        real = [(q, p.sentences[i]) for p in paragraphs for q, i in p.questions]
+        turns = []
+        for _ in range(rng.randint(2, min(6, 2 + len(prose)))):
+            if real and rng.random() < 0.65:
+                question, answer = real.pop(rng.randrange(len(real)))
+                turns.append((ASK.format(question=question), answer))
+            elif rng.random() < 0.12:
+                answer = rng.choice(prose)
+                opening = " ".join(answer.split()[: rng.randint(2, 5)])
+                turns.append((ASK.format(question=f'What does "{opening}" say?'), answer))
+            else:
+                answer = rng.choice(prose)
+                turns.append((ASK.format(question=pseudo_question(answer, rng)), answer))
+        summary = extract_summary(paragraphs, rng) if rng.random() < 0.3 else None
+        if summary:
+            turns.insert(0, (SUMMARIZE, summary))
+        return turns
+
+
+def _cut(paragraph: Paragraph, budget: int) -> Paragraph:
+    size, count = 0, 0
+    for sentence in paragraph.sentences:
+        size += len(sentence.split())
+        count += 1
+        if size >= budget:
+            break
+    if count == len(paragraph.sentences):
+        return paragraph
+    pairs = [
+        (q, g)
+        for q, g in zip(paragraph.questions, paragraph.golds or [()] * 99, strict=False)
+        if q[1] < count
+    ]
+    return Paragraph(
+        paragraph.sentences[:count],
+        tuple(q for q, _ in pairs),
+        tuple(g for _, g in pairs),
+        paragraph.summary if (paragraph.summary or 0) < count else None,
+    )
+
+
+def _render(named: list[tuple[str, Paragraph]], rng: random.Random) -> str:
+    parts = []
+    for name, paragraph in named:
+        text = " ".join(paragraph.sentences)
+        parts.append(f"{name}\n{text}" if name else text)
+    return "\n\n".join(parts)

@@ -1,0 +1,268 @@
+"""`ngt summarize` and `ngt ask`: one prompt, one answer."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.streams import Notes, piped_stdin, print_line
+from ngtcli.config import Settings
+from ngtcli.documents.load import STDIN, Document, load
+from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
+from ngtcli.prompts import Preset
+from ngtcli.render.sinks import (
+    Collector,
+    ColourSink,
+    PlainSink,
+    Sink,
+    dump_json,
+    write_atomically,
+)
+from ngtcli.render.terminal import drafted_style, paint, visible, wants_color
+
+if TYPE_CHECKING:
+    from ngtcli.prompts import Prompt
+    from ngtcli.session import Answer, Session
+
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the answer to this file, whole.")
+]
+TokensOption = Annotated[
+    bool, typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
+]
+DryOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked, of what, and how the answer is to be shown."""
+
+    task: str
+    documents: Sequence[Document]
+    question: str
+    settings: Settings
+    preset: Preset
+    json: bool = False
+    json_tokens: bool = False
+    output: Path | None = None
+    dry_run: bool = False
+    verbose: bool = False
+
+
+@with_settings
+def summarize(
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
+    ] = None,
+    preset: PresetOption = None,
+    output: OutputOption = None,
+    json: JsonOption = False,
+    json_tokens: TokensOption = False,
+    dry_run: DryOption = False,
+    verbose: VerboseOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Summarize documents: ngt summarize article.txt"""
+    resolved, chosen = resolve(flags or {}, preset, "summarize")
+    stdin = piped_stdin()
+    paths = files or ([STDIN] if stdin else [])
+    if not paths:
+        raise InputError("no document given", "Name a file or a folder, or pipe a text in.")
+    documents = load(paths, stdin)
+    run(
+        Request(
+            "summarize", documents, "", resolved.settings, chosen,
+            json, json_tokens, output, dry_run, verbose,
+        )
+    )  # fmt: skip
+
+
+@with_settings
+def ask(
+    question: Annotated[str, typer.Argument(help="The question.")],
+    docs: Annotated[
+        list[str] | None,
+        typer.Option("--docs", "-d", help="File, folder, glob or -; may be given again."),
+    ] = None,
+    preset: PresetOption = None,
+    output: OutputOption = None,
+    json: JsonOption = False,
+    json_tokens: TokensOption = False,
+    dry_run: DryOption = False,
+    verbose: VerboseOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Answer a question from documents: ngt ask --docs ./notes "When is high tide?" """
+    if not question.strip():
+        raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
+    resolved, chosen = resolve(flags or {}, preset, "ask")
+    stdin = piped_stdin()
+    paths = docs or ([STDIN] if stdin else [])
+    if not paths:
+        raise InputError(
+            "no documents to answer from", "Give --docs FILE or FOLDER, or pipe a text in."
+        )
+    documents = load(paths, stdin)
+    run(
+        Request(
+            "ask", documents, question.strip(), resolved.settings, chosen,
+            json, json_tokens, output, dry_run, verbose,
+        )
+    )  # fmt: skip
+
+
+def run(request: Request) -> None:
+    """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
+    notes = Notes(request.verbose)
+    if request.output and not request.output.absolute().parent.is_dir():
+        raise UsageError(f"{request.output}: no such folder", "Make the folder first.")
+    try:
+        if request.dry_run:
+            _dry_run(request, notes)
+            return
+        session = _session(request, notes)
+        prompt = session.prompt(request.preset, request.documents, request.question)
+        answer = session.answer(prompt)
+    except KeyboardInterrupt:
+        notes.warn("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(request, answer, notes)
+
+
+def _session(request: Request, notes: Notes) -> "Session":
+    if request.settings.model == "builtin" and notes.terminal:
+        notes.say(
+            "The built-in model is a small demonstration that quotes sentences;"
+            " name a real one with -m FOLDER.",
+            dim=True,
+        )
+    from ngtcli.session import Session  # here: it loads torch
+
+    return Session(request.settings, notes.status, notes.warn)
+
+
+def _dry_run(request: Request, notes: Notes) -> None:
+    """The prompt on stdout, its token count on stderr; only the tokenizer is loaded."""
+    from ngtcli.decode.model import load_tokenizer
+    from ngtcli.prompts import build_prompt
+
+    notes.status(f"Loading the tokenizer of {request.settings.model} …")
+    tokenizer = load_tokenizer(request.settings.model)
+    prompt = build_prompt(request.preset, request.documents, request.question, tokenizer)
+    notes.clear()
+    if request.json:
+        body = {"task": request.task, "prompt": prompt.text, "prompt_tokens": len(prompt.ids)}
+        print_line(dump_json(body))
+        return
+    print_line(visible(prompt.text))
+    notes.say(f"{len(prompt.ids)} tokens")
+
+
+def _show(request: Request, answer: "Answer", notes: Notes) -> None:
+    """Run the answer into its sinks; on Ctrl-C keep what came."""
+    kept = Collector()
+    sinks: list[Sink] = [kept]
+    if not (request.json or request.json_tokens or request.output):
+        color = wants_color(sys.stdout, request.settings.color)
+        sinks.append(ColourSink(sys.stdout) if color else PlainSink(sys.stdout))
+        if color and request.verbose:
+            legend = paint("from the documents", drafted_style())
+            sys.stderr.write(f"Legend: {legend}, the model's own.\n")
+    try:
+        for step in answer:
+            notes.clear()
+            for sink in sinks:
+                sink.step(step.tokens)
+    except KeyboardInterrupt:
+        answer.interrupted = True
+    notes.clear()
+    for sink in sinks:
+        sink.close()
+    _deliver(request, answer, kept)
+    if notes.terminal or request.verbose:
+        notes.facts(summary_facts(request.settings, answer))
+    if answer.interrupted:
+        notes.warn("interrupted; the answer is incomplete")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _deliver(request: Request, answer: "Answer", kept: Collector) -> None:
+    """The JSON object to stdout, or the file, where one was asked for."""
+    if request.json or request.json_tokens:
+        body = dump_json(answer_json(request, answer, kept)) + "\n"
+    elif request.output:
+        body = visible(kept.text.rstrip("\n")) + "\n"
+    else:
+        return
+    if not request.output:
+        print_line(body.rstrip("\n"))
+        return
+    try:
+        write_atomically(request.output, body)
+    except OSError as error:
+        raise NgtError(
+            f"{request.output}: {(error.strerror or str(error)).lower()}",
+            "Choose another file with -o.",
+        ) from None
+
+
+def answer_json(request: Request, answer: "Answer", kept: Collector) -> dict[str, Any]:
+    """The object that --json prints."""
+    prompt: Prompt = answer.prompt
+    body: dict[str, Any] = {
+        "text": kept.text,
+        "task": request.task,
+        "question": request.question or None,
+        "model": request.settings.model,
+        "method": request.settings.method,
+        "finish_reason": answer.finish_reason,
+        "settings": asdict(request.settings),
+        "preset": request.preset.name,
+        "documents": [
+            {"name": d.name, "sha256": d.sha256, "characters": len(d.text)}
+            for d in request.documents
+        ],
+        "truncated": [asdict(cut) for cut in prompt.cuts],
+        "trie": answer.trie.as_json(),
+        "statistics": answer.run.statistics.as_json(),
+    }
+    if request.json_tokens:
+        body["tokens"] = [
+            {"id": t.id, "text": t.text, "origin": "draft" if t.drafted else "model"}  # type: ignore[attr-defined]
+            for t in kept.tokens
+        ]
+    return body
+
+
+def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
+    """What the line under an answer says."""
+    s = answer.run.statistics
+    facts = [f"{s.new_tokens} tokens", f"{s.tokens_per_s:.1f} tokens/s"]
+    if s.drafted_tokens:
+        share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
+        facts += [
+            f"acceptance length {s.mean_acceptance_length:.2f}",
+            f"{share:.0%} drafted",
+        ]
+    else:
+        facts.append(f"nothing drafted: {_why_no_drafts(settings, answer)}")
+    facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
+    if answer.trie.status != "none":
+        facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")
+    return facts
+
+
+def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
+    if settings.method == "none":
+        return "method none"
+    if answer.run.model.plain_reason:
+        return answer.run.model.plain_reason
+    if settings.num_draft == 0:
+        return "num-draft is 0"
+    return "no match in the documents"

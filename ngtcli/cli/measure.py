@@ -1,0 +1,142 @@
+"""`ngt check`: proof, on this machine and model, that drafting changes no token."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, load
+from ngtcli.errors import DifferenceError, UsageError
+from ngtcli.prompts import Preset, load_preset
+from ngtcli.render.sinks import dump_json
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+_QUESTIONS = ("What is this about?", "Who is named here?", "When did it happen?", "Why?")
+
+
+@with_settings
+def check(
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Texts to summarize; default: the examples.")
+    ] = None,
+    docs: Annotated[
+        list[str] | None, typer.Option("--docs", "-d", help="Texts to ask questions of.")
+    ] = None,
+    preset: PresetOption = None,
+    drafts: Annotated[
+        str, typer.Option("--drafts", help="Numbers of draft nodes to try, with commas.")
+    ] = "8,32,64",
+    json: JsonOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Decode with and without drafts and compare every token; exit 6 at a difference."""
+    resolved, chosen = resolve(flags or {}, preset, "summarize")
+    settings = resolved.settings
+    num_drafts = [settings.num_draft] if "num_draft" in (flags or {}) else _numbers(drafts)
+    if settings.method == "none":
+        raise UsageError("method none drafts nothing to check", "Give --method trie.")
+    texts = load(files or ([] if docs else [str(EXAMPLES)]), None)
+    asked = load(docs or ([] if files else [str(EXAMPLES)]), None)
+    notes = Notes()
+    work = _work(texts, asked, chosen)
+    rows = _compare(work, settings, num_drafts, notes)
+    different = [r for r in rows if not r["identical"]]
+    if json:
+        print_line(dump_json(_report(settings, rows, num_drafts)))
+    else:
+        _print(rows, num_drafts)
+    if different:
+        raise DifferenceError(
+            f"{len(different)} of {len(rows)} runs differ from plain decoding",
+            "Near-ties flip in half precision; with --dtype float32 nothing may differ.",
+        )
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise UsageError(f"--drafts {text}: not numbers", "Give them as in --drafts 8,32,64.")
+    return numbers
+
+
+Work = list[tuple[str, Preset, Document, str]]
+
+
+def _work(texts: list[Document], asked: list[Document], chosen: Preset) -> Work:
+    """One summary a text and one of its paragraphs, four questions a document."""
+    ask = load_preset("ask")
+    work: Work = []
+    for text in texts:
+        work.append((f"summarize {text.name}", chosen, text, ""))
+        for i, part in enumerate(_paragraphs(text), 1):
+            work.append((f"summarize {text.name} ¶{i}", chosen, part, ""))
+    for text in asked:
+        work += [(f"ask {text.name}: {q}", ask, text, q) for q in _QUESTIONS]
+    return work
+
+
+def _paragraphs(document: Document) -> list[Document]:
+    parts = [p for p in document.text.split("\n\n") if len(p.split()) >= 20]
+    return [Document(document.name, p) for p in parts] if len(parts) > 1 else []
+
+
+def _compare(
+    work: Work, settings: Settings, num_drafts: list[int], notes: Notes
+) -> list[dict[str, Any]]:
+    from ngtcli.evaluate.check import compare
+    from ngtcli.session import Session
+
+    session = Session(settings, notes.status, notes.warn)
+    rows = []
+    for done, (name, preset, document, question) in enumerate(work):
+        notes.status(f"{done} of {len(work)} prompts compared")
+        prompt = session.prompt(preset, [document], question)
+        rows += [c.as_json() for c in compare(session, [(name, prompt)], num_drafts)]
+    notes.clear()
+    return rows
+
+
+def _report(
+    settings: Settings, rows: list[dict[str, Any]], num_drafts: list[int]
+) -> dict[str, Any]:
+    return {
+        "model": settings.model,
+        "method": settings.method,
+        "dtype": settings.dtype,
+        "prompts": len(rows) // len(num_drafts),
+        "num_draft": num_drafts,
+        "runs": len(rows),
+        "identical": sum(r["identical"] for r in rows),
+        "results": rows,
+    }
+
+
+def _print(rows: list[dict[str, Any]], num_drafts: list[int]) -> None:
+    table = []
+    for num_draft in num_drafts:
+        part = [r for r in rows if r["num_draft"] == num_draft]
+        lengths = [r["mean_acceptance_length"] for r in part]
+        tokens = sum(r["new_tokens"] for r in part)
+        same = sum(r["identical"] for r in part)
+        table.append(
+            [
+                num_draft,
+                len(part),
+                tokens,
+                f"{sum(lengths) / len(lengths):.2f}",
+                f"{same}/{len(part)}",
+            ]
+        )
+    print_table(["num_draft", "prompts", "tokens", "acceptance length", "identical"], table)
+    for row in rows:
+        if not row["identical"]:
+            print_line(
+                f"{row['name']} (num_draft {row['num_draft']}): differs from token"
+                f" {row['divergence']}, where the two best scores are {row['margin']:.4g} apart"
+            )

@@ -1,0 +1,96 @@
+"""Flags shared by commands: one for each setting, made from one table."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.config import SETTING_NAMES, Layer, Resolved, Settings, merge, standing_layers
+from ngtcli.prompts import Preset, load_preset
+
+_HELP: dict[str, str] = {
+    "model": "Folder of a transformers model, a hub id, or builtin.",
+    "method": "How drafts are made: trie, or none for plain decoding.",
+    "n": "Window of the n-gram trie, in tokens.",
+    "lp": "Longest prefix matched in the trie, in tokens.",
+    "num_draft": "Most draft nodes a step.",
+    "learn_output": "Draft from the generated text as well.",
+    "max_tokens": "Most tokens of answer.",
+    "temperature": "0 is greedy.",
+    "top_p": "Keep the likeliest tokens up to this probability.",
+    "top_k": "Keep this many tokens; 0 keeps all.",
+    "min_p": "Drop tokens less likely than this share of the likeliest.",
+    "seed": "Seed of sampling.",
+    "repetition_penalty": "Divide scores of tokens seen in prompt and output; 1 is off.",
+    "presence_penalty": "Subtract from scores of tokens in the output.",
+    "frequency_penalty": "Subtract for each time a token is in the output.",
+    "stop": "Stop at this text; may be given again.",
+    "device": "auto, cuda, mps or cpu.",
+    "dtype": "auto (float32 on a CPU), float32, bfloat16 or float16.",
+    "overflow": "Documents too long: error, or truncate to cut them.",
+    "color": "auto, always or never.",
+}
+_PANELS = {
+    "Drafting": ("method", "n", "lp", "num_draft", "learn_output"),
+    "Sampling": (
+        "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
+        "presence_penalty", "frequency_penalty",
+    ),
+    "Model": ("model", "device", "dtype"),
+    "Answer": ("max_tokens", "stop", "overflow", "color"),
+}  # fmt: skip
+_DEFAULTS = Settings()
+
+PresetOption = Annotated[
+    str | None, typer.Option("--preset", "-p", help="Preset to use; see ngt presets list.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    default = getattr(_DEFAULTS, name)
+    panel = next(title for title, names in _PANELS.items() if name in names)
+    flag = f"--{name.replace('_', '-')}"
+    flags = [flag, "-m"] if name == "model" else [flag]
+    kind: Any = list[str] if isinstance(default, tuple) else type(default)
+    shown = "" if default in ("", ()) else f" [default: {default}]"
+    option = typer.Option(
+        *flags, help=_HELP[name] + shown, rich_help_panel=panel, show_default=False
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command a flag for each setting; it gets those that were given as `flags`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for name, p in signature.parameters.items() if name != "flags"]
+    settings = [_parameter(name) for name in SETTING_NAMES]
+
+    @wraps(command)
+    def wrapper(**arguments: Any) -> Any:
+        given = {name: arguments.pop(name) for name in SETTING_NAMES}
+        flags = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if value is not None and value != []
+        }
+        return command(flags=flags, **arguments)
+
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
+    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
+    """Settings from all layers and the preset of the task. Raises UsageError."""
+    chosen = load_preset(preset or task)
+    return merge([Layer("flag", flags), *standing_layers(), chosen.settings]), chosen

@@ -1,0 +1,105 @@
+"""stdin, stdout and stderr as commands use them: progress, notes, errors, broken pipes."""
+
+import os
+import shutil
+import sys
+from typing import Any, BinaryIO
+
+from ngtcli.errors import NgtError
+from ngtcli.render.terminal import DIM, paint, visible, wants_color
+
+
+def piped_stdin() -> BinaryIO | None:
+    """Standard input where something is piped or redirected into it, else None."""
+    try:
+        return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+    except ValueError:  # closed
+        return None
+
+
+class Notes:
+    """What goes to stderr. On a terminal one status line is shown and wiped again."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.verbose = verbose
+        self._status = False
+
+    def status(self, message: str) -> None:
+        """A passing line: what is being done right now."""
+        if self.terminal:
+            self.clear()
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(visible(message)[: width - 1])
+            sys.stderr.flush()
+            self._status = True
+        elif self.verbose:
+            self.say(message)
+
+    def clear(self) -> None:
+        """Wipe the status line."""
+        if self._status:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._status = False
+
+    def say(self, message: str, dim: bool = False) -> None:
+        """A line that stays."""
+        self.clear()
+        text = visible(message)
+        styled = paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text
+        sys.stderr.write(styled + "\n")
+        sys.stderr.flush()
+
+    def warn(self, message: str) -> None:
+        self.say(f"ngt: {message}")
+
+    def facts(self, parts: list[str]) -> None:
+        """Short facts with dots between them, broken between facts at the terminal's width."""
+        width = shutil.get_terminal_size().columns
+        lines = [""]
+        for part in parts:
+            joined = f"{lines[-1]} · {part}" if lines[-1] else part
+            if len(joined) < width:
+                lines[-1] = joined
+            else:
+                lines.append(part)
+        for line in lines:
+            self.say(line, dim=True)
+
+
+def report_error(error: NgtError) -> None:
+    """One line for what happened, one for what to do."""
+    for line in (f"ngt: {error}", error.hint):
+        if line:
+            sys.stderr.write(visible(line.replace("\n", " ")) + "\n")
+
+
+def print_line(text: str) -> None:
+    """One line (or object) of output; never through Rich, which wraps and reads markup."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: list[str], rows: list[list[Any]]) -> None:
+    """A table on a terminal, tab-separated values elsewhere."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print_line("\t".join(visible(str(cell)).replace("\n", " ") for cell in row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(visible(str(cell))) for cell in row))
+    Console().print(table)
+
+
+def abandon_stdout() -> None:
+    """After a broken pipe: let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,198 @@
+"""Settings: flag > NGT_* > ./ngt.yaml > user config > preset > default, with each origin.
+
+A settings file (`ngt.yaml`, the user's `config.yaml`, a preset) is a flat YAML mapping. Unknown
+keys and values of the wrong type are errors that name the file and the nearest key.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import yaml
+
+from ngtcli.errors import InputError, UsageError, nearest
+
+PROJECT_FILE = "ngt.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
+
+    model: str = "builtin"
+    method: str = "trie"
+    n: int = 13
+    lp: int = 3
+    num_draft: int = 32
+    learn_output: bool = False
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    stop: tuple[str, ...] = ()
+    device: str = "auto"
+    dtype: str = "auto"
+    overflow: str = "error"
+    color: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} is {value}", f"Give a value from {low:g} to {high:g}.")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)!r}", f"Choose from {', '.join(choices)}."
+                )
+        if self.lp >= self.n:
+            raise UsageError(
+                f"lp is {self.lp} and n is {self.n}",
+                "The prefix lp must be shorter than the window n.",
+            )
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "n": (2, 64),
+    "lp": (1, 63),
+    "num_draft": (0, 1024),
+    "max_tokens": (1, 1_000_000),
+    "temperature": (0.0, 100.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (0, 10_000_000),
+    "min_p": (0.0, 1.0),
+    "seed": (0, 2**63 - 1),
+    "repetition_penalty": (1e-3, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "device": ("auto", "cuda", "mps", "cpu"),
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "overflow": ("error", "truncate"),
+    "color": ("auto", "always", "never"),
+}
+SETTING_NAMES = tuple(f.name for f in fields(Settings))
+_DEFAULTS = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Values from one place; `origin` is how `ngt config show` names that place."""
+
+    origin: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The merged settings, and for each name the origin of its value."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def home(kind: str) -> Path:
+    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` where NGT_HOME is set."""
+    if base := os.environ.get("NGT_HOME"):
+        return Path(base).expanduser() / kind
+    if kind == "config":
+        return Path(platformdirs.user_config_dir("ngt", appauthor=False))
+    return Path(platformdirs.user_cache_dir("ngt", appauthor=False))
+
+
+def merge(layers: list[Layer]) -> Resolved:
+    """Merge layers, the strongest first. Raises UsageError for a value out of range."""
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(SETTING_NAMES, "default")
+    for layer in reversed(layers):
+        for name, value in layer.values.items():
+            values[name] = value
+            origins[name] = layer.origin
+    try:
+        return Resolved(replace(_DEFAULTS, **values), origins)
+    except UsageError as error:
+        name = str(error).split(" ", 1)[0]
+        raise UsageError(f"{error} (from {origins.get(name, 'default')})", error.hint) from None
+
+
+def standing_layers() -> list[Layer]:
+    """The layers between flags and preset: NGT_*, ./ngt.yaml, the user's config.yaml."""
+    return [
+        environment_layer(os.environ),
+        file_layer(Path(PROJECT_FILE)),
+        file_layer(home("config") / "config.yaml"),
+    ]
+
+
+def environment_layer(environ: Mapping[str, str]) -> Layer:
+    """Values from NGT_* variables. NGT_STOP is a YAML list or one string."""
+    values = {}
+    for name in SETTING_NAMES:
+        variable = f"NGT_{name.upper()}"
+        if (text := environ.get(variable)) is not None:
+            raw = text if isinstance(getattr(_DEFAULTS, name), str) else _yaml_value(text, variable)
+            values[name] = coerce(name, raw, variable)
+    return Layer("environment", values)
+
+
+def _yaml_value(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UsageError(f"{where}: {text!r} is not a value", "Give a plain value.") from None
+
+
+def file_layer(path: Path) -> Layer:
+    """Values of one settings file; empty where there is no such file."""
+    if not path.is_file():
+        return Layer(str(path))
+    values = read_mapping(path)
+    return Layer(str(path), {k: check_key(k, v, path) for k, v in values.items()})
+
+
+def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
+    """The value in its setting's type. Raises UsageError for an unknown key or a wrong type."""
+    if name not in SETTING_NAMES:
+        raise UsageError(f"{where}: unknown key {name!r}", nearest(name, (*SETTING_NAMES, *extra)))
+    return coerce(name, value, where)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file that must hold one mapping with string keys."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})", "Check the file.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}: not valid YAML{place}", "Mend the file.") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict) or not all(isinstance(k, str) for k in data):
+        raise UsageError(f"{path}: not a mapping of settings", "Write one `key: value` a line.")
+    return data
+
+
+def coerce(name: str, value: Any, where: object) -> Any:
+    """`value` in the type of setting `name`; ints pass for floats, a string for a list of one."""
+    kind = type(getattr(_DEFAULTS, name))
+    if kind is tuple:
+        items = [value] if isinstance(value, str) else value
+        if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
+            return tuple(items)
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    wanted = "a list of strings" if kind is tuple else f"of type {kind.__name__}"
+    raise UsageError(f"{where}: {name} is {value!r}", f"It must be {wanted}.")

@@ -1,0 +1,82 @@
+"""The keys and values of one sequence, with one owner that can roll back.
+
+Rows lie in buffers allocated ahead; `length` says how many count. A pass over a draft tree writes
+its rows behind `length`; `keep` moves the accepted ones together and moves `length`. Rows after
+`length` are dead and get overwritten.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
+    """One layer's rows: keys and values of shape (1, heads, capacity, head_dim)."""
+
+    is_sliding = False
+
+    def __init__(self, owner: "RollbackCache") -> None:
+        super().__init__()
+        self.owner = owner
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys = self._buffer(key_states)
+        self.values = self._buffer(value_states)
+        self.is_initialized = True
+
+    def _buffer(self, states: Tensor) -> Tensor:
+        rows, heads, _, width = states.shape
+        return states.new_zeros((rows, heads, self.owner.capacity, width))
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write rows behind `length`; all rows up to and with them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start = self.owner.length
+        end = start + key_states.shape[-2]
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.owner.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.owner.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
+    """Cache for `layers` layers and at most `capacity` rows."""
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0
+        super().__init__(layers=[RollbackLayer(self) for _ in range(layers)])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keep these rows of the last pass (ascending, counted from `length`).
+
+        A run that starts at row 0 already lies where it belongs and is not copied.
+        """
+        settled = 0
+        while settled < len(rows) and rows[settled] == settled:
+            settled += 1
+        moved = rows[settled:]
+        if moved:
+            self._move(moved, self.length + settled)
+        self.length += len(rows)
+
+    def _move(self, rows: Sequence[int], to: int) -> None:
+        for layer in self.layers:
+            if layer.is_initialized:  # layers that share another's rows never write any
+                source = torch.tensor([self.length + r for r in rows], device=layer.keys.device)
+                layer.keys[:, :, to : to + len(rows)] = layer.keys.index_select(2, source)
+                layer.values[:, :, to : to + len(rows)] = layer.values.index_select(2, source)

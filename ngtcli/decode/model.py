@@ -1,0 +1,253 @@
+"""The target model: any decoder-only `transformers` model, with passes over draft trees.
+
+`start`, `prefill`, then again and again `forward` (one pass over the last token and a tree below
+it) and `keep` (which rows of that pass stay). A model that cannot be rolled back, or that does not
+honour a tree mask, still decodes, one token a pass; `plain_reason` then says why.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ngtcli.decode.kv_cache import RollbackCache
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.errors import ModelError
+from ngtcli.tokens import Tokenizer
+
+BUILTIN = "builtin"
+BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
+PREFILL_CHUNK = 1024
+_EMPTY = DraftTree()
+_ROLLS_BACK = {"full_attention", "sliding_attention"}
+# Families that the tests prove; any other is probed once, when it is loaded.
+_PROVEN = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}
+
+
+class TargetModel:
+    """A loaded model, its tokenizer and the cache of one sequence."""
+
+    def __init__(self, hf: Any, tokenizer: Tokenizer, name: str) -> None:
+        self.hf, self.tokenizer, self.name = hf, tokenizer, name
+        self.config = hf.config.get_text_config()
+        self.device: torch.device = hf.device
+        self.dtype: torch.dtype = hf.dtype
+        self.vocabulary = int(self.config.vocab_size)
+        self.context = _context_length(self.config, tokenizer)
+        self.end_ids = _end_ids(hf, tokenizer)
+        self._window = _sliding_window(self.config)
+        self._cache: RollbackCache | None = None
+        self._state: dict[str, Any] = {}  # of a model that keeps its own, plain only
+        self.plain_reason = self._why_plain()
+
+    @property
+    def length(self) -> int:
+        """Rows kept in the cache."""
+        return self._cache.length if self._cache else int(self._state.get("length", 0))
+
+    def start(self, capacity: int) -> None:
+        """Forget everything; make room for `capacity` rows, drafts included."""
+        self._state = {}
+        layers = int(self.config.num_hidden_layers)
+        self._cache = None if self.plain_reason else RollbackCache(layers, capacity)
+
+    @torch.inference_mode()
+    def prefill(self, ids: Sequence[int], chunk: int = PREFILL_CHUNK) -> None:
+        """Read `ids` in chunks; only one row of scores is ever made."""
+        for at in range(0, len(ids), chunk):
+            part = ids[at : at + chunk]
+            self._pass(part, list(range(self.length, self.length + len(part))), None, 1)
+            self._commit(list(range(len(part))))
+
+    @torch.inference_mode()
+    def forward(self, token: int, tree: DraftTree) -> Tensor:
+        """Scores (k + 1, vocabulary) after `token`, the tree's root, and after each of k nodes."""
+        start = self.length
+        positions = [start, *(start + depth for depth in tree.depths())]
+        mask = self._tree_mask(tree, positions) if len(tree) else None
+        return self._pass([token, *tree.tokens], positions, mask, 0)
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Keep the root's row of the last pass and those of `nodes`, ascending."""
+        self._commit([0, *(node + 1 for node in nodes)])
+
+    def _commit(self, rows: list[int]) -> None:
+        if self._cache is not None:
+            self._cache.keep(rows)
+        else:
+            self._state["length"] = self.length + len(rows)
+
+    def _pass(self, ids: Sequence[int], positions: list[int], mask: Any, keep: int) -> Tensor:
+        inputs: dict[str, Any] = {
+            "input_ids": torch.tensor([list(ids)], device=self.device),
+            "use_cache": True,
+        }
+        if self._cache is None:
+            return self._plain_pass(inputs)
+        if mask is None and self._window is not None and len(ids) > 1:
+            mask = self._tree_mask(chain(ids[1:]), positions)
+        output = self.hf(
+            **inputs,
+            position_ids=torch.tensor([positions], device=self.device),
+            attention_mask=mask,
+            past_key_values=self._cache,
+            logits_to_keep=keep,
+        )
+        scores: Tensor = output.logits[0]
+        return scores
+
+    def _plain_pass(self, inputs: dict[str, Any]) -> Tensor:
+        state = {k: v for k, v in self._state.items() if k != "length"}
+        output = self.hf(**inputs, **state)
+        for name in ("past_key_values", "cache_params"):
+            if getattr(output, name, None) is not None:
+                self._state[name] = getattr(output, name)
+        scores: Tensor = output.logits[0]
+        return scores
+
+    def _tree_mask(self, tree: DraftTree, positions: list[int]) -> Any:
+        """Additive mask (1, 1, k + 1, length + k + 1), 0 where a row may look (paper, eq. 6).
+
+        A dict of one for each kind of layer where a model mixes full and sliding attention.
+        """
+        rows, length = len(tree) + 1, self.length
+        seen = torch.ones((rows, length + rows), dtype=torch.bool)
+        seen[:, length:] = torch.from_numpy(tree.ancestors())
+        full = self._additive(seen)
+        if self._window is None:
+            return full
+        at = torch.tensor(positions)
+        every = torch.cat([torch.arange(length), at])
+        near = self._additive(seen & (at[:, None] - every[None, :] < self._window))
+        kinds = set(getattr(self.config, "layer_types", None) or ())
+        return {"full_attention": full, "sliding_attention": near} if len(kinds) > 1 else near
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        mask = torch.zeros(seen.shape, dtype=self.dtype)
+        mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
+        return mask[None, None].to(self.device)
+
+    def _why_plain(self) -> str:
+        """Why this model cannot check drafts; "" if it can."""
+        kinds = set(getattr(self.config, "layer_types", None) or ())
+        if kinds - _ROLLS_BACK or getattr(self.hf, "_is_stateful", False):
+            return "its layers keep a running state that cannot be rolled back"
+        if self.config.model_type in _PROVEN or self._honours_trees():
+            return ""
+        return "it does not honour a tree attention mask"
+
+    @torch.inference_mode()
+    def _honours_trees(self) -> bool:
+        """Whether a forked tree scores as its branches do one by one, on four arbitrary tokens."""
+        first, *_, a, b, c = (i % self.vocabulary for i in (11, 3, 5, 7))
+        self.plain_reason = ""
+        try:
+            self.start(8)
+            self.prefill([first])
+            forked = self.forward(a, DraftTree((b, c, c), (-1, -1, 0)))
+            for path, row in (((b, c), 3), ((c,), 2)):
+                self.start(8)
+                self.prefill([first, a, *path[:-1]])
+                if not torch.allclose(forked[row], self.forward(path[-1], _EMPTY)[0], atol=0.05):
+                    return False
+            return True
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):
+            return False
+        finally:
+            self._cache, self._state = None, {}
+
+
+def _context_length(config: Any, tokenizer: Tokenizer) -> int:
+    positions = getattr(config, "max_position_embeddings", None) or 1 << 20
+    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
+    return int(min(positions, longest))
+
+
+def _end_ids(hf: Any, tokenizer: Tokenizer) -> frozenset[int]:
+    """All end ids of the generation config, and the tokenizer's own."""
+    ends: set[int] = set()
+    tokenizer_end = getattr(tokenizer.backend, "eos_token_id", None)
+    for found in (getattr(hf.generation_config, "eos_token_id", None), tokenizer_end):
+        ends |= set(found if isinstance(found, list) else [] if found is None else [found])
+    return frozenset(ends)
+
+
+def _sliding_window(config: Any) -> int | None:
+    """The window where some layer slides, else None."""
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    if kinds is not None:
+        return window if "sliding_attention" in kinds else None
+    return window if getattr(config, "use_sliding_window", True) else None
+
+
+def pick_device(wanted: str) -> str:
+    """The device that "auto" stands for. Raises ModelError where the one wanted is not here."""
+    here = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if wanted == "auto":
+        return next(name for name, available in here.items() if available)
+    if not here[wanted]:
+        raise ModelError(f"no {wanted} device here", "Use --device auto.")
+    return wanted
+
+
+def pick_dtype(wanted: str, device: str) -> Any:
+    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own."""
+    if wanted == "auto":
+        return torch.float32 if device == "cpu" else "auto"
+    return getattr(torch, wanted)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model, without the model. Raises ModelError."""
+    path = _local_path(name)
+    with _loading(name):
+        return Tokenizer(_transformers().AutoTokenizer.from_pretrained(path))
+
+
+def load_model(name: str, device: str = "auto", dtype: str = "auto") -> TargetModel:
+    """Load a model by folder, hub id or "builtin". Raises ModelError."""
+    path = _local_path(name)
+    where = pick_device(device)
+    tokenizer = load_tokenizer(name)
+    with _loading(name):
+        auto = _transformers().AutoModelForCausalLM
+        hf = auto.from_pretrained(path, dtype=pick_dtype(dtype, where)).to(where).eval()
+    return TargetModel(hf, tokenizer, name)
+
+
+def _local_path(name: str) -> str:
+    path = str(BUILTIN_PATH) if name == BUILTIN else name
+    if Path(path).is_dir():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported
+    return path
+
+
+def _transformers() -> Any:
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Whatever a hub, a file or a config can raise becomes one ModelError."""
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"{name}: cannot be loaded ({lines[0]})",
+            "Give a folder with a transformers model, a hub id, or -m builtin.",
+        ) from error

@@ -1,0 +1,59 @@
+"""What a run did and how long it took, under the JSON names used everywhere."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Grows step by step. Times are in seconds of wall clock."""
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    steps: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    acceptance_histogram: Counter[int] = field(default_factory=Counter)
+
+    def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
+        """Count one verify step; `emitted` tokens came of it, `accepted` of them drafted."""
+        self.steps += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        self.new_tokens += emitted
+        self.acceptance_histogram[accepted] += 1
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens emitted per verify step."""
+        return self.new_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens per second of decoding, prefill left out."""
+        return self.new_tokens / self.decode_s if self.decode_s else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        histogram = {
+            str(k): self.acceptance_histogram[k] for k in sorted(self.acceptance_histogram)
+        }
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "new_tokens": self.new_tokens,
+            "steps": self.steps,
+            "drafted_tokens": self.drafted_tokens,
+            "accepted_tokens": self.accepted_tokens,
+            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
+            "draft_acceptance_rate": round(self.draft_acceptance_rate, 4),
+            "acceptance_histogram": histogram,
+            "prefill_s": round(self.prefill_s, 6),
+            "decode_s": round(self.decode_s, 6),
+            "tokens_per_s": round(self.tokens_per_s, 3),
+        }

@@ -1,0 +1,37 @@
+"""The walk that accepts drafted tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ngtcli.draft.tree import ROOT, DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """`nodes`: the accepted nodes, parent to child. `tokens`: theirs, then the bonus token."""
+
+    nodes: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
+    """Walk from the root, descending as long as a child holds the token the model chose.
+
+    `choose(node, tokens)` is the model's token after `node` (-1: the root), where `tokens` were
+    accepted in this walk. It is called once for each node on the path, so nothing is drawn twice.
+    """
+    children = {
+        (parent, token): node
+        for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True))
+    }
+    nodes: list[int] = []
+    tokens: list[int] = []
+    node = ROOT
+    while True:
+        token = choose(node, tokens)
+        tokens.append(token)
+        following = children.get((node, token))
+        if following is None:
+            return Path(tuple(nodes), tuple(tokens))
+        nodes.append(following)
+        node = following

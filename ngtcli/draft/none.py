@@ -1,0 +1,25 @@
+"""Plain decoding: empty drafts, so every step is one token."""
+
+from collections.abc import Sequence
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.tree import DraftTree
+
+_EMPTY = DraftTree()
+
+
+class NoDrafts:
+    """Proposes nothing."""
+
+    def reset(self, context: Context) -> None:
+        pass
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        return _EMPTY
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+def make(settings: DraftSettings) -> Drafter:
+    return NoDrafts()

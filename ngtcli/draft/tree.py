@@ -1,0 +1,100 @@
+"""A draft: a tree of token ids below the last accepted token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Nodes in an order where parents come before children.
+
+    `tokens[i]` is a token id, `parents[i]` the index of its parent or -1 for a child of the root,
+    which is the last accepted token and no node. Siblings hold different tokens.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def check(self) -> None:
+        """Raise ValueError unless the tree is well-formed."""
+        if len(self.tokens) != len(self.parents):
+            raise ValueError("tokens and parents differ in length")
+        if any(not ROOT <= parent < i for i, parent in enumerate(self.parents)):
+            raise ValueError("a parent does not come before its child")
+        if len(set(zip(self.parents, self.tokens, strict=True))) != len(self.tokens):
+            raise ValueError("two siblings hold the same token")
+
+    def depths(self) -> list[int]:
+        """Depth of each node, 1 for a child of the root."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    def ancestors(self) -> npt.NDArray[np.bool_]:
+        """Tree attention (paper, section 3.2): row i is true at i's ancestors and at i itself.
+
+        Shape (k + 1, k + 1), the root in row and column 0.
+        """
+        seen = np.zeros((len(self) + 1, len(self) + 1), dtype=np.bool_)
+        seen[0, 0] = True
+        for i, parent in enumerate(self.parents, 1):
+            seen[i] = seen[parent + 1]
+            seen[i, i] = True
+        return seen
+
+    def cut(self, depth: int, nodes: int) -> "DraftTree":
+        """The tree without what is deeper than `depth`, and its first `nodes` nodes at most."""
+        depths = self.depths()
+        if len(self) <= nodes and max(depths, default=0) <= depth:
+            return self
+        kept: dict[int, int] = {ROOT: ROOT}
+        for i, level in enumerate(depths):
+            if level <= depth and len(kept) <= nodes:
+                kept[i] = len(kept) - 1
+        order = [i for i in kept if i != ROOT]
+        return DraftTree(
+            tuple(self.tokens[i] for i in order), tuple(kept[self.parents[i]] for i in order)
+        )
+
+
+def chain(tokens: Sequence[int]) -> DraftTree:
+    """A tree without forks."""
+    return DraftTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+
+
+def in_depth_first_order(
+    tokens: Sequence[int], parents: Sequence[int], priority: Sequence[float]
+) -> DraftTree:
+    """The same tree, each node followed by its best child's subtree first.
+
+    The likeliest chain thus comes first, so that its accepted rows already lie where they belong
+    in the cache of keys and values. `priority` is per node; ties keep the given order.
+    """
+    children: dict[int, list[int]] = {}
+    for i, parent in enumerate(parents):
+        children.setdefault(parent, []).append(i)
+    order: list[int] = []
+    place = {ROOT: ROOT}
+    stack = _worst_first(children.get(ROOT, ()), priority)
+    while stack:
+        i = stack.pop()
+        place[i] = len(order)
+        order.append(i)
+        if i in children:
+            stack += _worst_first(children[i], priority)
+    return DraftTree(tuple(tokens[i] for i in order), tuple(place[parents[i]] for i in order))
+
+
+def _worst_first(nodes: Sequence[int], priority: Sequence[float]) -> list[int]:
+    if len(nodes) < 2:
+        return list(nodes)
+    return sorted(nodes, key=priority.__getitem__, reverse=True)[::-1]

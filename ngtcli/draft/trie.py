@@ -1,0 +1,123 @@
+"""N-Gram Trie Speculative Decoding (EMNLP 2025, section 3.2): drafts from the context's trie.
+
+The longest suffix of the text so far, at most lp tokens, that the trie holds with a continuation
+is the prefix; on no match one token less is tried. The subtree below it is pruned to the `budget`
+nodes of the highest frequency. The paper leaves ties open: here the shallower node goes first,
+then the one found first.
+
+The context's trie is the documents' (cached) and the rest of the prompt's (small, made here); a
+sequence's frequency is the sum over both, as in one trie of the whole context.
+"""
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.tree import DraftTree, in_depth_first_order
+from ngtcli.trie.growing import GrowingTrie, Node
+from ngtcli.trie.ngram import NGramTrie
+
+Pair = tuple[int | None, Node | None]  # a sequence's node in the documents' and in the grown trie
+_NO_DOCUMENTS = Context(())
+
+
+class TrieDrafter:
+    """The paper's method; with `learn_output` it also learns the text it has helped to write."""
+
+    def __init__(self, n: int, lp: int, learn_output: bool = False) -> None:
+        self.n, self.lp, self.learn_output = n, lp, learn_output
+        self.reset(_NO_DOCUMENTS)
+
+    def reset(self, context: Context) -> None:
+        self._documents: NGramTrie | None = context.documents
+        self._grown = GrowingTrie(self.n)
+        for run in context.outside:
+            self._grown.end()
+            self._grown.extend(run)
+        if not context.outside or tuple(context.outside[-1]) != tuple(
+            context.ids[-len(context.outside[-1]) :]
+        ):  # the prompt ends inside a document: output learned later starts a text of its own
+            self._grown.end()
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        if self.learn_output:
+            self._grown.extend(tokens)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        for length in range(min(self.lp, len(ids)), 0, -1):
+            pair = self._match(ids[len(ids) - length :])
+            tree = self._grow(pair, length, budget)
+            if tree is not None:
+                return tree
+        return DraftTree()
+
+    def _match(self, sequence: Sequence[int]) -> Pair:
+        held = self._documents.match(sequence) if self._documents else None
+        return held, self._grown.match(sequence)
+
+    def _grow(self, start: Pair, depth: int, budget: int) -> DraftTree | None:
+        """Best-first tree below `start`, a sequence of `depth` tokens; None if nothing follows."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        priority: list[float] = []
+        heap: list[tuple[int, int, int, int, int, Pair, Iterator[tuple[int, int, Pair]]]] = []
+        pushed = 0
+
+        def push(parent: int, level: int, siblings: Iterator[tuple[int, int, Pair]]) -> None:
+            nonlocal pushed
+            for token, count, pair in siblings:
+                pushed += 1
+                frequency = count * min(self.lp, self.n - level + 1)
+                entry = (-frequency, level, pushed, token, parent, pair, siblings)
+                heappush(heap, entry)
+                return
+
+        push(-1, depth + 1, self._children(start))
+        while heap and len(tokens) < budget:
+            frequency, level, _, token, parent, pair, siblings = heappop(heap)
+            tokens.append(token)
+            parents.append(parent)
+            priority.append(-frequency)
+            push(parent, level, siblings)
+            if level < self.n:
+                push(len(tokens) - 1, level + 1, self._children(pair))
+        return in_depth_first_order(tokens, parents, priority) if tokens else None
+
+    def _children(self, pair: Pair) -> Iterator[tuple[int, int, Pair]]:
+        """(token, count, pair) of all that follows, the most frequent first."""
+        held, grown = pair
+        if grown is None or not grown.children:
+            return self._held(held)
+        if held is None:
+            return ((t, c.count, (None, c)) for t, c in GrowingTrie.children(grown))
+        return self._merged(held, grown)
+
+    def _held(self, held: int | None) -> Iterator[tuple[int, int, Pair]]:
+        trie = self._documents
+        if held is not None and trie is not None:
+            for child in trie.children(held):
+                yield trie.token(child), trie.count(child), (child, None)
+
+    def _merged(self, held: int, grown: Node) -> Iterator[tuple[int, int, Pair]]:
+        trie = self._documents
+        assert trie is not None
+        both: list[tuple[int, int, Pair]] = []
+        for token, node in grown.children.items():
+            child = trie.child(held, token)
+            count = node.count + (trie.count(child) if child is not None else 0)
+            both.append((token, count, (child, node)))
+        both.sort(key=lambda item: -item[1])
+        taken = grown.children
+        at = 0
+        for item in self._held(held):
+            if item[0] in taken:
+                continue
+            while at < len(both) and both[at][1] >= item[1]:
+                yield both[at]
+                at += 1
+            yield item
+        yield from both[at:]
+
+
+def make(settings: DraftSettings) -> Drafter:
+    return TrieDrafter(settings.n, settings.lp, settings.learn_output)

@@ -1,0 +1,67 @@
+"""Every error a user can meet, with its exit code.
+
+NgtError (1)
+├── UsageError (2)            wrong flag, setting or preset
+├── InputError (3)            a document is missing, unreadable or empty
+├── ModelError (4)            the model cannot be had
+├── ContextOverflowError (5)  the prompt does not fit the context
+└── DifferenceError (6)       `ngt check` found different tokens
+
+An error is one line for what happened (`str(error)`) and one for what to do (`hint`).
+"""
+
+import difflib
+from collections.abc import Iterable
+
+INTERRUPTED = 130
+
+
+class NgtError(Exception):
+    """Something failed; `exit_code` is the process's, `hint` says what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(NgtError):
+    """A flag, a setting or a preset is wrong."""
+
+    exit_code = 2
+
+
+class InputError(NgtError):
+    """A document is missing, unreadable, binary or empty."""
+
+    exit_code = 3
+
+
+class ModelError(NgtError):
+    """The target model or its tokenizer cannot be loaded."""
+
+    exit_code = 4
+
+
+class ContextOverflowError(NgtError):
+    """Prompt and answer need more positions than the model has."""
+
+    exit_code = 5
+
+
+class DifferenceError(NgtError):
+    """Drafted and plain decoding gave different tokens."""
+
+    exit_code = 6
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the known word nearest to `name`, or lists them all.
+
+    >>> nearest("num_drafts", ["n", "lp", "num_draft"])
+    'Did you mean num_draft?'
+    """
+    choices = list(known)
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(choices)}."

@@ -1,0 +1,105 @@
+"""Where an answer goes: a terminal in colour, a pipe as plain text, or one JSON object.
+
+A sink gets whole steps and writes once a step. Only the answer passes through here; whatever else
+there is to say goes to stderr.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from ngtcli.render.terminal import drafted_style, paint, visible
+
+
+class ShownToken(Protocol):
+    """What a sink reads of a token."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def drafted(self) -> bool: ...
+
+
+class Sink(Protocol):
+    """Receives the tokens of each step, then the end."""
+
+    def step(self, tokens: Sequence[ShownToken]) -> None: ...
+    def close(self) -> None: ...
+
+
+class PlainSink:
+    """Text only, control characters made visible; ends with one line feed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._last = stream, "\n"
+
+    def step(self, tokens: Sequence[ShownToken]) -> None:
+        self._write("".join(t.text for t in tokens), self.styled(tokens))
+
+    def styled(self, tokens: Sequence[ShownToken]) -> str:
+        return visible("".join(t.text for t in tokens))
+
+    def _write(self, text: str, styled: str) -> None:
+        if text:
+            self._stream.write(styled)
+            self._stream.flush()
+            self._last = text[-1]
+
+    def close(self) -> None:
+        if self._last != "\n":
+            self._stream.write("\n")
+            self._stream.flush()
+
+
+class ColourSink(PlainSink):
+    """Drafted-and-accepted tokens underlined and in colour, the model's own as they are."""
+
+    def styled(self, tokens: Sequence[ShownToken]) -> str:
+        parts = []
+        for drafted, run in groupby(tokens, key=lambda t: t.drafted):
+            text = visible("".join(t.text for t in run))
+            parts.append(paint(text, drafted_style()) if drafted else text)
+        return "".join(parts)
+
+
+class Collector:
+    """Keeps the text and the tokens; writes nothing."""
+
+    def __init__(self) -> None:
+        self.tokens: list[ShownToken] = []
+
+    def step(self, tokens: Sequence[ShownToken]) -> None:
+        self.tokens += tokens
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def text(self) -> str:
+        return "".join(t.text for t in self.tokens)
+
+
+def dump_json(value: Any) -> str:
+    """JSON for people and pipes: UTF-8 as it is, every control character escaped."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write UTF-8 `text` to `path` whole or not at all. Raises OSError."""
+    handle, partial = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
+        os.chmod(partial, mode)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,143 @@
+"""One model, one set of settings, and the answers they give: wires the rooms below together."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ngtcli.config import Settings
+from ngtcli.decode.loop import Limits, Run, Step
+from ngtcli.decode.model import TargetModel, load_model
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.documents.load import Document
+from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.prompts import Preset, Prompt, fit_prompt
+from ngtcli.tokens import Tokenizer
+from ngtcli.trie import store
+from ngtcli.trie.ngram import NGramTrie, build_trie
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrieReport:
+    """The documents' trie: "cached", "built", "rebuilt" (its file was bad) or "none"."""
+
+    status: str
+    seconds: float = 0.0
+    nodes: int = 0
+    path: Path | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
+
+
+def document_trie(
+    documents: Sequence[Document],
+    tokenizer: Tokenizer,
+    vocabulary: int,
+    n: int,
+    lp: int,
+    warn: Notify,
+) -> tuple[NGramTrie, TrieReport]:
+    """The cached trie of these documents, built and stored where there is none.
+
+    The documents' ids are those of their text alone, so that one trie serves every prompt over
+    them. A bad file is rebuilt and a cache that cannot be written is done without; `warn` says so.
+    """
+    clock = time.perf_counter()
+    key = store.trie_key(tokenizer.fingerprint, documents, n, lp)
+    status = "built"
+    try:
+        cached = store.load(key, n, lp, vocabulary)
+        if cached is not None:
+            seconds = time.perf_counter() - clock
+            return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
+    except store.TrieFileError as error:
+        warn(f"the cached trie is rebuilt: {error}")
+        status = "rebuilt"
+    trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
+    path: Path | None = None
+    try:
+        path = store.save(trie, key, documents)
+    except OSError as error:
+        warn(f"the trie is not cached: {error.strerror or error}")
+    return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
+
+
+def sampling_settings(settings: Settings) -> SamplingSettings:
+    """The part of the settings that decides how a token is chosen."""
+    return SamplingSettings(
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        seed=settings.seed,
+        repetition_penalty=settings.repetition_penalty,
+        presence_penalty=settings.presence_penalty,
+        frequency_penalty=settings.frequency_penalty,
+    )
+
+
+def draft_settings(settings: Settings) -> DraftSettings:
+    """The part of the settings that drafters read."""
+    return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
+
+
+class Answer:
+    """A prepared answer: iterate over it for steps, then read `run`."""
+
+    def __init__(self, run: Run, prompt: Prompt, trie: TrieReport) -> None:
+        self.run, self.prompt, self.trie = run, prompt, trie
+        self.interrupted = False
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.run)
+
+    @property
+    def finish_reason(self) -> str:
+        return "interrupted" if self.interrupted else self.run.finish_reason
+
+
+class Session:
+    """Loads the model once; prepares any number of answers."""
+
+    def __init__(
+        self, settings: Settings, progress: Notify = lambda _: None, warn: Notify = lambda _: None
+    ) -> None:
+        self.settings, self._progress, self._warn = settings, progress, warn
+        make_drafter(settings.method, draft_settings(settings))  # a wrong name fails before loading
+        progress(f"Loading {settings.model} …")
+        self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
+        if self.model.plain_reason and settings.method != "none":
+            warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+
+    def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
+        """The prompt, fitted to the model. Raises ContextOverflowError."""
+        s = self.settings
+        prompt = fit_prompt(
+            preset, documents, question, self.model.tokenizer, self.model.context,
+            s.max_tokens, s.overflow,
+        )  # fmt: skip
+        for cut in prompt.cuts:
+            self._warn(f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit")
+        return prompt
+
+    def answer(self, prompt: Prompt, method: str | None = None, num_draft: int = -1) -> Answer:
+        """An answer to `prompt`; method and number of drafts are the settings' unless given."""
+        s = self.settings
+        method = s.method if method is None else method
+        trie, report = None, TrieReport("none")
+        if method != "none" and not self.model.plain_reason:
+            self._progress("Preparing the n-gram trie …")
+            trie, report = document_trie(
+                prompt.documents, self.model.tokenizer, self.model.vocabulary, s.n, s.lp, self._warn
+            )
+        self._progress("Reading the prompt …")
+        drafter = make_drafter(method, draft_settings(s))
+        context = Context(prompt.ids, trie, prompt.outside)
+        limits = Limits(s.max_tokens, s.num_draft if num_draft < 0 else num_draft, s.stop)
+        return Answer(
+            Run(self.model, drafter, context, sampling_settings(s), limits), prompt, report
+        )

@@ -1,0 +1,149 @@
+"""Draft trees, and the paper's drafter against a naive one."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_trie import NaiveNode, algorithm_1, padded
+
+from ngtcli.draft.drafter import Context, DraftSettings, make_drafter, method_names
+from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order
+from ngtcli.errors import UsageError
+from ngtcli.trie.ngram import build_trie
+
+
+@st.composite
+def trees(draw) -> DraftTree:
+    parents = [draw(st.integers(-1, i - 1)) for i in range(draw(st.integers(0, 14)))]
+    ranks: dict[int, int] = {}
+    tokens = []
+    for parent in parents:
+        ranks[parent] = ranks.get(parent, -1) + 1
+        tokens.append(ranks[parent])
+    return DraftTree(tuple(tokens), tuple(parents))
+
+
+def paths(tree: DraftTree) -> set[tuple[int, ...]]:
+    out: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        out.append((*(out[parent] if parent >= 0 else ()), token))
+    return set(out)
+
+
+@given(trees())
+def test_ancestors_are_those_found_by_climbing(tree: DraftTree) -> None:
+    tree.check()
+    mask = tree.ancestors()
+    for i in range(len(tree)):
+        seen, node = {0}, i
+        while node >= 0:
+            seen.add(node + 1)
+            node = tree.parents[node]
+        assert set(mask[i + 1].nonzero()[0].tolist()) == seen
+        assert tree.depths()[i] == len(seen) - 1
+
+
+@given(trees(), st.integers(0, 6), st.integers(0, 10))
+def test_a_cut_tree_keeps_whole_paths(tree: DraftTree, depth: int, nodes: int) -> None:
+    small = tree.cut(depth, nodes)
+    small.check()
+    assert len(small) <= nodes and max(small.depths(), default=0) <= depth
+    assert paths(small) <= paths(tree)
+
+
+@given(trees())
+def test_depth_first_order_is_the_same_tree(tree: DraftTree) -> None:
+    ordered = in_depth_first_order(tree.tokens, tree.parents, [0.0] * len(tree))
+    ordered.check()
+    assert paths(ordered) == paths(tree)
+
+
+def test_the_best_chain_comes_first() -> None:
+    tree = in_depth_first_order([5, 6, 7, 8], [-1, -1, 0, 1], [1, 3, 1, 3])
+    assert tree == DraftTree((6, 8, 5, 7), (-1, 0, -1, 2))
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [DraftTree((1,), (0,)), DraftTree((1, 1), (-1, -1)), DraftTree((1,), ()), chain([1, 2])],
+)
+def test_malformed_trees_are_named(tree: DraftTree) -> None:
+    if tree == chain([1, 2]):
+        tree.check()
+    else:
+        with pytest.raises(ValueError):
+            tree.check()
+
+
+def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
+    """Longest prefix, back off, whole subtree sorted by frequency: frequencies of what is kept."""
+    for length in range(min(lp, len(ids)), 0, -1):
+        node = root
+        for token in ids[len(ids) - length :]:
+            node = node.children.get(token) if node else None
+        if node and any(t >= 0 for t in node.children):
+            found = []
+            stack = [((t,), c) for t, c in node.children.items() if t >= 0]
+            while stack:
+                path, child = stack.pop()
+                found.append((child.frequency, path))
+                stack += [((*path, t), c) for t, c in child.children.items() if t >= 0]
+            return {p: f for f, p in found}, sorted(f for f, _ in found)[::-1][:budget]
+    return {}, []
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=3),
+    st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    st.integers(1, 12),
+    st.integers(0, 3),
+)
+def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> None:
+    """All documents in one trie, or some of them beside it: frequencies are those of the whole."""
+    n, lp = 6, 3
+    frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
+    drafter = make_drafter("trie", DraftSettings(n, lp))
+    trie = build_trie(documents[outside:], n, lp)
+    drafter.reset(Context(ids, trie, documents[:outside]))
+    tree = drafter.propose(ids, budget)
+    tree.check()
+    drafted = paths(tree)
+    assert drafted <= set(frequencies)
+    assert sorted((frequencies[p] for p in drafted), reverse=True) == best
+
+
+def test_output_is_learned_only_when_asked() -> None:
+    for learn in (False, True):
+        drafter = make_drafter("trie", DraftSettings(n=5, lp=2, learn_output=learn))
+        drafter.reset(Context([1, 2], None, ((1, 2),)))
+        drafter.observe([7, 8])
+        drafter.observe([9, 7])
+        assert drafter.propose([1, 2, 7, 8, 9, 7], 4).tokens == ((8, 9, 7) if learn else ())
+
+
+def test_reset_forgets() -> None:
+    drafter = make_drafter("trie", DraftSettings(n=5, lp=2))
+    drafter.reset(Context([1, 2, 3, 1], None, ((1, 2, 3, 1),)))
+    assert drafter.propose([1], 4).tokens
+    drafter.reset(Context([4], None, ((4,),)))
+    assert not drafter.propose([1], 4).tokens
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method: str) -> None:
+    drafter = make_drafter(method, DraftSettings(learn_output=True))
+    ids = [1, 2, 3, 1, 2, 4, 1, 2]
+    drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))
+    for budget in (1, 2, 7, 64):
+        tree = drafter.propose(ids, budget)
+        tree.check()
+        assert len(tree) <= budget
+        drafter.observe([1, 2])
+
+
+def test_an_unknown_method_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_drafter("tri", DraftSettings())
+    assert "trie" in caught.value.hint

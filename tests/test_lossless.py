@@ -1,0 +1,306 @@
+"""Drafted decoding equals plain decoding and `transformers` generate, in float32."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from conftest import CONTEXT, END, FAMILIES, STORIES, VOCABULARY, make_hf, make_target
+
+from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.model import TargetModel, load_model
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.trie.ngram import build_trie
+
+GREEDY = SamplingSettings()
+
+
+class Scripted:
+    """A drafter that proposes what a function of the ids says."""
+
+    def __init__(self, propose) -> None:
+        self._propose = propose
+
+    def reset(self, context: Context) -> None:
+        pass
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        return self._propose(list(ids), budget)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, **limits) -> Run:
+    limits = {"max_tokens": 40, **limits}
+    run = Run(model, drafter, Context(prompt, outside=(tuple(prompt),)), sampling, Limits(**limits))
+    for _ in run:
+        pass
+    return run
+
+
+def plain(model: TargetModel, prompt, sampling=GREEDY, **limits) -> list[int]:
+    return decode(model, make_drafter("none", DraftSettings()), prompt, sampling, **limits).output
+
+
+def generate(hf, prompt, max_tokens: int) -> list[int]:
+    with torch.no_grad():
+        ids = torch.tensor([prompt])
+        out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                          max_new_tokens=max_tokens, pad_token_id=0)  # fmt: skip
+    return out[0, len(prompt) :].tolist()
+
+
+def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    out = []
+    for _ in range(count):
+        body = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 30))]
+        out.append((body * 3)[: rng.randint(len(body), 90)])
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drafted_plain_and_generate_agree(family: str) -> None:
+    hf = make_hf(family)
+    model = make_target(family)
+    assert model.plain_reason == ""
+    accepted = 0
+    for prompt in prompts(8):
+        expected = generate(hf, prompt, 40)
+        assert plain(model, prompt) == expected
+        # The future itself as the document: long drafts are accepted, forks and all.
+        for num_draft in (1, 2, 5, 8, 32, 64):
+            drafter = make_drafter("trie", DraftSettings(learn_output=True))
+            future = (*prompt, *expected, *reversed(expected), *expected[::2])
+            context = Context(prompt, outside=(future, tuple(prompt)))
+            run = Run(model, drafter, context, GREEDY, Limits(40, num_draft))
+            for _ in run:
+                pass
+            assert run.output == expected
+            accepted += run.statistics.accepted_tokens
+    assert accepted > 100
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
+def test_trees_that_fork_leave_the_right_rows(family: str) -> None:
+    """The true path hidden among wrong siblings, at every place in the tree order."""
+    model = make_target(family)
+    rng = random.Random(1)
+    for prompt in prompts(6, seed=2):
+        truth = plain(model, prompt)
+
+        def forked(ids: list[int], budget: int, truth=truth, prompt=prompt) -> DraftTree:
+            done = len(ids) - len(prompt)
+            tokens, parents, tip = [], [], -1
+            for token in truth[done : done + 5]:
+                siblings = [token, (token + 1) % VOCABULARY, (token + 2) % VOCABULARY]
+                rng.shuffle(siblings)
+                at = len(tokens)
+                tokens += siblings
+                parents += [tip] * 3
+                tip = at + siblings.index(token)
+            return DraftTree(tuple(tokens), tuple(parents))
+
+        run = decode(model, Scripted(forked), prompt)
+        assert run.output == truth
+        assert run.statistics.mean_acceptance_length > 3
+
+
+def test_wrong_drafts_and_end_tokens_in_drafts_change_nothing() -> None:
+    model = make_target()
+    rng = random.Random(3)
+    for prompt in prompts(6, seed=4):
+        truth = plain(model, prompt)
+        wrong = Scripted(lambda ids, b: chain([rng.randrange(VOCABULARY) for _ in range(9)]))
+        ends = Scripted(lambda ids, b: DraftTree((END, 0, END, 0), (-1, -1, 1, 0)))
+        assert decode(model, wrong, prompt).output == truth
+        assert decode(model, ends, prompt).output == truth
+
+
+def test_token_id_zero_is_a_token_like_any_other() -> None:
+    """The paper's code pads with 0 and accepts the padding; a drafted 0 must be earned."""
+    model = make_target()
+    for prompt in [[0], [0, 0, 0, 0], [5, 0, 0, 7]]:
+        truth = plain(model, prompt)
+        zeros = Scripted(lambda ids, b: chain([0] * 6))
+        assert decode(model, zeros, prompt).output == truth
+
+
+def test_an_accepted_end_token_cuts_the_block() -> None:
+    hf = make_hf("llama")
+    found = 0
+    for seed in range(12):
+        model = make_target("llama")
+        prompt = prompts(1, seed=seed)[0]
+        free = plain(model, prompt)
+        end = free[7]
+        model.end_ids = frozenset({end})
+        hf.generation_config.eos_token_id = end
+        expected = generate(hf, prompt, 40)
+        whole = Scripted(lambda ids, b, free=free, p=prompt: chain(free[len(ids) - len(p) :][:20]))
+        run = decode(model, whole, prompt)
+        assert run.output == expected == free[: free.index(end) + 1]
+        assert run.finish_reason == "stop"
+        found += run.statistics.accepted_tokens > 0
+    assert found > 6
+
+
+def test_several_end_ids_all_count() -> None:
+    model = make_target()
+    prompt = prompts(1)[0]
+    free = plain(model, prompt)
+    model.end_ids = frozenset({free[9], free[4], VOCABULARY - 1})
+    first = min(free.index(free[9]), free.index(free[4]))
+    assert plain(model, prompt) == free[: first + 1]
+
+
+@pytest.mark.parametrize("spare", [1, 2, 3, 5])
+def test_a_prompt_just_short_of_the_context(spare: int) -> None:
+    hf, model = make_hf("llama"), make_target()
+    prompt = (prompts(1, seed=5)[0] * 40)[: CONTEXT - spare]
+    expected = generate(hf, prompt, spare)
+    greedy = Scripted(lambda ids, b: chain(expected[len(ids) - len(prompt) :] + [1] * 9))
+    for drafter in (greedy, make_drafter("trie", DraftSettings())):
+        run = decode(model, drafter, prompt)
+        assert run.output == expected
+        assert run.finish_reason == ("context" if len(expected) == spare else "stop")
+
+
+def test_documents_trie_and_prompt_together() -> None:
+    model = make_target()
+    for prompt in prompts(4, seed=6):
+        truth = plain(model, prompt)
+        trie = build_trie([truth[:20], truth[10:] + truth[:5]], 13, 3)
+        context = Context(prompt, trie, (tuple(prompt), tuple(truth[5:9])))
+        run = Run(model, make_drafter("trie", DraftSettings()), context, GREEDY, Limits(40, 16))
+        for _ in run:
+            pass
+        assert run.output == truth
+        assert run.statistics.accepted_tokens > 0
+
+
+def test_a_hybrid_model_runs_plain_and_says_so() -> None:
+    import transformers
+
+    from ngtcli.tokens import Tokenizer
+    from conftest import FakeBackend  # isort: skip
+
+    config = transformers.Lfm2Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
+        full_attn_idxs=[1], eos_token_id=END, pad_token_id=0, bos_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = TargetModel(hf, Tokenizer(FakeBackend()), "hybrid")
+    assert "rolled back" in model.plain_reason
+    prompt = prompts(1, seed=7)[0]
+    run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=12)
+    assert run.output == generate(hf, prompt, 12)
+    assert run.statistics.drafted_tokens == 0
+
+
+def test_an_unproven_family_is_probed() -> None:
+    import transformers
+
+    from ngtcli.tokens import Tokenizer
+    from conftest import FakeBackend  # isort: skip
+
+    common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
+    torch.manual_seed(0)
+    gpt2 = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT, **common)
+    bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **common)
+    for config, takes_trees in ((gpt2, True), (bloom, False)):
+        hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+        model = TargetModel(hf, Tokenizer(FakeBackend()), config.model_type)
+        assert (model.plain_reason == "") == takes_trees
+        prompt = prompts(1, seed=8)[0]
+        expected = generate(hf, prompt, 20)
+        run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=20)
+        assert run.output == expected
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="../shared is not here")
+def test_a_real_checkpoint_with_grouped_queries() -> None:
+    model = load_model(str(STORIES), device="cpu", dtype="float32")
+    for text in ("Once upon a time", "Lily and Tom went to the park. Lily", "The dog was"):
+        prompt = model.tokenizer.encode(text, special=True)
+        expected = generate(model.hf, prompt, 120)
+        assert plain(model, prompt, max_tokens=120) == expected
+        for num_draft in (4, 32):
+            drafter = make_drafter("trie", DraftSettings(learn_output=True))
+            run = decode(model, drafter, prompt, max_tokens=120, num_draft=num_draft)
+            assert run.output == expected
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingSettings(temperature=0.8, seed=1),
+        SamplingSettings(temperature=1.3, top_p=0.9, seed=2),
+        SamplingSettings(temperature=1.0, top_k=5, seed=3, repetition_penalty=1.3),
+        SamplingSettings(temperature=2.0, min_p=0.05, seed=4, presence_penalty=1.0),
+        SamplingSettings(repetition_penalty=1.2, frequency_penalty=0.7),
+    ],
+)
+def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: SamplingSettings) -> None:
+    model = make_target()
+    accepted = 0
+    for prompt in prompts(5, seed=9):
+        truth = plain(model, prompt, sampling)
+        context = Context(prompt, outside=((*truth, *truth[3:]), tuple(prompt)))
+        run = Run(model, make_drafter("trie", DraftSettings()), context, sampling, Limits(40, 24))
+        for _ in run:
+            pass
+        assert run.output == truth
+        accepted += run.statistics.accepted_tokens
+    assert accepted > 20
+
+
+def test_sampled_greedy_penalties_match_transformers() -> None:
+    hf, model = make_hf("llama"), make_target()
+    for prompt in prompts(4, seed=10):
+        ids = torch.tensor([prompt])
+        out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                          repetition_penalty=1.4, max_new_tokens=30, pad_token_id=0)  # fmt: skip
+        expected = out[0, len(prompt) :].tolist()
+        assert plain(model, prompt, SamplingSettings(repetition_penalty=1.4), max_tokens=30) == (
+            expected
+        )
+
+
+def test_a_tree_verified_token_follows_the_target_distribution() -> None:
+    """Chi-square over 4,000 seeds: first and second token against the exact warped distribution."""
+    model = make_target()
+    prompt = prompts(1, seed=11)[0]
+    base = SamplingSettings(temperature=1.5, top_k=6)
+    model.start(64)
+    model.prefill(prompt[:-1])
+    from ngtcli.decode.sampling import Sampler
+    from ngtcli.decode.verify import verify
+
+    first = model.forward(prompt[-1], DraftTree())[0].float()
+    expected = Sampler(base, prompt).distribution(first, [])
+    top = [int(i) for i in expected.topk(6).indices]
+    tree = DraftTree((top[1], top[0], top[3], top[2]), (-1, -1, 0, 1))
+    model.start(64)
+    model.prefill(prompt[:-1])
+    scores = model.forward(prompt[-1], tree).float()
+    second = Sampler(base, prompt).distribution(scores[2], [top[0]])
+    draws, follow = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
+    total = 4000
+    for seed in range(total):
+        sampler = Sampler(SamplingSettings(temperature=1.5, top_k=6, seed=seed), prompt)
+        path = verify(tree, lambda node, tokens, s=sampler: s.choose(scores[node + 1], tokens))
+        draws[path.tokens[0]] += 1
+        if path.tokens[0] == top[0]:
+            follow[path.tokens[1]] += 1
+    for counts, probabilities in ((draws, expected), (follow, second)):
+        want = probabilities * counts.sum()
+        likely = want > 5
+        statistic = float(((counts - want)[likely] ** 2 / want[likely]).sum())
+        assert counts[~(probabilities > 0)].sum() == 0
+        assert statistic < 20.5  # chi-square, 5 degrees of freedom: p = 0.001
