@@ -25,7 +25,7 @@ _WEIGHTS = {
     "sherlock": 0.08,
     "qmsum": 0.10,
 }
-_FUNCTION_WORDS = frozenset(
+FUNCTION_WORDS = frozenset(
     (
         "a an and are as at be been but by can could did do does for from had has have he her his "
         "how i if in into is it its may might more most no not of on or our she should so some "
@@ -70,7 +70,7 @@ def pseudo_question(sentence: str, rng: random.Random) -> str:
 
 
 def _is_content(token: str) -> bool:
-    return token.strip(",;:()\"'“”").lower() not in _FUNCTION_WORDS
+    return token.strip(",;:()\"'“”").lower() not in FUNCTION_WORDS
 
 
 def _bend(token: str, rng: random.Random) -> str:
@@ -94,7 +94,7 @@ def extract_summary(paragraphs: list[Paragraph], rng: random.Random) -> str | No
     sentences = [s for p in paragraphs for s in p.sentences if is_prose(s)]
     if len(sentences) < 3:
         return None
-    counts = Counter(w for s in sentences for w in set(words(s)) - _FUNCTION_WORDS)
+    counts = Counter(w for s in sentences for w in set(words(s)) - FUNCTION_WORDS)
     wanted = min(3, max(1, len(sentences) // 3))
     ranked = sorted(range(len(sentences)), key=lambda i: -_centrality(sentences[i], counts))
     chosen = {0, *ranked[: wanted - 1]} if not marked else {ranked[0]}
@@ -103,7 +103,7 @@ def extract_summary(paragraphs: list[Paragraph], rng: random.Random) -> str | No
 
 
 def _centrality(sentence: str, counts: Counter[str]) -> float:
-    content = set(words(sentence)) - _FUNCTION_WORDS
+    content = set(words(sentence)) - FUNCTION_WORDS
     return sum(log(counts[w]) for w in content) / (len(content) + 3)
 
 

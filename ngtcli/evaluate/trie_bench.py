@@ -98,7 +98,9 @@ def measure(texts: Sequence[str], tokenizer: Any, n: int, lp: int, runs: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure building, storing and drafting.")
-    parser.add_argument("--data", type=Path, required=True, help="a .jsonl.xz with texts, or a text")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="a .jsonl.xz with texts, or a text"
+    )
     parser.add_argument("--model", default="builtin", help="whose tokenizer to use")
     parser.add_argument("--n", type=int, default=13)
     parser.add_argument("--lp", type=int, default=3)

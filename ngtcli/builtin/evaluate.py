@@ -1,0 +1,172 @@
+"""Measure the built-in model: `python -m ngtcli.builtin.evaluate --data DIR`.
+
+On articles kept out of training whole. Questions: one paragraph of newwiki-qa as the document, and
+again among three paragraphs of other articles; an answer is right if it holds one of the gold
+answers. The baseline to beat quotes the sentence that shares most keywords with the question.
+Verbatim is the share of an answer's word 4-grams that stand in the documents.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ngtcli.builtin.corpus import Article, read_corpus, split_sentences, words
+from ngtcli.builtin.tasks import FUNCTION_WORDS
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.prompts import load_preset
+from ngtcli.render.sinks import dump_json
+from ngtcli.session import Session
+
+DISTRACTORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """Documents, a question ("" for a summary) and its gold answers."""
+
+    documents: tuple[Document, ...]
+    question: str = ""
+    golds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was answered, and how it compares."""
+
+    text: str
+    ended: bool
+    verbatim: float
+    right: bool
+    baseline_right: bool
+    mean_acceptance_length: float
+
+
+def questions(articles: Sequence[Article], distractors: int, seed: int = 0) -> list[Exercise]:
+    """All real questions of the held-out newwiki-qa articles, in a fixed random order."""
+    held = [a for a in articles if a.held_out and a.source == "newwiki-qa"]
+    pool = [(a.name, " ".join(p.sentences)) for a in held for p in a.paragraphs]
+    rng = random.Random(seed)
+    exercises = []
+    for article in held:
+        others = [pair for pair in pool if pair[0] != article.name]
+        for paragraph in article.paragraphs:
+            own = Document(article.name, " ".join(paragraph.sentences))
+            for (question, _), golds in zip(paragraph.questions, paragraph.golds, strict=True):
+                documents = [Document(*pair) for pair in rng.sample(others, distractors)]
+                documents.insert(rng.randint(0, distractors), own)
+                exercises.append(Exercise(tuple(documents), question, golds))
+    rng.shuffle(exercises)
+    return exercises
+
+
+def summaries(articles: Sequence[Article], seed: int = 0) -> list[Exercise]:
+    """Openings of held-out documents, 80 to 400 words, in a fixed random order."""
+    exercises = []
+    for article in articles:
+        if not article.held_out or article.source == "qmsum":
+            continue
+        parts: list[str] = []
+        for paragraph in article.paragraphs:
+            text = " ".join(paragraph.sentences)
+            if len(" ".join([*parts, text]).split()) > 400:
+                break
+            parts.append(text)
+        document = Document(article.name, "\n\n".join(parts))
+        if len(document.text.split()) >= 80:
+            exercises.append(Exercise((document,)))
+    random.Random(seed).shuffle(exercises)
+    return exercises
+
+
+def holds_gold(text: str, golds: Sequence[str]) -> bool:
+    """Whether the words of some gold answer stand together in `text`."""
+    padded = f" {' '.join(words(text))} "
+    return any(f" {' '.join(words(g))} " in padded for g in golds if words(g))
+
+
+def keyword_baseline(exercise: Exercise) -> str:
+    """The sentence that shares most content words with the question; ties: the first."""
+    asked = set(words(exercise.question)) - FUNCTION_WORDS
+    sentences = [s for d in exercise.documents for s in split_sentences(d.text)]
+    return max(sentences, key=lambda s: len(asked & set(words(s))))
+
+
+def verbatim_share(text: str, documents: Sequence[Document], n: int = 4) -> float:
+    """Share of the word n-grams of `text` that occur in a document; 1 if it has none."""
+    grams = _grams(words(text), n)
+    known = {g for d in documents for g in _grams(words(d.text), n)}
+    return sum(g in known for g in grams) / len(grams) if grams else 1.0
+
+
+def _grams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
+    return [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+
+
+def answer_all(session: Session, exercises: Sequence[Exercise]) -> Iterator[Outcome]:
+    """Greedy answers through the same path as `ngt ask` and `ngt summarize`."""
+    presets = {"ask": load_preset("ask"), "summarize": load_preset("summarize")}
+    for exercise in exercises:
+        preset = presets["ask" if exercise.question else "summarize"]
+        prompt = session.prompt(preset, exercise.documents, exercise.question)
+        answer = session.answer(prompt)
+        text = "".join(token.text for step in answer for token in step.tokens)
+        yield Outcome(
+            text,
+            answer.finish_reason == "stop",
+            verbatim_share(text, exercise.documents),
+            holds_gold(text, exercise.golds),
+            bool(exercise.question) and holds_gold(keyword_baseline(exercise), exercise.golds),
+            answer.run.statistics.mean_acceptance_length,
+        )
+
+
+def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Means over the outcomes, as shares and words."""
+    count = len(outcomes)
+
+    def mean(values: Any) -> float:
+        return round(float(sum(values)) / count, 4)
+
+    return {
+        "answers": count,
+        "right": mean(o.right for o in outcomes),
+        "right_keyword_baseline": mean(o.baseline_right for o in outcomes),
+        "verbatim_4grams": mean(o.verbatim for o in outcomes),
+        "wholly_verbatim": mean(o.verbatim == 1.0 for o in outcomes),
+        "ended_itself": mean(o.ended for o in outcomes),
+        "words": mean(len(o.text.split()) for o in outcomes),
+        "sentences": mean(len(split_sentences(o.text)) for o in outcomes),
+        "mean_acceptance_length": mean(o.mean_acceptance_length for o in outcomes),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure a model on held-out documents.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl.xz texts")
+    parser.add_argument("--model", default="builtin")
+    parser.add_argument("--limit", type=int, default=300, help="questions and summaries each")
+    parser.add_argument("--show", type=int, default=0, help="print this many answers of each kind")
+    args = parser.parse_args()
+    articles = read_corpus(args.data)
+    session = Session(replace(Settings(), model=args.model, max_tokens=160))
+    body: dict[str, Any] = {"model": args.model}
+    for name, exercises in (
+        ("one_paragraph", questions(articles, 0)),
+        ("four_paragraphs", questions(articles, DISTRACTORS)),
+        ("summaries", summaries(articles)),
+    ):
+        chosen = exercises[: args.limit]
+        outcomes = list(answer_all(session, chosen))
+        body[name] = report(outcomes)
+        for exercise, outcome in list(zip(chosen, outcomes, strict=True))[: args.show]:
+            print(f"[{name}] {exercise.question or exercise.documents[0].name}\n  {outcome.text}")
+            print(f"  right: {outcome.right}, gold: {exercise.golds[:2]}")
+    print(dump_json(body))
+
+
+if __name__ == "__main__":
+    main()

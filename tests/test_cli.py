@@ -1,0 +1,313 @@
+"""The commands as a shell runs them: streams, exit codes, JSON, files, interruption."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ngtcli.decode.model import BUILTIN_PATH
+
+EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
+HARBOUR = str(EXAMPLES / "harbour.txt")
+NGT = [sys.executable, "-m", "ngtcli.cli.app"]
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+def ngt(*arguments: str, stdin: bytes | None = b"", cwd: Path | None = None, **environ: str):
+    return subprocess.run(
+        [*NGT, *arguments], input=stdin, capture_output=True, cwd=cwd, timeout=120,
+        env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str, int]:
+    """Output (stdout and stderr together) and exit code of a run on a pseudo-terminal."""
+    main, other = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), **environ}
+    process = subprocess.Popen(
+        [*NGT, *arguments], stdin=other, stdout=other, stderr=other, env=environ, close_fds=True
+    )
+    os.close(other)
+    out = b""
+    while True:
+        try:
+            part = os.read(main, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        out += part
+    os.close(main)
+    return out.decode(), process.wait(timeout=60)
+
+
+def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
+    done = ngt("summarize", HARBOUR, "--max-tokens", "40")
+    assert done.returncode == 0 and done.stderr == b""
+    text = done.stdout.decode()
+    assert text.strip() and text.endswith("\n") and "\x1b" not in text
+
+
+def test_stdin_is_a_document() -> None:
+    data = Path(HARBOUR).read_bytes()
+    expected = ngt("summarize", HARBOUR, "--max-tokens", "20").stdout
+    assert ngt("summarize", "--max-tokens", "20", stdin=data).stdout == expected
+    assert ngt("summarize", "-", "--max-tokens", "20", stdin=data).stdout == expected
+    asked = ngt("ask", "Who saved the town?", "--max-tokens", "20", stdin=data)
+    assert asked.returncode == 0 and asked.stdout
+
+
+def test_json_is_one_object_with_the_names_of_the_field() -> None:
+    done = ngt("summarize", HARBOUR, "--json-tokens", "--max-tokens", "60")
+    body = json.loads(done.stdout)
+    assert {"text", "task", "model", "method", "settings", "documents", "finish_reason"} <= set(
+        body
+    )
+    s = body["statistics"]
+    histogram = {int(k): v for k, v in s["acceptance_histogram"].items()}
+    assert s["new_tokens"] == len(body["tokens"])
+    assert s["steps"] == sum(histogram.values())
+    assert s["accepted_tokens"] == sum(k * v for k, v in histogram.items())
+    assert s["accepted_tokens"] == sum(t["origin"] == "draft" for t in body["tokens"])
+    assert "".join(t["text"] for t in body["tokens"]) == body["text"]
+    assert body["documents"][0]["name"] == "harbour.txt"
+    assert len(body["documents"][0]["sha256"]) == 64
+
+
+def test_drafted_and_plain_text_are_the_same() -> None:
+    drafted = json.loads(ngt("summarize", HARBOUR, "--json").stdout)
+    plain = json.loads(ngt("summarize", HARBOUR, "--json", "--method", "none").stdout)
+    assert drafted["text"] == plain["text"]
+    assert plain["statistics"]["mean_acceptance_length"] == 1.0
+    assert drafted["statistics"]["mean_acceptance_length"] > 1.0
+    assert plain["statistics"]["drafted_tokens"] == 0
+
+
+def test_the_second_run_finds_the_trie_cached() -> None:
+    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5")
+    states = [json.loads(ngt(*arguments).stdout)["trie"]["status"] for _ in range(2)]
+    assert states == ["built", "cached"]
+
+
+def test_a_damaged_trie_is_rebuilt_with_one_line(own_home: Path) -> None:
+    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5")
+    first = json.loads(ngt(*arguments).stdout)
+    (file,) = (own_home / "cache" / "tries").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    done = ngt(*arguments)
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"rebuilt" in done.stderr
+    assert json.loads(done.stdout)["text"] == first["text"]
+
+
+def test_an_unwritable_cache_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = ngt("summarize", HARBOUR, "--max-tokens", "5", NGT_HOME=str(tmp_path / "file"))
+    assert done.returncode == 0 and done.stdout and b"not cached" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["summarize", "nowhere.txt"], 3, "nowhere.txt"),
+        (["summarize", "{tmp}/binary.txt"], 3, "binary"),
+        (["summarize", "{tmp}/empty.txt"], 3, "empty"),
+        (["ask", "Why?"], 3, "empty"),
+        (["ask", "  ", "-d", HARBOUR], 2, "question is empty"),
+        (["summarize", HARBOUR, "--method", "tri"], 2, "Did you mean trie?"),
+        (["summarize", HARBOUR, "-p", "sumarize"], 2, "Did you mean summarize?"),
+        (["summarize", HARBOUR, "--top-p", "3"], 2, "top_p is 3.0"),
+        (["summarize", HARBOUR, "--n", "3", "--lp", "3"], 2, "shorter than the window"),
+        (["summarize", HARBOUR, "--device", "tpu"], 2, "cuda"),
+        (["summarize", HARBOUR, "-m", "{tmp}"], 4, "cannot be loaded"),
+        (["summarize", HARBOUR, "-m", "no/such-model"], 4, "no/such-model"),
+        (["summarize", HARBOUR, "-o", "{tmp}/no/a.txt"], 2, "no such folder"),
+        (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
+        (["trie", "show", HARBOUR], 3, "ngt trie build"),
+        (["check", "--method", "none"], 2, "nothing to check"),
+        (["check", HARBOUR, "--drafts", "x"], 2, "8,32,64"),
+    ],
+)  # fmt: skip
+def test_errors_are_two_lines_and_an_exit_code(tmp_path, arguments, code, words) -> None:
+    (tmp_path / "binary.txt").write_bytes(b"\x7fELF\0\0")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "long.txt").write_text("A word and another. " * 3000)
+    done = ngt(*(a.replace("{tmp}", str(tmp_path)) for a in arguments))
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr.decode() and done.stdout == b""
+    assert done.stderr.count(b"\n") == 2 and b"Traceback" not in done.stderr
+
+
+def test_usage_errors_exit_2() -> None:
+    done = ngt("summarize", HARBOUR, "--num-drafts", "3")
+    assert done.returncode == 2 and b"--num-draft" in done.stderr
+
+
+def test_truncation_is_said_and_recorded(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 900)
+    done = ngt(
+        "summarize", str(tmp_path / "long.txt"), "--overflow", "truncate", "--json",
+        "--max-tokens", "4",
+    )  # fmt: skip
+    body = json.loads(done.stdout)
+    (cut,) = body["truncated"]
+    assert 0 < cut["kept"] < cut["tokens"] and str(cut["kept"]).encode() in done.stderr
+
+
+def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    done = ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20")
+    assert done.returncode == 0 and done.stdout == b"" and target.read_text().strip()
+    assert ngt("summarize", HARBOUR, "--max-tokens", "20").stdout == target.read_bytes()
+    ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20", "--json")
+    assert json.loads(target.read_text())["task"] == "summarize"
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0
+
+
+def test_ctrl_c_keeps_what_came_and_exits_130(tmp_path: Path) -> None:
+    """stories-like endless sampling, interrupted after its first words."""
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR, "--temperature", "3", "--max-tokens", "3000"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout and process.stderr
+    ready, _, _ = select.select([process.stdout], [], [], 60)
+    assert ready
+    first = os.read(process.stdout.fileno(), 10)
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first + rest and b"interrupted" in errors and b"Traceback" not in errors
+
+
+def test_a_terminal_sees_colours_and_a_summary() -> None:
+    out, code = in_terminal("summarize", HARBOUR, NO_COLOR="")
+    assert code == 0
+    assert "\x1b[4;36m" in out and "tokens/s" in out and "acceptance length" in out
+    assert "small demonstration" in out and "Legend" not in out
+    assert "Legend" in in_terminal("summarize", HARBOUR, "-v")[0]
+
+
+def test_no_color_leaves_the_underline() -> None:
+    out, _ = in_terminal("summarize", HARBOUR, NO_COLOR="1")
+    assert "\x1b[4m" in out and "36m" not in out
+
+
+def test_a_narrow_terminal_breaks_the_summary_between_facts() -> None:
+    out, _ = in_terminal("summarize", HARBOUR, "--max-tokens", "30", columns=60)
+    facts = out[out.rindex("tokens/s") - 40 :]
+    assert "acceptance length" in facts
+    assert all(len(line) < 80 for line in facts.splitlines()[-3:])
+
+
+def test_color_can_be_forced_into_a_pipe() -> None:
+    assert b"\x1b[4" in ngt("summarize", HARBOUR, "--color", "always").stdout
+
+
+def test_a_hostile_document_cannot_reach_the_terminal(tmp_path: Path) -> None:
+    hostile = tmp_path / "a\x1b]0;owned\x07.txt"
+    hostile.write_text("The key is \x1b[31;1m\x1b]0;owned\x07\x9b2J under the mat, he said. " * 8)
+    out, code = in_terminal("ask", "-d", str(hostile), "Where is the key?", "-v", "--dry-run")
+    assert code == 0 and "under the mat" in out
+    answer, _ = in_terminal("ask", "-d", str(hostile), "Where is the key?")
+    for text in (out, answer, in_terminal("summarize", str(hostile) + "x")[0]):
+        assert "\x1b]" not in text and "\x07" not in text and "\x9b" not in text
+        assert "\x1b[31" not in text
+
+
+def test_dry_run_prints_the_prompt_and_its_size() -> None:
+    done = ngt("ask", "-d", HARBOUR, "Who dug it?", "--dry-run")
+    assert b"Who dug it?" in done.stdout and b"slate" in done.stdout
+    tokens = int(done.stderr.split()[0])
+    body = json.loads(ngt("ask", "-d", HARBOUR, "Who dug it?", "--dry-run", "--json").stdout)
+    assert body["prompt_tokens"] == tokens > 400
+
+
+def test_trie_commands() -> None:
+    built = json.loads(ngt("trie", "build", HARBOUR, "--json").stdout)
+    assert built["status"] == "built" and Path(built["path"]).exists()
+    (listed,) = json.loads(ngt("trie", "list", "--json").stdout)
+    assert listed["tokens"] == built["tokens"] and listed["documents"] == ["harbour.txt"]
+    shown = json.loads(ngt("trie", "show", HARBOUR, "--json").stdout)
+    assert shown["key"] == listed["key"] and shown["most_frequent"][0]["count"] >= 2
+    assert json.loads(ngt("trie", "show", built["path"], "--json").stdout)["key"] == shown["key"]
+    used = json.loads(ngt("summarize", HARBOUR, "--json", "--max-tokens", "2").stdout)
+    assert used["trie"]["status"] == "cached"
+    assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 1
+    assert json.loads(ngt("trie", "list", "--json").stdout) == []
+    folder = ngt("trie", "path").stdout.decode().strip()
+    assert Path(built["path"]).parent == Path(folder)
+
+
+def test_config_show_names_origins(tmp_path: Path) -> None:
+    (tmp_path / "ngt.yaml").write_text("num_draft: 5\n")
+    done = ngt("config", "show", "--json", "--lp", "2", cwd=tmp_path, NGT_SEED="7")
+    body = json.loads(done.stdout)
+    assert body["num_draft"] == {"value": 5, "origin": "ngt.yaml"}
+    assert body["lp"] == {"value": 2, "origin": "flag"}
+    assert body["seed"] == {"value": 7, "origin": "environment"}
+    assert body["n"]["origin"] == "preset summarize" and body["min_p"]["origin"] == "default"
+    (tmp_path / "ngt.yaml").write_text("num_drafts: 5\n")
+    done = ngt("config", "show", cwd=tmp_path)
+    assert done.returncode == 2 and b"Did you mean num_draft?" in done.stderr
+
+
+def test_listing_commands() -> None:
+    assert b"summarize" in ngt("presets", "list").stdout
+    assert b"template:" in ngt("presets", "show", "ask").stdout
+    assert b"builtin" in ngt("models", "list").stdout
+    assert len(ngt("models", "path").stdout.splitlines()) == 2
+    facts = json.loads(ngt("env", "--json").stdout)
+    assert facts["device"] in ("cpu", "cuda", "mps") and facts["torch"]
+
+
+def test_check_finds_no_difference_in_float32() -> None:
+    done = ngt("check", HARBOUR, "--json", "--drafts", "4,16", "--max-tokens", "24")
+    body = json.loads(done.stdout)
+    assert done.returncode == 0 and body["identical"] == body["runs"] == 2 * body["prompts"] > 8
+
+
+def test_check_exits_6_where_drafting_changes_a_token(tmp_path: Path) -> None:
+    """A verifier that accepts whatever is drafted must be caught."""
+    code = (
+        "import sys\nfrom ngtcli.decode import loop\nfrom ngtcli.decode.verify import Path\n"
+        "real = loop.verify\n"
+        "def broken(tree, choose):\n"
+        "    if not len(tree):\n        return real(tree, choose)\n"
+        "    return Path((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))\n"
+        "loop.verify = broken\nfrom ngtcli.cli.app import main\n"
+        f"sys.argv = ['ngt', 'check', {HARBOUR!r}, '--json', '--drafts=4', '--max-tokens=20']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert done.returncode == 6, done.stderr
+    body = json.loads(done.stdout)
+    bad = [r for r in body["results"] if not r["identical"]]
+    assert bad and all(r["margin"] is not None for r in bad) and b"differ" in done.stderr
+
+
+def test_interruption_while_loading_is_quiet() -> None:
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT, 0) and b"Traceback" not in errors

@@ -1,0 +1,62 @@
+"""The house's rules: who may import whom, and what starting up must not load."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ngtcli"
+# A file imports only from its own room and from rooms that stand before it here.
+ROOMS = [
+    "__init__", "errors", "config", "documents", "tokens", "prompts", "trie", "draft", "decode",
+    "session", "render", "builtin", "evaluate", "cli",
+]  # fmt: skip
+# torch lives in decode; training and measuring need it as well.
+TORCH_ROOMS = {"decode", "builtin", "evaluate"}
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imports(file: Path) -> set[str]:
+    """Modules imported at the top level of a file, type-checking imports left out."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: f.name)
+def test_imports_go_downward(file: Path) -> None:
+    own = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    place = ROOMS.index(own)
+    for module in imports(file):
+        if module.split(".")[0] == "ngtcli":
+            assert ROOMS.index(room(module)) <= place, f"{own} imports {module}"
+        if module.split(".")[0] in ("torch", "transformers"):
+            assert own in TORCH_ROOMS, f"{file.name} imports {module}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["summarize", "--help"], ["--version"], ["presets", "list"], ["config", "show"],
+     ["trie", "path"], ["summarize", "nowhere.txt"], ["config", "path"]],
+)  # fmt: skip
+def test_light_commands_load_neither_torch_nor_transformers(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom ngtcli.cli.app import main\nsys.argv = ['ngt', *sys.argv[1:]]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

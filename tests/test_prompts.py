@@ -1,0 +1,142 @@
+"""Presets, settings and their origins, and prompts that fit or are cut."""
+
+from pathlib import Path
+
+import pytest
+from conftest import FakeBackend
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.config import Layer, merge, standing_layers
+from ngtcli.documents.load import Document
+from ngtcli.errors import ContextOverflowError, InputError, UsageError
+from ngtcli.prompts import build_prompt, fit_prompt, level, load_preset, preset_files
+from ngtcli.tokens import Tokenizer
+
+TOKENIZER = Tokenizer(FakeBackend())
+
+
+def user_preset(home: Path, name: str, text: str) -> None:
+    (home / "config" / "presets").mkdir(parents=True, exist_ok=True)
+    (home / "config" / "presets" / f"{name}.yaml").write_text(text)
+
+
+def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
+    from ngtcli.builtin.tasks import ASK, SUMMARIZE
+
+    assert set(preset_files()) >= {"summarize", "ask"}
+    assert load_preset("summarize").template == f"{{documents}}\n\n{SUMMARIZE}"
+    assert load_preset("ask").template == f"{{documents}}\n\n{ASK}"
+
+
+def test_a_users_preset_hides_a_shipped_one(own_home: Path) -> None:
+    user_preset(own_home, "summarize", "template: 'Short: {documents}'\nnum_draft: 8\n")
+    assert load_preset("summarize").template == "Short: {documents}"
+    assert load_preset("summarize").settings.values == {"num_draft": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("template: '{documents}'\nnum_drafts: 8", "num_drafts", "num_draft"),
+        ("template: '{documents}'\nn: many", "'many'", "int"),
+        ("template: '{documents}'\nn: true", "True", "int"),
+        ("template: '{documents}'\nstop: 3", "stop", "list of strings"),
+        ("template: 3", "template", "string"),
+        ("template: hello", "{documents}", "template"),
+        ("- a\n- b", "mapping", "key: value"),
+        ("a: [", "YAML", "Mend"),
+    ],
+)
+def test_a_bad_preset_is_named_with_a_hint(own_home, text, message, hint) -> None:
+    user_preset(own_home, "mine", text)
+    with pytest.raises(UsageError) as caught:
+        load_preset("mine")
+    assert message in str(caught.value) and "mine.yaml" in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_preset("sumarize")
+    assert "summarize" in caught.value.hint
+
+
+def test_every_layer_overrides_the_next(own_home, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (own_home / "config").mkdir(parents=True)
+    preset = Layer("preset", {"n": 9, "lp": 2, "num_draft": 4, "seed": 1, "top_k": 1})
+    (own_home / "config" / "config.yaml").write_text("n: 10\nlp: 4\nnum_draft: 5\nseed: 2\n")
+    (tmp_path / "ngt.yaml").write_text("n: 11\nlp: 5\nnum_draft: 6\n")
+    monkeypatch.setenv("NGT_N", "12")
+    monkeypatch.setenv("NGT_LP", "6")
+    merged = merge([Layer("flag", {"n": 14}), *standing_layers(), preset])
+    s = merged.settings
+    assert (s.n, s.lp, s.num_draft, s.seed, s.top_k, s.min_p) == (14, 6, 6, 2, 1, 0.0)
+    origins = [merged.origins[k] for k in ("n", "lp", "num_draft", "seed", "top_k", "min_p")]
+    assert origins == [
+        "flag", "environment", "ngt.yaml", str(own_home / "config" / "config.yaml"), "preset",
+        "default",
+    ]  # fmt: skip
+
+
+def test_wrong_values_name_their_origin(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NGT_TOP_P", "7")
+    with pytest.raises(UsageError, match="environment"):
+        merge(standing_layers())
+    monkeypatch.setenv("NGT_TOP_P", "high")
+    with pytest.raises(UsageError, match="NGT_TOP_P"):
+        merge(standing_layers())
+    monkeypatch.delenv("NGT_TOP_P")
+    (tmp_path / "ngt.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"ngt\.yaml"):
+        standing_layers()
+
+
+def test_braces_in_a_document_are_text() -> None:
+    preset = load_preset("ask")
+    text = "Use {question} and {documents} with {0} %s."
+    prompt = build_prompt(preset, [Document("a", text)], "Why {text}?", TOKENIZER)
+    assert text in prompt.text and "Why {text}?" in prompt.text
+
+
+def test_the_document_comes_before_the_question_and_several_are_named() -> None:
+    preset = load_preset("ask")
+    documents = [Document("one.txt", "First."), Document("two.txt", "Second.")]
+    text = build_prompt(preset, documents, "Which?", TOKENIZER).text
+    assert text.startswith("one.txt\nFirst.\n\ntwo.txt\nSecond.\n\n") and "Which?" in text
+    assert "one.txt" not in build_prompt(preset, documents[:1], "Which?", TOKENIZER).text
+
+
+def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None:
+    preset = load_preset("summarize")
+    with pytest.raises(ContextOverflowError) as caught:
+        fit_prompt(preset, [Document("a", "word " * 100)], "", TOKENIZER, 200, 50)
+    assert "200" not in str(caught.value) and "199" in str(caught.value)
+    assert "--overflow truncate" in caught.value.hint and caught.value.exit_code == 5
+
+
+def test_truncation_cuts_the_longest_documents_and_never_the_question() -> None:
+    preset = load_preset("ask")
+    documents = [Document("long", "word " * 200), Document("short", "Tiny text.")]
+    prompt = fit_prompt(preset, documents, "Which one?", TOKENIZER, 400, 40, "truncate")
+    assert "Which one?" in prompt.text and "Tiny text." in prompt.text
+    assert len(prompt.ids) <= 400 - 40
+    assert [(c.name, c.tokens) for c in prompt.cuts] == [("long", 999)]
+    assert prompt.cuts[0].kept > 200
+    with pytest.raises(ContextOverflowError, match="question alone"):
+        fit_prompt(preset, documents, "Why? " * 90, TOKENIZER, 400, 40, "truncate")
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 200))
+def test_level_cuts_to_one_height(lengths: list[int], total: int) -> None:
+    kept = level(lengths, total)
+    assert all(k <= length for k, length in zip(kept, lengths, strict=True))
+    assert sum(kept) <= max(total, 0) or sum(lengths) <= total
+    if sum(lengths) <= total:
+        assert kept == lengths
+    else:
+        assert total - sum(kept) < len(lengths)
+        height = max(kept)
+        assert all(k == min(length, height) for k, length in zip(kept, lengths, strict=True))

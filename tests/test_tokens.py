@@ -1,0 +1,102 @@
+"""Streaming text equals the text decoded at once, and stop strings cut it in the right place."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.decode.loop import TextStream
+from ngtcli.decode.model import BUILTIN_PATH, load_tokenizer
+from ngtcli.tokens import Detokenizer
+
+TEXTS = [
+    "",
+    "a",
+    " ",
+    "\n",
+    "한국어 문장입니다.",
+    "🦜🦜 parrots 🏳️‍🌈",
+    "naïve café — “quoted”",
+    "a\tb\r\n",
+]
+
+
+class Letters:
+    """Decodes ids as UTF-8 bytes, unfinished characters as U+FFFD."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+def streamed(tokenizer, ids: Sequence[int]) -> list[str]:
+    detokenizer = Detokenizer(tokenizer)
+    return [*(detokenizer.push(i) for i in ids), detokenizer.flush()]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_pieces_join_to_the_whole_and_never_split_a_character(text: str) -> None:
+    text = text.replace("\ufffd", "?")
+    pieces = streamed(Letters(), list(text.encode()))
+    assert "".join(pieces) == text
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_an_unfinished_character_comes_out_at_the_end() -> None:
+    assert "".join(streamed(Letters(), list("한".encode())[:2])) == "\ufffd"
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_builtin_tokenizer_round_trips() -> None:
+    tokenizer = load_tokenizer("builtin")
+    for text in TEXTS:
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert "".join(streamed(tokenizer, ids)) == text
+
+
+def test_a_sentence_has_the_same_ids_wherever_it_stands() -> None:
+    tokenizer = load_tokenizer("builtin")
+    alone = tokenizer.encode("The slate made the water clear.")
+    inside = tokenizer.encode("It was so. The slate made the water clear. They knew.")
+    text = ",".join(map(str, inside))
+    assert ",".join(map(str, alone)) in text
+
+
+@given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3))
+def test_stop_strings_cut_where_a_search_of_the_whole_text_would(text, stop) -> None:
+    stream = TextStream(Detokenizer(Letters()), stop)
+    out, stopped, place = "", False, -1
+    while not stopped and place + 1 < len(text):
+        place += 1
+        piece, stopped = stream.push(ord(text[place]))
+        out += piece
+    # The first stop string to be completed ends the text; it is cut where the earliest starts.
+    ends = [(text.find(s) + len(s), s) for s in stop if s in text]
+    if ends:
+        end = min(e for e, _ in ends)
+        assert stopped and place == end - 1
+        assert out == text[: min(text[:end].find(s) for s in stop if s in text[:end])]
+    else:
+        assert not stopped
+        assert out + stream.flush() == text
+
+
+def test_nothing_of_a_stop_string_is_shown_early() -> None:
+    stream = TextStream(Detokenizer(Letters()), ["###"])
+    shown = [stream.push(b)[0] for b in b"a##b##"]
+    assert shown == ["a", "", "", "##b", "", ""]
+    assert stream.flush() == "##"
+
+
+def test_random_ids_stream_as_they_decode() -> None:
+    tokenizer = load_tokenizer("builtin")
+    rng = random.Random(0)
+    for _ in range(30):
+        ids = [rng.randrange(4, 2000) for _ in range(60)]
+        whole = tokenizer.decode(ids)
+        assert "".join(streamed(tokenizer, ids)).replace("\ufffd", "") == whole.replace(
+            "\ufffd", ""
+        )
