@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only wait
 
 SHARED = Path(os.environ.get("NGT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 STORIES = SHARED / "models" / "stories260k"

@@ -169,31 +169,40 @@ def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
     assert json.loads(target.read_text())["task"] == "summarize"
 
 
-def test_a_closed_pipe_is_silent() -> None:
-    process = subprocess.Popen(
-        [*NGT, "summarize", HARBOUR], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def started(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*NGT, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert process.stdout and process.stderr
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(timeout=60) == 0
 
 
-def test_ctrl_c_keeps_what_came_and_exits_130(tmp_path: Path) -> None:
-    """stories-like endless sampling, interrupted after its first words."""
-    process = subprocess.Popen(
-        [*NGT, "summarize", HARBOUR, "--temperature", "3", "--max-tokens", "3000"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout and process.stderr
-    ready, _, _ = select.select([process.stdout], [], [], 60)
-    assert ready
-    first = os.read(process.stdout.fileno(), 10)
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
+def test_a_closed_pipe_is_silent() -> None:
+    with started("summarize", HARBOUR) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_ctrl_c_keeps_what_came_and_exits_130() -> None:
+    """Endless sampling, interrupted after its first words."""
+    with started("summarize", HARBOUR, "--temperature", "9", "--max-tokens", "3000") as process:
+        assert process.stdout
+        ready, _, _ = select.select([process.stdout], [], [], 60)
+        assert ready
+        first = os.read(process.stdout.fileno(), 10)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert first + rest and b"interrupted" in errors and b"Traceback" not in errors
+
+
+def test_interruption_while_loading_is_quiet() -> None:
+    with started("summarize", HARBOUR) as process:
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"Traceback" not in errors
 
 
 def test_a_terminal_sees_colours_and_a_summary() -> None:
@@ -300,14 +309,3 @@ def test_check_exits_6_where_drafting_changes_a_token(tmp_path: Path) -> None:
     body = json.loads(done.stdout)
     bad = [r for r in body["results"] if not r["identical"]]
     assert bad and all(r["margin"] is not None for r in bad) and b"differ" in done.stderr
-
-
-def test_interruption_while_loading_is_quiet() -> None:
-    process = subprocess.Popen(
-        [*NGT, "summarize", HARBOUR], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT, 0) and b"Traceback" not in errors

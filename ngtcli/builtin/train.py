@@ -1,11 +1,11 @@
 """Train the built-in model from scratch: `python -m ngtcli.builtin.train --data DIR --out DIR`.
 
-Three phases, each until it is learned or its time is up:
-1. copying: random tokens, a segment repeated, loss on the repeats only. It starts from the rough
-   circuit of `initial.py`, without which it takes millions of tokens to form.
-2. finding: random tokens in "sentences", a few of one sentence's tokens as the question, that
-   sentence as the answer. It asks for the circuit that answering needs, on short sequences.
-3. documents: the mixture of `tasks.py`, sequences growing to the full context.
+It starts from the circuit of `initial.py`, and each phase uses all of it: what is not used is soon
+unlearned, and so is all of it at a learning rate above about 5e-4.
+
+1. finding: random tokens in "sentences", a few of one sentence's tokens as the question, that
+   sentence as the answer, on short sequences, until it is learned or its time is up.
+2. documents: the mixture of `tasks.py`, sequences growing to the full context.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ngtcli.builtin.corpus import Article, read_corpus
-from ngtcli.builtin.initial import plant_induction
+from ngtcli.builtin.initial import Marks, plant_circuit
 from ngtcli.builtin.tasks import Conversation, TaskMixture
 from ngtcli.builtin.tokenizer import ASSISTANT, END, USER, as_pretrained, train_tokenizer
 
@@ -41,13 +41,13 @@ class Recipe:
     heads: int = 4
     inner: int = 704
     positions: int = 4096
-    learning_rate: float = 2e-3
-    table_rate: float = 4e-4  # of the embeddings: faster, and they drift away from what copies
+    learning_rate: float = 3e-4
+    table_rate: float = 1e-4  # of the embeddings: faster, and they drift away from what copies
     batch_tokens: int = 8192
     hard_weight: float = 3.0
     text_weight: float = 0.1
-    goals: tuple[float, ...] = (0.955, 0.9)  # accuracy that ends a phase before documents,
-    shares: tuple[float, ...] = (0.07, 0.16)  # or else this share of the time
+    find_goal: float = 0.97  # accuracy of the first two tokens that ends the finding phase,
+    find_share: float = 0.1  # or else this share of the time
     seed: int = 0
 
 
@@ -59,8 +59,8 @@ class Batch:
     weights: Tensor
 
 
-def make_model(recipe: Recipe, vocabulary: int) -> Any:
-    """A fresh LlamaForCausalLM with tied embeddings and a planted induction circuit."""
+def make_model(recipe: Recipe, vocabulary: int, marks: Marks) -> Any:
+    """A fresh LlamaForCausalLM with tied embeddings and the planted circuit."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(recipe.seed)
@@ -79,23 +79,17 @@ def make_model(recipe: Recipe, vocabulary: int) -> Any:
             eos_token_id=1,
         )
     )
-    plant_induction(model, recipe.seed)
+    plant_circuit(model, marks, recipe.seed)
     return model
 
 
-def copying_batch(
-    rng: np.random.Generator, vocabulary: int, tokens: int, length: int, sizes: tuple[int, int]
-) -> Batch:
-    """Rows of `length`: a random segment of `sizes` (first, last) tokens, repeated."""
-    rows = tokens // length
-    ids = np.empty((rows, length), np.int64)
-    weights = np.zeros((rows, length), np.float32)
-    for row in range(rows):
-        size = int(rng.integers(sizes[0], sizes[1] + 1))
-        segment = rng.integers(FIRST_SPECIALS, vocabulary, size)
-        ids[row] = np.resize(segment, length)
-        weights[row, size:] = 1.0
-    return Batch(torch.from_numpy(ids), torch.from_numpy(weights))
+def mark_ids(tokenizer: Any) -> dict[str, int]:
+    """Ids of the tokens that the made-up exercises of the second phase are put together with."""
+    ids = {t: tokenizer.token_to_id(t) for t in (USER, ASSISTANT, END)}
+    for mark, text, place in ((".", "a.b", 1), ("\n", "a\nb", 1), (" ", "a. b", 2)):
+        ids[mark] = tokenizer.encode(text).ids[place]
+    ids["Question"], ids[":"] = (tokenizer.encode("Question:").ids[k] for k in (0, -1))
+    return ids
 
 
 def finding_batch(
@@ -135,7 +129,7 @@ def _fill_finding_row(
         order = rng.permutation(len(chosen))[: int(rng.integers(2, 6))]
         asked = [chosen[i] for i in (order if rng.random() < 0.5 else np.sort(order))]
         answer = [*chosen, marks["."], marks[END]]
-        turn = [marks["\n"], *asked, marks[END], marks[ASSISTANT]]
+        turn = [marks["\n"], marks["Question"], marks[":"], *asked, marks[END], marks[ASSISTANT]]
         if fill + len(turn) + len(answer) > len(ids):
             return
         ids[fill : fill + len(turn)] = turn
@@ -285,7 +279,11 @@ class Trainer:
         train = [a for a in articles if not a.held_out]
         self.tokenizer = self._tokenizer(train)
         vocabulary = self.tokenizer.get_vocab_size()
-        self.model = make_model(recipe, vocabulary).to(self.device)
+        self.marks = mark_ids(self.tokenizer)
+        planted = Marks(
+            tuple(self.marks[t] for t in (" ", "\n", USER)), self.marks[USER], self.marks[ASSISTANT]
+        )
+        self.model = make_model(recipe, vocabulary, planted).to(self.device)
         if args.compile:
             self.model.model.compile(dynamic=True)
         self.optimizer = Optimizer(self.model, recipe, self.device)
@@ -296,10 +294,6 @@ class Trainer:
         held_stream = held.stream(1, 512)
         self.held = [next(held_stream) for _ in range(6)]
         self.counts = self._unigrams(train, vocabulary)
-        marks = (USER, ASSISTANT, END)
-        self.marks = {t: self.tokenizer.token_to_id(t) for t in marks}
-        self.marks |= {t: self.tokenizer.encode(f"a{t}b" if t != " " else "a. b").ids[k]
-                       for t, k in ((".", 1), ("\n", 1), (" ", 2))}  # fmt: skip
         self.progress = Progress()
         self.generator = torch.Generator().manual_seed(recipe.seed)
         self._resume()
@@ -371,18 +365,15 @@ class Trainer:
         done = (self.progress.elapsed - self.progress.phase_start) / max(
             1.0, self.budget - self.progress.phase_start
         )
-        for share, length in ((0.45, 384), (0.72, 768), (0.88, 1536), (2.0, self.recipe.positions)):
+        for share, length in ((0.5, 384), (0.75, 768), (0.9, 1536), (2.0, self.recipe.positions)):
             if done < share:
                 return length
         return self.recipe.positions
 
     def batches(self) -> Iterator[Batch]:
         rng = np.random.default_rng(self.recipe.seed + self.progress.step)
-        vocabulary, tokens = self.tokenizer.get_vocab_size(), self.recipe.batch_tokens
+        tokens = self.recipe.batch_tokens
         while self.progress.phase == 0:
-            length, sizes = ((64, (8, 31)), (256, (20, 120)))[self.progress.step % 2]
-            yield copying_batch(rng, vocabulary, tokens // 4, length, sizes)
-        while self.progress.phase == 1:
             length = int(rng.choice((64, 96, 128, 192)))
             yield finding_batch(rng, self.counts, self.marks, tokens // 4, length)
         while True:
@@ -442,12 +433,10 @@ class Trainer:
         self.export()
 
     def _advance(self, accuracy: float) -> bool:
-        """On to the next phase when this one is learned or has had its share of the time."""
+        """On to documents when finding is learned or has had its share of the time."""
         p, r = self.progress, self.recipe
-        if p.phase >= len(r.goals):
-            return False
-        spent = p.elapsed - p.phase_start > r.shares[p.phase] * self.budget
-        if accuracy <= r.goals[p.phase] and not spent:
+        spent = p.elapsed > r.find_share * self.budget
+        if p.phase or not (accuracy > r.find_goal or spent):
             return False
         p.phase, p.phase_start = p.phase + 1, p.elapsed
         self.say(f"phase {p.phase + 1} from {p.elapsed / 60:.1f} minutes")

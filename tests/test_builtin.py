@@ -1,0 +1,162 @@
+"""The built-in model's data, tasks and training; and that what ships is what the card says."""
+
+import json
+import lzma
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ngtcli.builtin.corpus import Article, Paragraph, read_corpus, split_sentences
+from ngtcli.builtin.evaluate import Exercise, holds_gold, keyword_baseline, verbatim_share
+from ngtcli.builtin.initial import Marks, plant_circuit
+from ngtcli.builtin.tasks import TaskMixture, extract_summary, pseudo_question
+from ngtcli.builtin.train import Recipe, make_model
+from ngtcli.decode.model import BUILTIN_PATH
+from ngtcli.documents.load import Document
+
+SENTENCES = [
+    "The old mill stands beside the river at Norwick.",
+    "It was built by two brothers in the spring of 1802.",
+    "A flood carried away the wheel after sixty years.",
+    "Children now learn to swim where the wheel once turned.",
+    "The stones of the mill came from a quarry near Thrale.",
+    "Nobody remembers who planted the chestnut trees.",
+]
+
+
+def corpus(folder: Path) -> Path:
+    """A corpus in the shape of the real one, small enough for a test."""
+    folder.mkdir()
+    rng = random.Random(0)
+    rows = {
+        "peps": [{"id": f"p{i}", "text": _shuffled(rng)} for i in range(12)],
+        "newwiki-qa": [
+            {
+                "title": f"T{i}",
+                "context": _shuffled(rng),
+                "qas": [{"question": "who built the mill?", "answers": ["two brothers"]}],
+            }
+            for i in range(12)
+        ],
+        "scitldr": [{"source": SENTENCES, "target": ["A flood took the wheel."]}] * 3,
+        "qmsum": [
+            {"turns": [f"A: {s}" for s in SENTENCES],
+             "queries": [{"query": "What of the flood?", "answer": SENTENCES[2],
+                          "span": [["0", "5"]]}]}
+        ],
+    }  # fmt: skip
+    for name, lines in rows.items():
+        with lzma.open(folder / f"{name}.jsonl.xz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    return folder
+
+
+def _shuffled(rng: random.Random) -> str:
+    return " ".join(rng.sample(SENTENCES, len(SENTENCES)))
+
+
+def test_the_corpus_is_read_and_split_by_article(tmp_path: Path) -> None:
+    articles = read_corpus(corpus(tmp_path / "data"))
+    assert {a.source for a in articles} == {"peps", "newwiki-qa", "scitldr", "qmsum"}
+    wiki = [p for a in articles if a.source == "newwiki-qa" for p in a.paragraphs]
+    for paragraph in wiki:
+        ((_, index),) = paragraph.questions
+        assert "two brothers" in paragraph.sentences[index]
+    talk = next(a for a in articles if a.source == "qmsum")
+    assert [q for p in talk.paragraphs for q in p.questions] == [("What of the flood?", 0)]
+    assert {a.held_out for a in articles} == {True, False}
+    with pytest.raises(FileNotFoundError):
+        read_corpus(tmp_path)
+
+
+def test_sentences() -> None:
+    text = 'Dr. Hill said "Yes." Then she left (at 5 p.m. sharp). Why? J. K. Lane knows!'
+    assert split_sentences(text) == [
+        'Dr. Hill said "Yes."', "Then she left (at 5 p.m. sharp).", "Why?", "J. K. Lane knows!",
+    ]  # fmt: skip
+
+
+def test_every_answer_is_verbatim_from_its_document() -> None:
+    article = Article("peps", "x", (Paragraph(tuple(SENTENCES)), Paragraph(tuple(SENTENCES[::-1]))))
+    mixture = TaskMixture([article])
+    rng = random.Random(0)
+    for _ in range(50):
+        talk = mixture.sample(rng, 120)
+        assert talk.turns
+        for instruction, answer in talk.turns:
+            assert verbatim_share(answer, [Document("x", talk.document)]) == 1.0
+            assert instruction
+    assert mixture.sample(random.Random(3), 90) == mixture.sample(random.Random(3), 90)
+
+
+def test_questions_and_summaries_are_made_of_their_text() -> None:
+    rng = random.Random(1)
+    for sentence in SENTENCES * 10:
+        question = pseudo_question(sentence, rng)
+        assert question.endswith("?") and len(question.split()) >= 2
+    summary = extract_summary([Paragraph(tuple(SENTENCES))], rng)
+    assert summary and all(s in SENTENCES for s in split_sentences(summary))
+    assert split_sentences(summary)[0] == SENTENCES[0]
+    assert extract_summary([Paragraph(("Too short.",))], rng) is None
+
+
+def test_measures() -> None:
+    document = Document("x", " ".join(SENTENCES))
+    exercise = Exercise((document,), "Who planted the chestnut trees?", ("Nobody",))
+    assert keyword_baseline(exercise) == SENTENCES[5]
+    assert holds_gold("and nobody, remembers", ["Nobody"]) and not holds_gold("nobodys", ["Nobody"])
+    assert verbatim_share("the mill stands beside a river at Norwick", [document]) == 0.2
+
+
+def test_the_planted_circuit_copies_before_any_training() -> None:
+    marks = Marks((17, 18), 2, 3)
+    model = make_model(Recipe(), 1024, marks)
+    rng = np.random.default_rng(0)
+    segment = rng.permutation(np.arange(20, 1024))[:30]
+    ids = torch.tensor([[2, *np.tile(segment, 3)]])
+    with torch.no_grad():
+        best = model(ids).logits[0].argmax(-1)
+    right = (best[40:-1] == ids[0, 41:]).float().mean()
+    assert right > 0.5
+    with pytest.raises(ValueError, match="layers"):
+        plant_circuit(make_small(), marks, 0)
+
+
+def make_small():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=4)
+    )  # fmt: skip
+
+
+def test_training_runs_resumes_and_exports_a_model_that_loads(tmp_path: Path) -> None:
+    from ngtcli.decode.model import load_model
+
+    data = corpus(tmp_path / "data")
+    command = [
+        sys.executable, "-m", "ngtcli.builtin.train", "--data", data, "--out", tmp_path / "out",
+        "--no-compile", "--minutes",
+    ]  # fmt: skip
+    first = subprocess.run([*map(str, command), "0.05"], capture_output=True, text=True, check=True)
+    assert "held-out" in first.stderr
+    again = subprocess.run([*map(str, command), "0.08"], capture_output=True, text=True, check=True)
+    assert "resuming" in again.stderr
+    model = load_model(str(tmp_path / "out" / "model"), device="cpu")
+    assert model.plain_reason == "" and model.context == 4096 and model.tokenizer.has_chat_template
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_what_ships_is_small_documented_and_complete() -> None:
+    names = {f.name for f in BUILTIN_PATH.iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
+    assert (BUILTIN_PATH / "model.safetensors").stat().st_size <= 20_000_000
+    card = (BUILTIN_PATH / "README.md").read_text()
+    for source in ("eips", "peps", "rust-rfcs", "scitldr", "newwiki-qa", "qmsum", "sherlock"):
+        assert source in card
