@@ -110,7 +110,7 @@ def test_measures() -> None:
     exercise = Exercise((document,), "Who planted the chestnut trees?", ("Nobody",))
     assert keyword_baseline(exercise) == SENTENCES[5]
     assert holds_gold("and nobody, remembers", ["Nobody"]) and not holds_gold("nobodys", ["Nobody"])
-    assert verbatim_share("the mill stands beside a river at Norwick", [document]) == 0.2
+    assert verbatim_share("old mill stands beside the water at all", [document]) == 0.4
 
 
 def test_the_planted_circuit_copies_before_any_training() -> None:

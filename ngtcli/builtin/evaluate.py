@@ -3,7 +3,7 @@
 On articles kept out of training whole. Questions: one paragraph of newwiki-qa as the document, and
 again among three paragraphs of other articles; an answer is right if it holds one of the gold
 answers. The baseline to beat quotes the sentence that shares most keywords with the question.
-Verbatim is the share of an answer's word 4-grams that stand in the documents.
+Verbatim is the share of the word 4-grams inside an answer's sentences that stand in the documents.
 """
 
 import argparse
@@ -96,8 +96,8 @@ def keyword_baseline(exercise: Exercise) -> str:
 
 
 def verbatim_share(text: str, documents: Sequence[Document], n: int = 4) -> float:
-    """Share of the word n-grams of `text` that occur in a document; 1 if it has none."""
-    grams = _grams(words(text), n)
+    """Share of the word n-grams inside sentences of `text` that occur in a document; 1 if none."""
+    grams = [g for s in split_sentences(text) for g in _grams(words(s), n)]
     known = {g for d in documents for g in _grams(words(d.text), n)}
     return sum(g in known for g in grams) / len(grams) if grams else 1.0
 

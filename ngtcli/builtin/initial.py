@@ -60,7 +60,7 @@ class _Planter:
         self.slow = [*slow, *(self.half + p for p in slow)]
         self.basis = _orthonormal(self.width, rng)
         self.copy_basis = _orthonormal(self.width, rng)
-        self.name, self.previous, self.start, self.vote = self.basis.split(self.size)
+        self.name, self.previous, self.start, self.vote = torch.split(self.basis, self.size)
         self.attention = [layer.self_attn for layer in model.model.layers]
 
     def plant(self) -> None:
