@@ -139,16 +139,20 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     for name in SETTING_NAMES:
         variable = f"NGT_{name.upper()}"
         if (text := environ.get(variable)) is not None:
-            raw = text if isinstance(getattr(_DEFAULTS, name), str) else _yaml_value(text, variable)
-            values[name] = coerce(name, raw, variable)
+            values[name] = coerce(name, _from_text(name, text), variable)
     return Layer("environment", values)
 
 
-def _yaml_value(text: str, where: str) -> Any:
+def _from_text(name: str, text: str) -> Any:
+    """The value an environment variable stands for; the text itself where it is none."""
+    kind = type(getattr(_DEFAULTS, name))
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UsageError(f"{where}: {text!r} is not a value", "Give a plain value.") from None
+        if kind in (int, float):
+            return kind(text)
+        value = text if kind is str else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        return text
+    return text if kind is tuple and not isinstance(value, list) else value
 
 
 def file_layer(path: Path) -> Layer:

@@ -5,6 +5,7 @@ NgtError (1)
 ├── InputError (3)            a document is missing, unreadable or empty
 ├── ModelError (4)            the model cannot be had
 ├── ContextOverflowError (5)  the prompt does not fit the context
+├── ClosedPipeError (0)       standard output was closed, as by head
 └── DifferenceError (6)       `ngt check` found different tokens
 
 An error is one line for what happened (`str(error)`) and one for what to do (`hint`).
@@ -48,6 +49,12 @@ class ContextOverflowError(NgtError):
     """Prompt and answer need more positions than the model has."""
 
     exit_code = 5
+
+
+class ClosedPipeError(NgtError):
+    """Whoever read standard output has had enough; not a failure, and nothing is said of it."""
+
+    exit_code = 0
 
 
 class DifferenceError(NgtError):

@@ -5,6 +5,7 @@ tokens stand outside the documents, because the documents' own n-grams come from
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,9 +146,8 @@ def _outside(
         at = text.find(body, at)
         if at < 0:  # the chat template changed the text: treat all of it as prompt
             return (tuple(ids),)
-        for i, start in enumerate(starts):
-            if at <= start < at + len(body):
-                inside[i] = True
+        first, last = bisect_left(starts, at), bisect_left(starts, at + len(body))
+        inside[first:last] = [True] * (last - first)
         at += len(body)
     near = [not all(inside[max(0, i - overlap) : i + overlap + 1]) for i in range(len(ids))]
     return tuple(_runs(ids, near))
@@ -178,7 +178,8 @@ def fit_prompt(
     to one common length. Raises ContextOverflowError with both numbers.
     """
     prompt = build_prompt(preset, documents, question, tokenizer)
-    if len(prompt.ids) < context:
+    room = context - min(answer, context // 4)
+    if len(prompt.ids) <= room or (overflow != "truncate" and len(prompt.ids) < context):
         return prompt
     if overflow != "truncate":
         raise ContextOverflowError(
@@ -187,7 +188,6 @@ def fit_prompt(
             " or name a model with a longer context (-m).",
         )
     lengths = [len(tokenizer.encode(d.text.strip())) for d in documents]
-    room = context - min(answer, context // 4)
     target = sum(lengths) - (len(prompt.ids) - room)
     while target > 0:
         kept = level(lengths, target)

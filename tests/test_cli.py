@@ -130,6 +130,10 @@ def test_an_unwritable_cache_is_done_without(tmp_path: Path) -> None:
         (["summarize", HARBOUR, "-o", "{tmp}/no/a.txt"], 2, "no such folder"),
         (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
         (["trie", "show", HARBOUR], 3, "ngt trie build"),
+        (["summarize", "~nobody-here.txt"], 3, "home"),
+        (["summarize", "x" * 5000], 3, "too long"),
+        (["ask", "-p", "summarize", "-d", HARBOUR, "Why?"], 2, "place for a question"),
+        (["summarize", HARBOUR, "-o", "{tmp}"], 2, "a folder"),
         (["check", "--method", "none"], 2, "nothing to check"),
         (["check", HARBOUR, "--drafts", "x"], 2, "8,32,64"),
     ],
@@ -167,6 +171,61 @@ def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
     assert ngt("summarize", HARBOUR, "--max-tokens", "20").stdout == target.read_bytes()
     ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20", "--json")
     assert json.loads(target.read_text())["task"] == "summarize"
+
+
+def test_output_follows_links_and_spares_special_files(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real.txt")
+    ngt("summarize", HARBOUR, "-o", str(tmp_path / "link"), "--max-tokens", "5")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real.txt").read_text()
+    ngt("summarize", HARBOUR, "-o", "/dev/null", "--max-tokens", "5")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
+    """Not even where a document says yes to the question that transformers would ask."""
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.C",
+                    "AutoModelForCausalLM": "own.M", "AutoTokenizer": ["own.T", None]}})
+    )  # fmt: skip
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    done = ngt("summarize", "-m", str(tmp_path), stdin=b"y\ny\ny\n")
+    assert done.returncode == 4 and done.stdout == b"" and not (tmp_path / "ran").exists()
+
+
+def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.txt", b"b.txt"):
+        with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
+            file.write("The tide came in at noon that day.")
+    done = subprocess.run(
+        [*NGT, "ask", "-d", tmp_path, b"caf\xe9?", "--max-tokens", "3"], capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("tide " * 4050)
+    done = ngt("summarize", str(text), "--json", "--max-tokens", "200")
+    assert json.loads(done.stdout)["finish_reason"] in ("context", "stop")
+    if json.loads(done.stdout)["finish_reason"] == "context":
+        assert b"context is full" in done.stderr
+    cut = json.loads(
+        ngt(
+            "summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "truncate"
+        ).stdout
+    )
+    assert cut["truncated"]
+
+
+def test_a_full_disk_costs_only_the_cache() -> None:
+    import resource
+
+    done = subprocess.run(
+        [*NGT, "summarize", HARBOUR, "--max-tokens", "3"], capture_output=True,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)),
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout and b"not cached" in done.stderr
 
 
 def started(*arguments: str) -> subprocess.Popen[bytes]:

@@ -203,6 +203,32 @@ def test_a_hybrid_model_runs_plain_and_says_so() -> None:
     assert run.statistics.drafted_tokens == 0
 
 
+def test_recurrent_models_keep_their_state() -> None:
+    import transformers
+
+    from ngtcli.tokens import Tokenizer
+    from conftest import FakeBackend  # isort: skip
+
+    common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
+    rwkv = transformers.RwkvConfig(hidden_size=32, num_hidden_layers=2, **common)
+    mamba = transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, **common)
+    for config in (rwkv, mamba):
+        torch.manual_seed(0)
+        hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+        model = TargetModel(hf, Tokenizer(FakeBackend()), config.model_type)
+        assert model.plain_reason
+        prompt = prompts(1, seed=12)[0]
+        run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=12)
+        assert run.output == generate(hf, prompt, 12)
+
+
+def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -> None:
+    parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
+                  "original_max_position_embeddings": 64}  # fmt: skip
+    model = make_target("llama", rope_parameters=parameters)
+    assert model.context == 64
+
+
 def test_an_unproven_family_is_probed() -> None:
     import transformers
 

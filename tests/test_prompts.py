@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.config import Layer, merge, standing_layers
+from ngtcli.decode.model import load_tokenizer
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts import build_prompt, fit_prompt, level, load_preset, preset_files
@@ -140,3 +141,23 @@ def test_level_cuts_to_one_height(lengths: list[int], total: int) -> None:
         assert total - sum(kept) < len(lengths)
         height = max(kept)
         assert all(k == min(length, height) for k, length in zip(kept, lengths, strict=True))
+
+
+def test_stop_strings_in_the_environment_are_text_or_a_list(monkeypatch) -> None:
+    for text, stop in (("###", ("###",)), ("---", ("---",)), ("[a, b]", ("a", "b")), ("7", ("7",))):
+        monkeypatch.setenv("NGT_STOP", text)
+        assert merge(standing_layers()).settings.stop == stop
+    monkeypatch.setenv("NGT_TEMPERATURE", "1e-1")
+    monkeypatch.setenv("NGT_LEARN_OUTPUT", "true")
+    settings = merge(standing_layers()).settings
+    assert settings.temperature == 0.1 and settings.learn_output
+
+
+def test_the_prompt_outside_the_documents_is_known() -> None:
+    tokenizer = load_tokenizer("builtin")
+    documents = [Document("one.txt", "First text. " * 40), Document("two.txt", "Second one. " * 40)]
+    prompt = build_prompt(load_preset("ask"), documents, "Which of the two?", tokenizer)
+    outside = [tokenizer.decode(run) for run in prompt.outside]
+    assert len(outside) == 3 and "one.txt" in outside[0] and "two.txt" in outside[1]
+    assert "Which of the two?" in outside[2]
+    assert sum(map(len, prompt.outside)) < len(prompt.ids) / 2

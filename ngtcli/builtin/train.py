@@ -45,7 +45,7 @@ class Recipe:
     table_rate: float = 1e-4  # of the embeddings: faster, and they drift away from what copies
     batch_tokens: int = 8192
     hard_weight: float = 3.0
-    text_weight: float = 0.1
+    text_weight: float = 0.02
     find_goal: float = 0.97  # accuracy of the first two tokens that ends the finding phase,
     find_share: float = 0.1  # or else this share of the time
     seed: int = 0

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
-from ngtcli.cli.streams import Notes, piped_stdin, print_line
+from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, piped_stdin, print_line
 from ngtcli.config import Settings
-from ngtcli.documents.load import STDIN, Document, load
+from ngtcli.documents.load import STDIN, Document, load, utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
 from ngtcli.prompts import Preset
 from ngtcli.render.sinks import (
@@ -22,7 +22,7 @@ from ngtcli.render.sinks import (
     dump_json,
     write_atomically,
 )
-from ngtcli.render.terminal import drafted_style, paint, visible, wants_color
+from ngtcli.render.terminal import visible, wants_color
 
 if TYPE_CHECKING:
     from ngtcli.prompts import Prompt
@@ -102,6 +102,10 @@ def ask(
     if not question.strip():
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     resolved, chosen = resolve(flags or {}, preset, "ask")
+    if "{question}" not in chosen.template:
+        raise UsageError(
+            f"preset {chosen.name} has no place for a question", "Put {question} in its template."
+        )
     stdin = piped_stdin()
     paths = docs or ([STDIN] if stdin else [])
     if not paths:
@@ -111,7 +115,7 @@ def ask(
     documents = load(paths, stdin)
     run(
         Request(
-            "ask", documents, question.strip(), resolved.settings, chosen,
+            "ask", documents, utf8(question.strip()), resolved.settings, chosen,
             json, json_tokens, output, dry_run, verbose,
         )
     )  # fmt: skip
@@ -120,6 +124,8 @@ def ask(
 def run(request: Request) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
+    if request.output and request.output.is_dir():
+        raise UsageError(f"{request.output}: a folder", "Name a file in it.")
     if request.output and not request.output.absolute().parent.is_dir():
         raise UsageError(f"{request.output}: no such folder", "Make the folder first.")
     try:
@@ -172,21 +178,23 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
         color = wants_color(sys.stdout, request.settings.color)
         sinks.append(ColourSink(sys.stdout) if color else PlainSink(sys.stdout))
         if color and request.verbose:
-            legend = paint("from the documents", drafted_style())
-            sys.stderr.write(f"Legend: {legend}, the model's own.\n")
-    try:
-        for step in answer:
-            notes.clear()
-            for sink in sinks:
-                sink.step(step.tokens)
-    except KeyboardInterrupt:
-        answer.interrupted = True
-    notes.clear()
-    for sink in sinks:
-        sink.close()
+            notes.legend("drafted from the documents", "the model's own")
+    with closed_pipes_end_quietly():
+        try:
+            for step in answer:
+                notes.clear()
+                for sink in sinks:
+                    sink.step(step.tokens)
+        except KeyboardInterrupt:
+            answer.interrupted = True
+        notes.clear()
+        for sink in sinks:
+            sink.close()
     _deliver(request, answer, kept)
     if notes.terminal or request.verbose:
         notes.facts(summary_facts(request.settings, answer))
+    if answer.finish_reason == "context":
+        notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:
         notes.warn("interrupted; the answer is incomplete")
         raise typer.Exit(INTERRUPTED)
@@ -206,9 +214,10 @@ def _deliver(request: Request, answer: "Answer", kept: Collector) -> None:
     try:
         write_atomically(request.output, body)
     except OSError as error:
+        print_line(body.rstrip("\n"))  # rather here than lost
         raise NgtError(
             f"{request.output}: {(error.strerror or str(error)).lower()}",
-            "Choose another file with -o.",
+            "The answer went to standard output; choose another file with -o.",
         ) from None
 
 
@@ -253,6 +262,8 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     else:
         facts.append(f"nothing drafted: {_why_no_drafts(settings, answer)}")
     facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
+    if answer.finish_reason == "length":
+        facts.append("stopped at max-tokens")
     if answer.trie.status != "none":
         facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")
     return facts

@@ -10,7 +10,7 @@ from ngtcli.cli.answer import ask, summarize
 from ngtcli.cli.measure import check
 from ngtcli.cli.stores import config_app, env, models_app, presets_app, trie_app
 from ngtcli.cli.streams import abandon_stdout, report_error
-from ngtcli.errors import INTERRUPTED, NgtError
+from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
 
 app = typer.Typer(
     name="ngt",
@@ -55,14 +55,14 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a name or a text that the terminal cannot show
     try:
         app()
+    except ClosedPipeError:
+        abandon_stdout()
+        sys.exit(0)
     except NgtError as error:
         if "--debug" in sys.argv[1:2]:
             raise
         report_error(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        abandon_stdout()
-        sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:

@@ -14,7 +14,14 @@ from ngtcli.prompts import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-_QUESTIONS = ("What is this about?", "Who is named here?", "When did it happen?", "Why?")
+_QUESTIONS = (
+    "What is this about?",
+    "Who is named here?",
+    "When did it begin?",
+    "Why was it done?",
+    "How many are there?",
+    "What happens today?",
+)
 
 
 @with_settings
@@ -69,7 +76,7 @@ Work = list[tuple[str, Preset, Document, str]]
 
 
 def _work(texts: list[Document], asked: list[Document], chosen: Preset) -> Work:
-    """One summary a text and one of its paragraphs, four questions a document."""
+    """A summary of each text and of each of its paragraphs, and six questions a document."""
     ask = load_preset("ask")
     work: Work = []
     for text in texts:

@@ -1,6 +1,7 @@
 """Flags shared by commands: one for each setting, made from one table."""
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
@@ -93,4 +94,8 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)
-    return merge([Layer("flag", flags), *standing_layers(), chosen.settings]), chosen
+    resolved = merge([Layer("flag", flags), *standing_layers(), chosen.settings])
+    model = os.path.expanduser(resolved.settings.model)
+    if model == "builtin" or os.path.isdir(model):  # it counts only before transformers is imported
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    return resolved, chosen

@@ -3,10 +3,12 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from ngtcli.errors import NgtError
-from ngtcli.render.terminal import DIM, paint, visible, wants_color
+from ngtcli.errors import ClosedPipeError, NgtError
+from ngtcli.render.terminal import DIM, drafted_style, paint, visible, wants_color
 
 
 def piped_stdin() -> BinaryIO | None:
@@ -54,6 +56,12 @@ class Notes:
     def warn(self, message: str) -> None:
         self.say(f"ngt: {message}")
 
+    def legend(self, drafted: str, own: str) -> None:
+        """What the colours of an answer mean."""
+        painted = wants_color(sys.stderr, "auto")
+        self.clear()
+        sys.stderr.write(f"{paint(drafted, drafted_style()) if painted else drafted} · {own}\n")
+
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""
         width = shutil.get_terminal_size().columns
@@ -70,6 +78,8 @@ class Notes:
 
 def report_error(error: NgtError) -> None:
     """One line for what happened, one for what to do."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")  # a status line may stand there
     for line in (f"ngt: {error}", error.hint):
         if line:
             sys.stderr.write(visible(line.replace("\n", " ")) + "\n")
@@ -77,8 +87,18 @@ def report_error(error: NgtError) -> None:
 
 def print_line(text: str) -> None:
     """One line (or object) of output; never through Rich, which wraps and reads markup."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with closed_pipes_end_quietly():
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+@contextmanager
+def closed_pipes_end_quietly() -> Iterator[None]:
+    """Turn a broken pipe into ClosedPipeError before the command-line library sees it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise ClosedPipeError("standard output is closed") from None
 
 
 def print_table(columns: list[str], rows: list[list[Any]]) -> None:

@@ -23,6 +23,7 @@ BUILTIN = "builtin"
 BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
 PREFILL_CHUNK = 1024
 _EMPTY = DraftTree()
+_STATES = ("past_key_values", "cache_params", "state")
 _ROLLS_BACK = {"full_attention", "sliding_attention"}
 # Families that the tests prove; any other is probed once, when it is loaded.
 _PROVEN = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}
@@ -104,9 +105,10 @@ class TargetModel:
     def _plain_pass(self, inputs: dict[str, Any]) -> Tensor:
         state = {k: v for k, v in self._state.items() if k != "length"}
         output = self.hf(**inputs, **state)
-        for name in ("past_key_values", "cache_params"):
-            if getattr(output, name, None) is not None:
-                self._state[name] = getattr(output, name)
+        found = {n: s for n in _STATES if (s := getattr(output, n, None)) is not None}
+        if not found:
+            raise ModelError(f"{self.name}: keeps its state in a way unknown here", "Use another.")
+        self._state |= found
         scores: Tensor = output.logits[0]
         return scores
 
@@ -165,6 +167,11 @@ class TargetModel:
 def _context_length(config: Any, tokenizer: Tokenizer) -> int:
     positions = getattr(config, "max_position_embeddings", None) or 1 << 20
     longest = getattr(tokenizer.backend, "model_max_length", None) or positions
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        # Past this length these turn every row anew, kept ones too, which a cache cannot follow.
+        original = rope.get("original_max_position_embeddings")
+        positions = min(positions, original or positions)
     return int(min(positions, longest))
 
 
@@ -211,7 +218,9 @@ def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a model, without the model. Raises ModelError."""
     path = _local_path(name)
     with _loading(name):
-        return Tokenizer(_transformers().AutoTokenizer.from_pretrained(path))
+        return Tokenizer(
+            _transformers().AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        )
 
 
 def load_model(name: str, device: str = "auto", dtype: str = "auto") -> TargetModel:
@@ -221,15 +230,14 @@ def load_model(name: str, device: str = "auto", dtype: str = "auto") -> TargetMo
     tokenizer = load_tokenizer(name)
     with _loading(name):
         auto = _transformers().AutoModelForCausalLM
-        hf = auto.from_pretrained(path, dtype=pick_dtype(dtype, where)).to(where).eval()
+        # Left unset, transformers would ask on stdout and read the answer from a piped document.
+        hf = auto.from_pretrained(path, dtype=pick_dtype(dtype, where), trust_remote_code=False)
+        hf = hf.to(where).eval()
     return TargetModel(hf, tokenizer, name)
 
 
 def _local_path(name: str) -> str:
-    path = str(BUILTIN_PATH) if name == BUILTIN else name
-    if Path(path).is_dir():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported
-    return path
+    return str(BUILTIN_PATH) if name == BUILTIN else os.path.expanduser(name)
 
 
 def _transformers() -> Any:

@@ -25,7 +25,12 @@ class Document:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def utf8(text: str) -> str:
+    """`text` without the lone surrogates that Python makes of foreign bytes in names."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def decode_text(data: bytes, name: str) -> str:
@@ -68,7 +73,7 @@ def load(paths: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
         if path == STDIN:
             documents.append(_from_stdin(stdin))
             continue
-        for file in _files(path):
+        for file in _checked_files(path):
             if (real := file.resolve()) not in seen:
                 seen.add(real)
                 documents.append(_from_file(file))
@@ -79,6 +84,15 @@ def _from_stdin(stdin: BinaryIO | None) -> Document:
     if stdin is None:
         raise InputError("standard input: nothing is piped in", "Pipe a text in or name a file.")
     return Document("stdin", decode_text(stdin.read(), "standard input"))
+
+
+def _checked_files(path: str) -> list[Path]:
+    try:
+        return _files(path)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        shown = path if len(path) < 80 else f"{path[:60]}…"
+        raise InputError(f"{shown}: {reason}", "Check the path.") from None
 
 
 def _files(path: str) -> list[Path]:
@@ -118,4 +132,4 @@ def _from_file(file: Path) -> Document:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"{file}: {reason}", "Check the file and its permissions.") from None
-    return Document(file.name, loader(data, str(file)))
+    return Document(utf8(file.name), loader(data, str(file)))

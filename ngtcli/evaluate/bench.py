@@ -48,6 +48,7 @@ def generate(session: Session) -> Contestant:
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
+                repetition_penalty=1.0,  # plain greedy, whatever the checkpoint suggests
                 max_new_tokens=min(session.settings.max_tokens, model.context - len(prompt.ids)),
                 eos_token_id=sorted(model.end_ids),
                 pad_token_id=min(model.end_ids, default=0),

@@ -90,7 +90,14 @@ def dump_json(value: Any) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 `text` to `path` whole or not at all. Raises OSError."""
+    """Write UTF-8 `text` to `path` whole or not at all; links are followed. Raises OSError.
+
+    What is there and no regular file (a device, a named pipe) is written to directly.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     handle, partial = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

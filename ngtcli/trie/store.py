@@ -72,6 +72,7 @@ def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
         "key": key,
         "n": str(trie.n),
         "lp": str(trie.lp),
+        "tokens": str(trie.tokens),
         "checksum": _checksum(arrays),
         "created": str(int(time.time())),
         "documents": json.dumps([d.name for d in documents[:50]]),
@@ -81,9 +82,10 @@ def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
     try:
         save_file(arrays, partial, metadata)
         os.replace(partial, trie_path(key))
-    except BaseException:
+    except SafetensorError as error:  # how the library words a full disk
+        raise OSError(str(error)) from None
+    finally:
         Path(partial).unlink(missing_ok=True)
-        raise
     return trie_path(key)
 
 
@@ -176,7 +178,7 @@ def describe(path: Path) -> TrieFile | None:
             sizes = {name: file.get_slice(name).get_shape()[0] for name in ARRAY_NAMES}
         names = tuple(str(name) for name in json.loads(meta["documents"]))
         return TrieFile(
-            path, meta["key"], int(meta["n"]), int(meta["lp"]), max(sizes["stream"] - 1, 0),
+            path, meta["key"], int(meta["n"]), int(meta["lp"]), int(meta["tokens"]),
             sizes["token"], path.stat().st_size, names, float(meta["created"]),
         )  # fmt: skip
     except (SafetensorError, OSError, KeyError, ValueError, IndexError):
