@@ -204,7 +204,7 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     text = tmp_path / "long.txt"
-    text.write_text("tide " * 4050)
+    text.write_text("the " * 4050)
     done = ngt("summarize", str(text), "--json", "--max-tokens", "200")
     assert json.loads(done.stdout)["finish_reason"] in ("context", "stop")
     if json.loads(done.stdout)["finish_reason"] == "context":
