@@ -41,10 +41,10 @@ class Recipe:
     heads: int = 4
     inner: int = 704
     positions: int = 4096
-    learning_rate: float = 3e-4
-    table_rate: float = 1e-4  # of the embeddings: faster, and they drift away from what copies
+    learning_rate: float = 6e-4
+    table_rate: float = 2e-4  # of the embeddings: faster, and they drift away from what copies
     batch_tokens: int = 8192
-    hard_weight: float = 3.0
+    hard_weight: float = 2.0
     text_weight: float = 0.02
     find_goal: float = 0.97  # accuracy of the first two tokens that ends the finding phase,
     find_share: float = 0.1  # or else this share of the time
@@ -365,7 +365,7 @@ class Trainer:
         done = (self.progress.elapsed - self.progress.phase_start) / max(
             1.0, self.budget - self.progress.phase_start
         )
-        for share, length in ((0.5, 384), (0.75, 768), (0.9, 1536), (2.0, self.recipe.positions)):
+        for share, length in ((0.5, 384), (0.94, 768), (0.97, 1536), (2.0, self.recipe.positions)):
             if done < share:
                 return length
         return self.recipe.positions
