@@ -143,10 +143,9 @@ def run(request: Request) -> None:
 
 def _session(request: Request, notes: Notes) -> "Session":
     if request.settings.model == "builtin" and notes.terminal:
-        notes.say(
+        notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
-            " name a real one with -m FOLDER.",
-            dim=True,
+            " name a real one with -m FOLDER."
         )
     from ngtcli.session import Session  # here: it loads torch
 

@@ -1,8 +1,8 @@
 """stdin, stdout and stderr as commands use them: progress, notes, errors, broken pipes."""
 
 import os
-import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -19,6 +19,17 @@ def piped_stdin() -> BinaryIO | None:
         return None
 
 
+def stderr_width() -> int:
+    """Columns of the terminal behind stderr; stdout may be a pipe at the same time."""
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns
+        except (OSError, ValueError):
+            return 80
+
+
 class Notes:
     """What goes to stderr. On a terminal one status line is shown and wiped again."""
 
@@ -31,8 +42,7 @@ class Notes:
         """A passing line: what is being done right now."""
         if self.terminal:
             self.clear()
-            width = shutil.get_terminal_size().columns
-            sys.stderr.write(visible(message)[: width - 1])
+            sys.stderr.write(visible(message)[: stderr_width() - 1])
             sys.stderr.flush()
             self._status = True
         elif self.verbose:
@@ -53,6 +63,11 @@ class Notes:
         sys.stderr.write(styled + "\n")
         sys.stderr.flush()
 
+    def remark(self, message: str) -> None:
+        """A dim sentence, broken between words."""
+        for line in textwrap.wrap(message, stderr_width() - 1):
+            self.say(line, dim=True)
+
     def warn(self, message: str) -> None:
         self.say(f"ngt: {message}")
 
@@ -64,7 +79,7 @@ class Notes:
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""
-        width = shutil.get_terminal_size().columns
+        width = stderr_width()
         lines = [""]
         for part in parts:
             joined = f"{lines[-1]} · {part}" if lines[-1] else part
