@@ -75,7 +75,9 @@ class Notes:
         """What the colours of an answer mean."""
         painted = wants_color(sys.stderr, "auto")
         self.clear()
-        sys.stderr.write(f"{paint(drafted, drafted_style()) if painted else drafted} · {own}\n")
+        sys.stderr.write(
+            f"Legend: {paint(drafted, drafted_style()) if painted else drafted} · {own}\n"
+        )
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""
