@@ -93,7 +93,8 @@ class Prompt:
     """What the model reads. `outside` are the runs of ids that are not a document's.
 
     Each run overlaps the documents beside it by a few tokens, so that n-grams across the seam
-    are known as well.
+    are known as well. `references` are the documents' ids as they stand in the prompt; empty where
+    that cannot be told.
     """
 
     text: str
@@ -101,6 +102,7 @@ class Prompt:
     outside: tuple[tuple[int, ...], ...]
     documents: tuple[Document, ...]
     cuts: tuple[Cut, ...] = ()
+    references: tuple[tuple[int, ...], ...] = ()
 
 
 def user_text(preset: Preset, documents: Sequence[Document], question: str) -> str:
@@ -121,7 +123,10 @@ def build_prompt(
     chat = tokenizer.has_chat_template
     text = tokenizer.chat([{"role": "user", "content": message}]) if chat else message + "\n\n"
     ids, starts = _encode_with_offsets(tokenizer, text, special=not chat)
-    return Prompt(text, ids, _outside(text, ids, starts, documents), tuple(documents))
+    spans = _document_spans(text, starts, documents)
+    references = tuple(tuple(ids[first:last]) for first, last in spans)
+    outside = _outside(ids, spans)
+    return Prompt(text, ids, outside, tuple(documents), references=references)
 
 
 def _encode_with_offsets(
@@ -134,21 +139,28 @@ def _encode_with_offsets(
     return list(coded["input_ids"]), [start for start, _ in coded["offset_mapping"]]
 
 
-def _outside(
-    text: str, ids: list[int], starts: list[int], documents: Sequence[Document], overlap: int = 4
-) -> tuple[tuple[int, ...], ...]:
-    if not starts:
-        return (tuple(ids),)
-    inside = [False] * len(ids)
+def _document_spans(
+    text: str, starts: list[int], documents: Sequence[Document]
+) -> list[tuple[int, int]]:
+    """First and last-but-one index of each document's ids; none where they cannot be told."""
+    spans: list[tuple[int, int]] = []
     at = 0
-    for document in documents:
+    for document in documents if starts else ():
         body = document.text.strip()
         at = text.find(body, at)
         if at < 0:  # the chat template changed the text: treat all of it as prompt
-            return (tuple(ids),)
-        first, last = bisect_left(starts, at), bisect_left(starts, at + len(body))
-        inside[first:last] = [True] * (last - first)
+            return []
+        spans.append((bisect_left(starts, at), bisect_left(starts, at + len(body))))
         at += len(body)
+    return spans
+
+
+def _outside(
+    ids: list[int], spans: Sequence[tuple[int, int]], overlap: int = 4
+) -> tuple[tuple[int, ...], ...]:
+    inside = [False] * len(ids)
+    for first, last in spans:
+        inside[first:last] = [True] * (last - first)
     near = [not all(inside[max(0, i - overlap) : i + overlap + 1]) for i in range(len(ids))]
     return tuple(_runs(ids, near))
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,14 @@ from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.drafter import (
+    Assistant,
+    Context,
+    Drafter,
+    DraftSettings,
+    Wanted,
+    want,
+)
 from ngtcli.prompts import Preset, Prompt, fit_prompt
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
@@ -107,7 +114,9 @@ class Session:
         self, settings: Settings, progress: Notify = lambda _: None, warn: Notify = lambda _: None
     ) -> None:
         self.settings, self._progress, self._warn = settings, progress, warn
-        make_drafter(settings.method, draft_settings(settings))  # a wrong name fails before loading
+        self._drafters: dict[str, Drafter] = {}
+        self._assistant: Assistant | None = None
+        self.wanted()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
         if self.model.plain_reason and settings.method != "none":
@@ -124,20 +133,46 @@ class Session:
             self._warn(f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit")
         return prompt
 
-    def answer(self, prompt: Prompt, method: str | None = None, num_draft: int = -1) -> Answer:
+    def wanted(self, method: str | None = None) -> Wanted:
+        """`method`, or the settings', read with the settings' values as defaults."""
+        settings = replace(draft_settings(self.settings), assistant=self._assistant)
+        return want(self.settings.method if method is None else method, settings)
+
+    def drafter(self, method: str | None = None) -> Drafter:
+        """The one drafter of this session for `method`: what it learned stays from run to run."""
+        wanted = self.wanted(method)
+        if wanted.spec not in self._drafters:
+            self._drafters[wanted.spec] = wanted.make()
+        return self._drafters[wanted.spec]
+
+    def forget(self) -> None:
+        """Let go of what drafters learned from earlier answers."""
+        self._drafters.clear()
+
+    def answer(
+        self,
+        prompt: Prompt,
+        method: str | None = None,
+        num_draft: int = -1,
+        split_times: bool = False,
+    ) -> Answer:
         """An answer to `prompt`; method and number of drafts are the settings' unless given."""
-        s = self.settings
-        method = s.method if method is None else method
+        s, wanted = self.settings, self.wanted(method)
+        own = wanted.settings
         trie, report = None, TrieReport("none")
-        if method != "none" and not self.model.plain_reason:
+        if wanted.method.documents and not self.model.plain_reason:
             self._progress("Preparing the n-gram trie …")
             trie, report = document_trie(
-                prompt.documents, self.model.tokenizer, self.model.vocabulary, s.n, s.lp, self._warn
-            )
+                prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,
+                self._warn,
+            )  # fmt: skip
         self._progress("Reading the prompt …")
-        drafter = make_drafter(method, draft_settings(s))
-        context = Context(prompt.ids, trie, prompt.outside)
-        limits = Limits(s.max_tokens, s.num_draft if num_draft < 0 else num_draft, s.stop)
-        return Answer(
-            Run(self.model, drafter, context, sampling_settings(s), limits), prompt, report
+        context = Context(
+            prompt.ids, trie, prompt.outside, prompt.references,
+            self.model.tokenizer.fingerprint, self.model.vocabulary,
+        )  # fmt: skip
+        limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
+        run = Run(
+            self.model, self.drafter(method), context, sampling_settings(s), limits, split_times
         )
+        return Answer(run, prompt, report)

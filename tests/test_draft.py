@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_trie import NaiveNode, algorithm_1, padded
 
-from ngtcli.draft.drafter import Context, DraftSettings, make_drafter, method_names
+from ngtcli.decode.verify import verify
+from ngtcli.draft.drafter import Context, DraftSettings, make_drafter, method_names, want
 from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order
 from ngtcli.errors import UsageError
 from ngtcli.trie.ngram import build_trie
@@ -139,7 +140,7 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     for budget in (1, 2, 7, 64):
         tree = drafter.propose(ids, budget)
         tree.check()
-        assert len(tree) <= budget
+        assert tree.drafts <= budget
         drafter.observe([1, 2])
 
 
@@ -147,3 +148,36 @@ def test_an_unknown_method_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         make_drafter("tri", DraftSettings())
     assert "trie" in caught.value.hint
+
+
+def test_a_method_is_read_with_its_options() -> None:
+    wanted = want("trie:n=9:learn_output=true", DraftSettings(lp=4))
+    assert (wanted.name, wanted.settings.n, wanted.settings.lp) == ("trie", 9, 4)
+    assert wanted.settings.learn_output is True
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("trie:m=9", "It has none."),
+        ("trie:n", "Write NAME:KEY=VALUE."),
+        ("trie:n=x", "It must be of type int."),
+        ("trie:learn_output=1", "It must be of type bool."),
+        ("trie:n=3:lp=3", "Give a value from 1 to 2."),
+        ("none:n=100", "Give a value from 2 to 64."),
+    ],
+)
+def test_wrong_options_say_what_to_give(spec: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_drafter(spec, DraftSettings())
+    assert caught.value.hint == hint
+
+
+def test_probes_are_no_drafts() -> None:
+    tree = DraftTree((5, 6, 5, 7, 8), (-1, 0, -1, 2, 3), probes=3)
+    tree.check()
+    assert tree.drafts == 2
+    assert verify(tree, lambda node, tokens: [5, 6, 9][node + 1]).nodes == (0, 1)
+    assert tree.cut(2, 1) == DraftTree((5, 5, 7), (-1, -1, 1), probes=2)
+    with pytest.raises(ValueError, match="siblings"):
+        DraftTree((5, 5), (-1, -1), probes=0).check()

@@ -31,6 +31,11 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         rows, heads, _, width = states.shape
         return states.new_zeros((rows, heads, self.owner.capacity, width))
 
+    def _grown(self, buffer: Tensor, rows: int) -> Tensor:
+        more = max(rows, buffer.shape[2] + buffer.shape[2] // 4) - buffer.shape[2]
+        shape = (*buffer.shape[:2], more, buffer.shape[3])
+        return torch.cat([buffer, buffer.new_zeros(shape)], dim=2)
+
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
@@ -39,6 +44,8 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
             self.lazy_initialization(key_states, value_states)
         start = self.owner.length
         end = start + key_states.shape[-2]
+        if end > self.keys.shape[2]:  # a pass with more rows than were foreseen
+            self.keys, self.values = self._grown(self.keys, end), self._grown(self.values, end)
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         return self.keys[:, :, :end], self.values[:, :, :end]
@@ -54,7 +61,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
 
 
 class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
-    """Cache for `layers` layers and at most `capacity` rows."""
+    """Cache for `layers` layers; `capacity` rows are allocated at first, more when needed."""
 
     def __init__(self, layers: int, capacity: int) -> None:
         self.capacity = capacity
@@ -73,6 +80,10 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         if moved:
             self._move(moved, self.length + settled)
         self.length += len(rows)
+
+    def truncate(self, length: int) -> None:
+        """Forget all rows from `length` on."""
+        self.length = min(self.length, length)
 
     def _move(self, rows: Sequence[int], to: int) -> None:
         for layer in self.layers:

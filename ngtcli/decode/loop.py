@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
-from ngtcli.decode.stats import Statistics
+from ngtcli.decode.stats import Statistics, Stopwatch
 from ngtcli.decode.verify import verify
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.drafter import Context, Drafter, Feedback, ReadsScores
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens import Detokenizer
@@ -85,6 +85,8 @@ class Run:
     """One generation: iterate over it for its steps; `statistics` grows meanwhile.
 
     `output` holds the ids emitted, end token included. Set `cancelled` to stop between steps.
+    With `split_times` the device is waited for between the parts of a step, so that
+    `statistics.split_s` tells them apart even on a device that works on its own.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
@@ -95,6 +97,7 @@ class Run:
         context: Context,
         sampling: SamplingSettings,
         limits: Limits,
+        split_times: bool = False,
     ) -> None:
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")
@@ -110,6 +113,9 @@ class Run:
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
         self.cancelled = False
+        self._reader = drafter if isinstance(drafter, ReadsScores) else None
+        self._watch = Stopwatch(model.finish_device_work if split_times else None)
+        self.statistics.split_s = self._watch.parts
 
     def __iter__(self) -> Iterator[Step]:
         ids = list(self.context.ids)
@@ -117,13 +123,17 @@ class Run:
         self._prefill(ids)
         while not self.finish_reason and not self.cancelled:
             clock = time.perf_counter()
+            self._watch.start()
             tree = self._propose(ids)
             nodes, tokens = self._verify(ids[-1], tree)
             step, kept = self._emit(tokens, len(nodes), stream)
+            self._watch.lap("verify")
             self.model.keep(nodes)
+            self._watch.lap("cache")
             self.drafter.observe(kept)
+            self._watch.lap("draft")
             ids += kept
-            self.statistics.add_step(len(tree), min(len(nodes), len(kept)), len(kept))
+            self.statistics.add_step(tree.drafts, min(len(nodes), len(kept)), len(kept))
             self.statistics.decode_s += time.perf_counter() - clock
             yield step
 
@@ -146,8 +156,17 @@ class Run:
         return self.drafter.propose(ids, self.limits.num_draft).cut(depth, self.limits.num_draft)
 
     def _verify(self, last: int, tree: DraftTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        scores = self.model.forward(last, tree)
+        self._watch.lap("draft")
+        layout = self.model.lay_out(last, tree)
+        self._watch.lap("tree")
+        scores = self.model.score(layout)
+        self._watch.lap("forward")
         path = verify(tree, self._chooser(scores))
+        if self._reader is not None:
+            self._watch.lap("verify")
+            top = scores.topk(self._reader.top_k).indices.cpu().numpy()
+            self._reader.learn(Feedback(tree, top))
+            self._watch.lap("draft")
         return path.nodes, path.tokens
 
     def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:

@@ -8,6 +8,7 @@ honour a tree mask, still decodes, one token a pass; `plain_reason` then says wh
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ _STATES = ("past_key_values", "cache_params", "state")
 _ROLLS_BACK = {"full_attention", "sliding_attention"}
 # Families that the tests prove; any other is probed once, when it is loaded.
 _PROVEN = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One pass: k + 1 ids with their positions, and an additive tree mask or None for a row."""
+
+    ids: list[int]
+    positions: list[int]
+    mask: Any
 
 
 class TargetModel:
@@ -64,13 +74,33 @@ class TargetModel:
             self._pass(part, list(range(self.length, self.length + len(part))), None, 1)
             self._commit(list(range(len(part))))
 
-    @torch.inference_mode()
-    def forward(self, token: int, tree: DraftTree) -> Tensor:
-        """Scores (k + 1, vocabulary) after `token`, the tree's root, and after each of k nodes."""
+    def lay_out(self, token: int, tree: DraftTree) -> "Layout":
+        """What one pass over `token`, the tree's root, and the tree reads."""
         start = self.length
         positions = [start, *(start + depth for depth in tree.depths())]
         mask = self._tree_mask(tree, positions) if len(tree) else None
-        return self._pass([token, *tree.tokens], positions, mask, 0)
+        return Layout([token, *tree.tokens], positions, mask)
+
+    @torch.inference_mode()
+    def score(self, layout: "Layout") -> Tensor:
+        """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes."""
+        return self._pass(layout.ids, layout.positions, layout.mask, 0)
+
+    def forward(self, token: int, tree: DraftTree) -> Tensor:
+        """`lay_out` and `score` in one: (k + 1, vocabulary)."""
+        return self.score(self.lay_out(token, tree))
+
+    def finish_device_work(self) -> None:
+        """Wait for the device, so that a clock read next tells the truth."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
+
+    def truncate(self, length: int) -> None:
+        """Forget all rows from `length` on. Only for a model that can roll back."""
+        if self._cache is not None:
+            self._cache.truncate(length)
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:

@@ -1,8 +1,36 @@
 """What a run did and how long it took, under the JSON names used everywhere."""
 
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+PARTS = ("draft", "tree", "forward", "verify", "cache")
+
+
+class Stopwatch:
+    """Splits decoding into PARTS, in seconds. `settle` is called before the clock is read.
+
+    Without `settle` the work of an asynchronous device is booked where it is waited for.
+    """
+
+    def __init__(self, settle: Callable[[], None] | None = None) -> None:
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self._settle = settle
+        self._last = time.perf_counter()
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._last = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Book the time since the last reading to `part`."""
+        if self._settle is not None:
+            self._settle()
+        now = time.perf_counter()
+        self.parts[part] += now - self._last
+        self._last = now
 
 
 @dataclass(slots=True)
@@ -16,6 +44,7 @@ class Statistics:
     accepted_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    split_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
 
     def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
@@ -35,12 +64,21 @@ class Statistics:
     def draft_acceptance_rate(self) -> float:
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
 
+    def add(self, other: "Statistics") -> None:
+        """Add up with the figures of another run."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.acceptance_histogram.update(other.acceptance_histogram)
+        for part, seconds in other.split_s.items():
+            self.split_s[part] += seconds
+
     @property
     def tokens_per_s(self) -> float:
         """New tokens per second of decoding, prefill left out."""
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
 
     def as_json(self) -> dict[str, Any]:
+        """All figures under their JSON names; times in seconds."""
         histogram = {
             str(k): self.acceptance_histogram[k] for k in sorted(self.acceptance_histogram)
         }
@@ -56,4 +94,11 @@ class Statistics:
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 3),
+            "split_s": {part: round(seconds, 6) for part, seconds in self.split_s.items()},
         }
+
+
+_SUMS = (
+    "prompt_tokens", "new_tokens", "steps", "drafted_tokens", "accepted_tokens", "prefill_s",
+    "decode_s",
+)  # fmt: skip

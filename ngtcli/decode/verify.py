@@ -19,11 +19,9 @@ def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path
 
     `choose(node, tokens)` is the model's token after `node` (-1: the root), where `tokens` were
     accepted in this walk. It is called once for each node on the path, so nothing is drawn twice.
+    Probes are passed over.
     """
-    children = {
-        (parent, token): node
-        for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True))
-    }
+    children = {(tree.parents[node], tree.tokens[node]): node for node in range(tree.drafts)}
     nodes: list[int] = []
     tokens: list[int] = []
     node = ROOT

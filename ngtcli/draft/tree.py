@@ -14,22 +14,33 @@ class DraftTree:
     """Nodes in an order where parents come before children.
 
     `tokens[i]` is a token id, `parents[i]` the index of its parent or -1 for a child of the root,
-    which is the last accepted token and no node. Siblings hold different tokens.
+    which is the last accepted token and no node. Siblings hold different tokens. The last `probes`
+    nodes are there only to be scored: they are never accepted, may repeat a sibling's token, and
+    have parents of either kind.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    probes: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def drafts(self) -> int:
+        """How many nodes can be accepted; they come before the probes."""
+        return len(self.tokens) - self.probes
 
     def check(self) -> None:
         """Raise ValueError unless the tree is well-formed."""
         if len(self.tokens) != len(self.parents):
             raise ValueError("tokens and parents differ in length")
+        if not 0 <= self.probes <= len(self.tokens):
+            raise ValueError("more probes than nodes")
         if any(not ROOT <= parent < i for i, parent in enumerate(self.parents)):
             raise ValueError("a parent does not come before its child")
-        if len(set(zip(self.parents, self.tokens, strict=True))) != len(self.tokens):
+        edges = list(zip(self.parents, self.tokens, strict=True))[: self.drafts]
+        if len(set(edges)) != len(edges):
             raise ValueError("two siblings hold the same token")
 
     def depths(self) -> list[int]:
@@ -52,17 +63,22 @@ class DraftTree:
         return seen
 
     def cut(self, depth: int, nodes: int) -> "DraftTree":
-        """The tree without what is deeper than `depth`, and its first `nodes` nodes at most."""
+        """The tree without what is deeper than `depth`, and its first `nodes` drafts at most."""
         depths = self.depths()
-        if len(self) <= nodes and max(depths, default=0) <= depth:
+        if self.drafts <= nodes and max(depths, default=0) <= depth:
             return self
         kept: dict[int, int] = {ROOT: ROOT}
+        drafts = 0
         for i, level in enumerate(depths):
-            if level <= depth and len(kept) <= nodes:
+            probe = i >= self.drafts
+            if level <= depth and (probe or drafts < nodes) and self.parents[i] in kept:
                 kept[i] = len(kept) - 1
+                drafts += not probe
         order = [i for i in kept if i != ROOT]
         return DraftTree(
-            tuple(self.tokens[i] for i in order), tuple(kept[self.parents[i]] for i in order)
+            tuple(self.tokens[i] for i in order),
+            tuple(kept[self.parents[i]] for i in order),
+            len(order) - drafts,
         )
 
 

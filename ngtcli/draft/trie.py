@@ -9,10 +9,11 @@ The context's trie is the documents' (cached) and the rest of the prompt's (smal
 sequence's frequency is the sum over both, as in one trie of the whole context.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, read_options
+from ngtcli.draft.none import NoOptions
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.trie.growing import GrowingTrie, Node
 from ngtcli.trie.ngram import NGramTrie
@@ -119,5 +120,6 @@ class TrieDrafter:
         yield from both[at:]
 
 
-def make(settings: DraftSettings) -> Drafter:
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    read_options(NoOptions(), options)
     return TrieDrafter(settings.n, settings.lp, settings.learn_output)
