@@ -108,12 +108,13 @@ class Method:
     """An entry of the registry. `needs` says what a drafter cannot do without, in words.
 
     Modules are imported when their method is asked for. `documents` is true where the method
-    drafts from the documents' cached trie.
+    drafts from the documents' cached trie; `live` where it works only beside a running model.
     """
 
     module: str
     needs: str = ""
     documents: bool = False
+    live: bool = False
 
 
 _METHODS = {
