@@ -120,6 +120,9 @@ class Method:
 _METHODS = {
     "none": Method("ngtcli.draft.none"),
     "trie": Method("ngtcli.draft.trie", documents=True),
+    "lookahead": Method("ngtcli.draft.lookahead", "scores of a running model", live=True),
+    "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
+    "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
 }
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name != "assistant")
 
