@@ -125,6 +125,7 @@ _METHODS = {
     "akunu": Method("ngtcli.draft.akunu"),
     "trtllm": Method("ngtcli.draft.trtllm"),
     "rest": Method("ngtcli.draft.rest", needs="a datastore (ngt trie build --rest)"),
+    "suffix": Method("ngtcli.draft.suffix", needs="the package arctic-inference"),
     "lookahead": Method("ngtcli.draft.lookahead", "scores of a running model", live=True),
     "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
     "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
