@@ -120,6 +120,12 @@ class Method:
 _METHODS = {
     "none": Method("ngtcli.draft.none"),
     "trie": Method("ngtcli.draft.trie", documents=True),
+    "prompt-lookup": Method("ngtcli.draft.prompt_lookup"),
+    "llma": Method("ngtcli.draft.llma"),
+    "akunu": Method("ngtcli.draft.akunu"),
+    "trtllm": Method("ngtcli.draft.trtllm"),
+    "rest": Method("ngtcli.draft.rest", needs="a datastore (ngt trie build --rest)"),
+    "suffix": Method("ngtcli.draft.suffix", needs="the package arctic-inference"),
     "lookahead": Method("ngtcli.draft.lookahead", "scores of a running model", live=True),
     "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
     "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
