@@ -24,6 +24,7 @@ class Settings:
 
     model: str = "builtin"
     method: str = "trie"
+    draft_model: str = ""
     n: int = 13
     lp: int = 3
     num_draft: int = 32

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.config import Settings
+from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
@@ -19,6 +20,7 @@ from ngtcli.draft.drafter import (
     Wanted,
     want,
 )
+from ngtcli.errors import ModelError
 from ngtcli.prompts import Preset, Prompt, fit_prompt
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
@@ -116,11 +118,27 @@ class Session:
         self.settings, self._progress, self._warn = settings, progress, warn
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
-        self.wanted()  # a wrong name fails before anything is loaded
+        if not settings.draft_model:
+            self.wanted().make()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
+        if settings.draft_model:
+            self._assistant = self._load_assistant()
+            self.wanted().make()
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+
+    def _load_assistant(self) -> Assistant:
+        """The draft model. Raises ModelError unless its token ids mean the same."""
+        s = self.settings
+        self._progress(f"Loading {s.draft_model} …")
+        model = load_model(s.draft_model, s.device, s.dtype)
+        if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
+            raise ModelError(
+                f"{s.draft_model} has another tokenizer than {s.model}",
+                "Name a draft model of the same family.",
+            )
+        return AssistantModel(model, sampling_settings(s))
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError."""

@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ngtcli.decode.model import BUILTIN_PATH
-from ngtcli.errors import UsageError
+from ngtcli.errors import InputError, UsageError
 
 EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
 HARBOUR = str(EXAMPLES / "harbour.txt")
@@ -150,20 +149,20 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
         given.extend(arguments)
         return replayed()
 
-    fake = types.ModuleType("ngtcli.evaluate.replay")
-    fake.run_replay = run_replay  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ngtcli.evaluate.replay", fake)
+    monkeypatch.setattr("ngtcli.evaluate.replay.run_replay", run_replay)
     from ngtcli.cli.app import app
 
     arguments = [
         "bench", "--replay", str(tmp_path), "--methods", "trie, recycling", "--num-draft", "16",
-        "--tasks", "qa,rag", "--limit", "5", "--fresh", "--template", "vicuna", "--n", "9",
-        "--html", str(tmp_path / "r.html"),
+        "--tasks", "qa,rag", "--limit", "5", "--fresh", "--template", "vicuna", "--turns",
+        "all", "--n", "9", "--html", str(tmp_path / "r.html"),
     ]  # fmt: skip
     app(arguments, standalone_mode=False)
-    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template = given
+    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns = given
     assert (folder, methods, num_drafts) == (tmp_path, ["trie", "recycling"], [16])
-    assert (tasks, limit, fresh, template) == (["qa", "rag"], 5, True, "vicuna")
+    assert (tasks, limit, fresh, template, turns) == (
+        ["qa", "rag"], 5, True, "vicuna", "all",
+    )  # fmt: skip
     assert settings.n == 9 and settings.lp == 3
     out = capsys.readouterr().out
     assert "trie\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90" in out and "recycling\tscores" in out
@@ -175,33 +174,19 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
 
 
 @needs_model
-def test_record_writes_the_plain_output_of_each_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_is_recorded_can_be_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written: list[Any] = []
-
-    class TraceWriter:
-        def __init__(self, folder: Path, fingerprint: str, model: str, vocabulary: int) -> None:
-            written.append((folder, len(fingerprint), model, vocabulary > 100))
-
-        def __enter__(self) -> "TraceWriter":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            written.append("closed")
-
-        def add(self, id: str, task: str, prompt: Any, output: Any, references: Any = ()) -> None:
-            (reference,) = references
-            written.append((id, task, len(prompt) > len(reference) > 100, len(output)))
-
-    fake = types.ModuleType("ngtcli.evaluate.traces")
-    fake.TraceWriter = TraceWriter  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ngtcli.evaluate.traces", fake)
     from ngtcli.cli.app import app
 
-    folder = tmp_path / "trace"
-    app(["bench", HARBOUR, "--record", str(folder), "--max-tokens", "4"], standalone_mode=False)
-    assert written == [
-        (folder, 64, "builtin", True), ("summarize harbour.txt", "summarize", True, 4), "closed",
-    ]  # fmt: skip
-    assert capsys.readouterr().out == f"1 prompt, 4 tokens: {folder}\n"
+    folder = str(tmp_path / "trace")
+    app(["bench", HARBOUR, "--record", folder, "--max-tokens", "30"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert out.startswith("1 prompt, ") and out.endswith(f" tokens: {folder}\n")
+    app(["bench", "--replay", folder, "--methods", "trie", "--json"], standalone_mode=False)
+    body = json.loads(capsys.readouterr().out)
+    assert body["kind"] == "replay" and body["questions"] == 1 and body["model"] == "builtin"
+    row = body["rows"][0]
+    assert f"1 prompt, {row['new_tokens']} tokens" in out and row["mean_acceptance_length"] > 1
+    with pytest.raises(InputError, match="not empty"):
+        app(["bench", HARBOUR, "--record", folder], standalone_mode=False)

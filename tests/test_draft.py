@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from conftest import supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_trie import NaiveNode, algorithm_1, padded
@@ -132,9 +133,20 @@ def test_reset_forgets() -> None:
     assert not drafter.propose([1], 4).tokens
 
 
+class Echo:
+    """An assistant that says the last token again."""
+
+    def reset(self, ids: Sequence[int]) -> None:
+        pass
+
+    def continue_(self, ids: Sequence[int], count: int) -> list[int]:
+        return [ids[-1]] * count
+
+
 @pytest.mark.parametrize("method", method_names())
 def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method: str) -> None:
-    drafter = make_drafter(method, DraftSettings(learn_output=True))
+    supply(method)
+    drafter = make_drafter(method, DraftSettings(learn_output=True, assistant=Echo()))
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
     drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))
     for budget in (1, 2, 7, 64):

@@ -32,6 +32,7 @@ from ngtcli.cli.bench_flags import (
     SweepOption,
     TasksOption,
     TemplateOption,
+    TurnsOption,
 )  # fmt: skip
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.results import Delivery
@@ -59,6 +60,7 @@ class Request:
     noise: int
     replay: Path | None
     template: str
+    turns: str
     methods: list[str]
     against: str
     rounds: int
@@ -75,8 +77,9 @@ class Request:
 def bench(
     files: FilesArgument = None, docs: DocsOption = None, prompts: PromptsOption = None,
     tasks: TasksOption = "", limit: LimitOption = None, noise: NoiseOption = 0,
-    replay: ReplayOption = None, template: TemplateOption = "", methods: MethodsOption = "",
-    against: AgainstOption = "", rounds: RoundsOption = 5, num_draft: NumDraftOption = "",
+    replay: ReplayOption = None, template: TemplateOption = "",
+    turns: TurnsOption = "first", methods: MethodsOption = "", against: AgainstOption = "",
+    rounds: RoundsOption = 5, num_draft: NumDraftOption = "",
     sweep_num_draft: SweepOption = False, fresh: FreshOption = False,
     quality: QualityOption = True, record: RecordOption = None, preset: PresetOption = None,
     json: JsonOption = False, markdown: MarkdownOption = False, html: HtmlOption = None,
@@ -87,9 +90,9 @@ def bench(
     resolved, chosen = resolve(flags or {}, preset, "summarize")
     named = _names(methods) or [m for m in ((flags or {}).get("method"),) if m]
     request = Request(
-        files or [], docs or [], prompts, _names(tasks), limit, noise, replay, template, named,
-        against, rounds, num_draft, sweep_num_draft, fresh, quality, record, resolved.settings,
-        chosen if preset else None,
+        files or [], docs or [], prompts, _names(tasks), limit, noise, replay, template, turns,
+        named, against, rounds, num_draft, sweep_num_draft, fresh, quality, record,
+        resolved.settings, chosen if preset else None,
     )  # fmt: skip
     notes = Notes(verbose)
     _run(request, Delivery(notes, json, markdown, output, html), notes)
@@ -142,9 +145,7 @@ def _num_drafts(request: Request) -> list[int]:
 
 def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
     from ngtcli.evaluate.refusals import check_some_left, shared_settings
-    from ngtcli.evaluate.replay import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        run_replay,
-    )
+    from ngtcli.evaluate.replay import run_replay
 
     sources = (request.files, request.docs, request.prompts, request.noise, request.record)
     if any(sources) or request.against:
@@ -155,11 +156,13 @@ def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes)
     methods = request.methods or _names(REPLAYED_METHODS)
     result: dict[str, Any] = run_replay(
         folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,
-        shared_settings(request.settings), request.template,
+        shared_settings(request.settings), request.template, request.turns,
     )  # fmt: skip
     notes.clear()
     check_some_left(methods, result["refused"])
-    return result
+    inexact = result.get("inexact")
+    text = f"{inexact} of the recorded texts give another number of tokens than was recorded"
+    return {**result, "notes": [text] if inexact else []}
 
 
 def _check_race(request: Request) -> None:

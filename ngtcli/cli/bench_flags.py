@@ -43,6 +43,12 @@ TemplateOption = Annotated[
     str,
     typer.Option("--template", help="Prompt template of the recording.", rich_help_panel=_SOURCES),
 ]
+TurnsOption = Annotated[
+    str,
+    typer.Option(
+        "--turns", help="Of recorded conversations: first or all.", rich_help_panel=_SOURCES
+    ),
+]
 MethodsOption = Annotated[
     str,
     typer.Option(

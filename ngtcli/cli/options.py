@@ -13,7 +13,9 @@ from ngtcli.prompts import Preset, load_preset
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",
-    "method": "How drafts are made: trie, or none for plain decoding.",
+    "method": "How drafts are made: none (plain decoding), trie, prompt-lookup, llma, akunu,"
+    " trtllm, rest, suffix, lookahead, recycling or draft-model; options as NAME:KEY=VALUE.",
+    "draft_model": "Model that drafts for --method draft-model; same tokenizer, smaller.",
     "n": "Window of the n-gram trie, in tokens.",
     "lp": "Longest prefix matched in the trie, in tokens.",
     "num_draft": "Most draft nodes a step.",
@@ -34,7 +36,7 @@ _HELP: dict[str, str] = {
     "color": "auto, always or never.",
 }
 _PANELS = {
-    "Drafting": ("method", "n", "lp", "num_draft", "learn_output"),
+    "Drafting": ("method", "n", "lp", "num_draft", "learn_output", "draft_model"),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
         "presence_penalty", "frequency_penalty",
@@ -99,7 +101,7 @@ def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resol
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)
     resolved = merge([Layer("flag", flags), *standing_layers(), chosen.settings])
-    model = os.path.expanduser(resolved.settings.model)
-    if model == "builtin" or os.path.isdir(model):  # it counts only before transformers is imported
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
+    if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return resolved, chosen

@@ -148,12 +148,13 @@ class Run:
     def _propose(self, ids: list[int]) -> DraftTree:
         """A draft no larger than the budget and no deeper than can still be emitted.
 
-        The tree must also fit the model's positions: its depth is below the room that is left.
+        The tree must also fit the model's positions: its depth is below the room that is left, or
+        for probes, which are not emitted, below the context that is left.
         """
-        depth = self.room - len(self.output) - 1
-        if self.model.plain_reason or depth < 1 or self.limits.num_draft < 1:
+        depth, most = self.room - len(self.output) - 1, self.limits.num_draft
+        if self.model.plain_reason or depth < 1 or most < 1:
             return _EMPTY
-        return self.drafter.propose(ids, self.limits.num_draft).cut(depth, self.limits.num_draft)
+        return self.drafter.propose(ids, most).cut(depth, most, self.model.context - len(ids))
 
     def _verify(self, last: int, tree: DraftTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
         self._watch.lap("draft")

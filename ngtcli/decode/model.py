@@ -148,21 +148,20 @@ class TargetModel:
         A dict of one for each kind of layer where a model mixes full and sliding attention.
         """
         rows, length = len(tree) + 1, self.length
-        seen = torch.ones((rows, length + rows), dtype=torch.bool)
-        seen[:, length:] = torch.from_numpy(tree.ancestors())
-        full = self._additive(seen)
+        ancestors = torch.from_numpy(tree.ancestors())
+        full = torch.zeros((1, 1, rows, length + rows), dtype=self.dtype)
+        lowest = torch.finfo(self.dtype).min
+        full[..., length:].masked_fill_(~ancestors, lowest)
         if self._window is None:
-            return full
+            return full.to(self.device)
         at = torch.tensor(positions)
         every = torch.cat([torch.arange(length), at])
-        near = self._additive(seen & (at[:, None] - every[None, :] < self._window))
+        far = at[:, None] - every[None, :] >= self._window
+        near = full.masked_fill(far, lowest).to(self.device)
         kinds = set(getattr(self.config, "layer_types", None) or ())
-        return {"full_attention": full, "sliding_attention": near} if len(kinds) > 1 else near
-
-    def _additive(self, seen: Tensor) -> Tensor:
-        mask = torch.zeros(seen.shape, dtype=self.dtype)
-        mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
-        return mask[None, None].to(self.device)
+        if len(kinds) > 1:
+            return {"full_attention": full.to(self.device), "sliding_attention": near}
+        return near
 
     def _why_plain(self) -> str:
         """Why this model cannot check drafts; "" if it can."""

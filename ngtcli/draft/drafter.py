@@ -108,17 +108,27 @@ class Method:
     """An entry of the registry. `needs` says what a drafter cannot do without, in words.
 
     Modules are imported when their method is asked for. `documents` is true where the method
-    drafts from the documents' cached trie.
+    drafts from the documents' cached trie; `live` where it works only beside a running model.
     """
 
     module: str
     needs: str = ""
     documents: bool = False
+    live: bool = False
 
 
 _METHODS = {
     "none": Method("ngtcli.draft.none"),
     "trie": Method("ngtcli.draft.trie", documents=True),
+    "prompt-lookup": Method("ngtcli.draft.prompt_lookup"),
+    "llma": Method("ngtcli.draft.llma"),
+    "akunu": Method("ngtcli.draft.akunu"),
+    "trtllm": Method("ngtcli.draft.trtllm"),
+    "rest": Method("ngtcli.draft.rest", needs="a datastore (ngt trie build --rest)"),
+    "suffix": Method("ngtcli.draft.suffix", needs="the package arctic-inference"),
+    "lookahead": Method("ngtcli.draft.lookahead", "scores of a running model", live=True),
+    "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
+    "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
 }
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name != "assistant")
 

@@ -62,16 +62,25 @@ class DraftTree:
             seen[i, i] = True
         return seen
 
-    def cut(self, depth: int, nodes: int) -> "DraftTree":
-        """The tree without what is deeper than `depth`, and its first `nodes` drafts at most."""
+    def cut(self, depth: int, nodes: int, probe_depth: int | None = None) -> "DraftTree":
+        """The tree without what is deeper than `depth`, and its first `nodes` drafts at most.
+
+        Probes may reach down to `probe_depth`, where it is given.
+        """
         depths = self.depths()
-        if self.drafts <= nodes and max(depths, default=0) <= depth:
+        deepest = depth if probe_depth is None else probe_depth
+        if (
+            self.drafts <= nodes
+            and max(depths[: self.drafts], default=0) <= depth
+            and max(depths[self.drafts :], default=0) <= deepest
+        ):
             return self
         kept: dict[int, int] = {ROOT: ROOT}
         drafts = 0
         for i, level in enumerate(depths):
             probe = i >= self.drafts
-            if level <= depth and (probe or drafts < nodes) and self.parents[i] in kept:
+            fits = level <= deepest if probe else level <= depth and drafts < nodes
+            if fits and self.parents[i] in kept:
                 kept[i] = len(kept) - 1
                 drafts += not probe
         order = [i for i in kept if i != ROOT]

@@ -17,6 +17,7 @@ from ngtcli.evaluate.figures import Figures
 from ngtcli.evaluate.memory import PeakMemory
 from ngtcli.evaluate.quality import Quality
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
+from ngtcli.evaluate.traces import TraceWriter
 from ngtcli.prompts import Preset, Prompt, load_preset
 from ngtcli.session import Session
 
@@ -138,25 +139,29 @@ def record(
     folder: Path,
     progress: Notify = lambda _: None,
 ) -> dict[str, Any]:
-    """Decode every prompt plainly and write a trace that `--replay` reads."""
-    from ngtcli.evaluate.traces import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        TraceWriter,
-    )
+    """Decode every prompt plainly and write a trace that `--replay` reads.
 
-    model, tokens = session.model, 0
+    An interruption keeps the prompts that are done.
+    """
+    model, interrupted = session.model, False
+    lengths: list[int] = []
     name, fingerprint = session.settings.model, model.tokenizer.fingerprint
     with TraceWriter(folder, fingerprint, name, model.vocabulary) as trace:
-        for i, (item, prompt) in enumerate(zip(items, prompts, strict=True), 1):
-            progress(f"Recording: {i} of {len(items)} prompts")
-            run = session.answer(prompt, BASELINE).run
-            for _ in run:
-                pass
-            trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
-            tokens += len(run.output)
+        try:
+            for item, prompt in zip(items, prompts, strict=True):
+                progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
+                run = session.answer(prompt, BASELINE).run
+                for _ in run:
+                    pass
+                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
+                lengths.append(len(run.output))
+        except KeyboardInterrupt:
+            interrupted = True
     return {
         "kind": "record",
         "path": str(folder),
         "model": name,
-        "questions": len(items),
-        "new_tokens": tokens,
+        "questions": len(lengths),
+        "new_tokens": sum(lengths),
+        "interrupted": interrupted,
     }

@@ -1,0 +1,55 @@
+"""Speculative decoding with a draft model (Leviathan et al. 2023; Chen et al. 2023).
+
+A second, smaller model of the same tokenizer continues the text by `gamma` tokens, a chain. At
+temperature 0 it is greedy. Otherwise it draws with the target's settings and the same keyed numbers
+as verification (design: one draw per position), so the more the two distributions agree, the more
+often both draw the same token; unlike rejection sampling this keeps the text of a seed the same
+with and without drafts. The default is Chen et al.'s K = 4.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ngtcli.draft.drafter import (
+    Assistant,
+    Context,
+    Drafter,
+    DraftSettings,
+    check_range,
+    read_options,
+)
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModelOptions:
+    """Tokens drafted a step."""
+
+    gamma: int = 4
+
+    def __post_init__(self) -> None:
+        check_range("gamma", self.gamma, 1, 256)
+
+
+class DraftModel:
+    """Hands the text to the assistant and its answer to verification."""
+
+    def __init__(self, assistant: Assistant, options: DraftModelOptions) -> None:
+        self._assistant, self._gamma = assistant, options.gamma
+
+    def reset(self, context: Context) -> None:
+        self._assistant.reset(context.ids)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        return chain(self._assistant.continue_(ids, min(self._gamma, budget)))
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    read = read_options(DraftModelOptions(), options)
+    if settings.assistant is None:
+        raise UsageError("there is no draft model", "Name one with --draft-model.")
+    return DraftModel(settings.assistant, read)

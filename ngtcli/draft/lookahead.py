@@ -1,0 +1,139 @@
+"""Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference").
+
+Two branches share each pass. The lookahead branch runs Jacobi iteration on a window of guessed
+future tokens: `window_size` columns, each a trajectory of `level` - 1 past guesses. Every column's
+newest guess is the model's own choice after the older ones, so a column spells an n-gram of
+`level` tokens that the model finds likely somewhere ahead. Such n-grams go to a pool, by their
+first token. The verification branch is a tree of the pooled n-grams that start with the last token.
+
+The window needs no mask of its own: level 0 is a chain below the last token, and column i's later
+levels hang below its i-th node, so the branch is a tree of probes. As in the authors' code (LADE)
+the window starts with tokens drawn from the prompt, fills one level a step, moves on by one column
+a step however much was accepted, and a pool holds the `guess_set_size` newest n-grams per first
+token, for one prompt. Their code never accepts an n-gram's last token; here verification decides.
+Defaults are the paper's for 7B models; LADE's own examples use 5, 7, 7.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ngtcli.draft.drafter import (
+    Context,
+    Drafter,
+    DraftSettings,
+    Feedback,
+    check_range,
+    read_options,
+)
+from ngtcli.draft.tree import ROOT, DraftTree
+
+_EMPTY = DraftTree()
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadOptions:
+    """N, W and G of the paper."""
+
+    level: int = 5
+    window_size: int = 15
+    guess_set_size: int = 15
+    pool_from_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("level", self.level, 3, 32)
+        check_range("window_size", self.window_size, 2, 256)
+        check_range("guess_set_size", self.guess_set_size, 1, 256)
+
+
+class Lookahead:
+    """Keeps window and pool of one prompt."""
+
+    top_k = 1
+
+    def __init__(self, options: LookaheadOptions) -> None:
+        self.options = options
+        self.reset(Context(()))
+
+    def reset(self, context: Context) -> None:
+        o, ids = self.options, list(context.ids) or [0]
+        rng = random.Random(10)
+        # Level 0 loses a token in each of the steps that fill the other levels.
+        self._levels = [[rng.choice(ids) for _ in range(o.window_size + o.level - 3)]]
+        self._pool: dict[int, list[tuple[int, ...]]] = {}
+        self._last = ids[-1]
+        self._proposed = _EMPTY
+        self._tops: list[int] = []
+        if o.pool_from_prompt:
+            for at in range(len(ids) - o.level + 1):
+                self._remember(ids[at], tuple(ids[at + 1 : at + o.level]))
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        self._last = ids[-1]
+        tokens, parents = self._guesses(budget)
+        drafts = len(tokens)
+        base = [ROOT]  # of each column: the root, then level 0
+        for token in self._levels[0]:
+            parents.append(base[-1])
+            tokens.append(token)
+            base.append(len(tokens) - 1)
+        tops = base[1:]
+        for level in self._levels[1:]:
+            below = base if level is self._levels[1] else tops
+            tops = []
+            for parent, token in zip(below, level, strict=False):
+                parents.append(parent)
+                tokens.append(token)
+                tops.append(len(tokens) - 1)
+        self._tops = tops
+        self._proposed = DraftTree(tuple(tokens), tuple(parents), len(tokens) - drafts)
+        return self._proposed
+
+    def _guesses(self, budget: int) -> tuple[list[int], list[int]]:
+        """The pooled n-grams after the last token as a tree, the newest first."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        places: dict[tuple[int, ...], int] = {(): ROOT}
+        for guess in reversed(self._pool.get(self._last, [])):
+            for end in range(1, len(guess) + 1):
+                if guess[:end] not in places and len(tokens) < budget:
+                    places[guess[:end]] = len(tokens)
+                    tokens.append(guess[end - 1])
+                    parents.append(places[guess[: end - 1]])
+        return tokens, parents
+
+    def learn(self, feedback: Feedback) -> None:
+        """Take the newest guess of each column, pool finished n-grams, move the window on."""
+        if feedback.tree.probes != self._proposed.probes:  # cut: the context is about to end
+            return
+        moved = len(feedback.tree) - len(self._proposed)  # drafts may be cut, before the probes
+        best = feedback.top[:, 0].tolist()
+        new = [best[node + moved + 1] for node in self._tops]
+        levels = self._levels
+        if len(levels) == self.options.level - 1:
+            self._collect(new)
+            self._levels = [levels[1][1:], *levels[2:], new]
+        elif len(levels) == 1:
+            self._levels = [levels[0][1:], new]
+        else:
+            self._levels = [*(level[1:] for level in levels), new[1:]]
+
+    def _collect(self, new: Sequence[int]) -> None:
+        firsts = [self._last, *self._levels[0]]
+        for column, (first, token) in enumerate(zip(firsts, new, strict=False)):
+            self._remember(first, (*(level[column] for level in self._levels[1:]), token))
+
+    def _remember(self, first: int, rest: tuple[int, ...]) -> None:
+        held = self._pool.setdefault(first, [])
+        if rest in held:
+            held.remove(rest)
+        elif len(held) == self.options.guess_set_size:
+            del held[0]
+        held.append(rest)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    return Lookahead(read_options(LookaheadOptions(), options))

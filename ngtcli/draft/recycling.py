@@ -1,0 +1,106 @@
+"""Token Recycling (Luo et al. 2024, "Turning Trash into Treasure").
+
+An adjacency matrix holds, for every token, the k tokens that the model ranked highest the last
+time it scored that token anywhere, accepted or not. A static tree of 80 nodes is filled from it:
+the child of rank r of a node holds the r-th successor of the node's token. After each pass all
+scored rows go back into the matrix, which lives on across prompts.
+
+As in the source, rows start as zeros, so an unseen token is followed by token 0, and a token that
+was scored twice in a pass keeps what its last row said. Siblings with one token are merged. The
+source verifies all 80 nodes: give `--num-draft 80`; below that the nodes of the smallest sum of
+(rank + 1) along their path are kept.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ngtcli.draft.drafter import (
+    Context,
+    Drafter,
+    DraftSettings,
+    Feedback,
+    check_range,
+    read_options,
+)
+from ngtcli.draft.tree import ROOT, DraftTree, in_depth_first_order
+
+# The paper's tree (its appendix; version 2.2.2 of the authors' code): children by path of ranks.
+_CHILDREN = {
+    "": 8, "0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1,
+    "00": 8, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1,
+    "10": 2, "11": 1, "20": 1, "30": 1, "40": 1, "50": 1,
+    "000": 5, "001": 2, "002": 1, "003": 1, "004": 1, "010": 1, "020": 1, "100": 1, "200": 1,
+    "300": 1,
+    "0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1,
+    "00000": 2, "00010": 1,
+}  # fmt: skip
+
+
+def static_tree() -> Iterator[tuple[str, int]]:
+    """(path, cost) of the tree's nodes, the cheapest first; a parent comes before its children."""
+    paths = [path + str(rank) for path, count in _CHILDREN.items() for rank in range(count)]
+    costs = [(sum(int(rank) + 1 for rank in path), path) for path in paths]
+    return ((path, cost) for cost, path in sorted(costs))
+
+
+_TREE = tuple(static_tree())
+
+
+@dataclass(frozen=True, slots=True)
+class RecyclingOptions:
+    """k, under its name in the source; the tree has ranks 0 to 7."""
+
+    output_id_topk: int = 8
+
+    def __post_init__(self) -> None:
+        check_range("output_id_topk", self.output_id_topk, 1, 8)
+
+
+class Recycling:
+    """Holds the matrix, as rows of the tokens seen so far."""
+
+    def __init__(self, options: RecyclingOptions) -> None:
+        self.top_k = options.output_id_topk
+        self._unseen = (0,) * self.top_k
+        self._successors: dict[int, tuple[int, ...]] = {}
+        self._last = 0
+
+    def reset(self, context: Context) -> None:
+        """Nothing is forgotten: the matrix is shared by all prompts."""
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        self._last = ids[-1]
+        tokens: list[int] = []
+        parents: list[int] = []
+        priority: list[float] = []
+        held: dict[str, int] = {"": ROOT}
+        edges: set[tuple[int, int]] = set()
+        for path, cost in _TREE:
+            rank, above = int(path[-1]), path[:-1]
+            if len(tokens) == budget or rank >= self.top_k or above not in held:
+                continue
+            parent = held[above]
+            follows = self._last if parent == ROOT else tokens[parent]
+            token = self._successors.get(follows, self._unseen)[rank]
+            if (parent, token) in edges:
+                continue
+            edges.add((parent, token))
+            held[path] = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            priority.append(-float(cost))
+        return in_depth_first_order(tokens, parents, priority)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Every scored row replaces its token's successors."""
+        for token, row in zip(
+            (self._last, *feedback.tree.tokens), feedback.top.tolist(), strict=True
+        ):
+            self._successors[token] = tuple(row)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    return Recycling(read_options(RecyclingOptions(), options))

@@ -1,0 +1,153 @@
+"""What a draft costs before the model sees it: `python -m ngtcli.evaluate.drafting_bench`.
+
+Times, place by place in turn, our proposal (longest-prefix match and best-first tree), our layout
+of it (positions and additive tree mask for a cache of the text's length), and beside them the
+construction as the paper describes it, written plainly: a trie of objects with Algorithm 1's
+prefixes, every path below the match collected and sorted, the mask filled node by node.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ngtcli.decode.model import load_model
+from ngtcli.documents.load import load
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.trie import TrieDrafter
+from ngtcli.render.sinks import dump_json
+from ngtcli.trie.ngram import build_trie
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+class PlainNode:
+    """A node of the paper's trie."""
+
+    def __init__(self) -> None:
+        self.children: dict[int, PlainNode] = {}
+        self.count = 0
+
+
+def plain_trie(ids: Sequence[int], n: int, lp: int) -> PlainNode:
+    """Algorithm 1: of every window the prefixes up to `lp` tokens, each with its suffix."""
+    root = PlainNode()
+    for at in range(len(ids) - n + 1):
+        for skip in range(lp):
+            node = root
+            for token in ids[at + skip : at + n]:
+                node = node.children.setdefault(token, PlainNode())
+                node.count += 1
+    return root
+
+
+def plain_draft(root: PlainNode, tail: Sequence[int], lp: int, budget: int) -> DraftTree:
+    """The `budget` most frequent nodes below the longest prefix that is found."""
+    for length in range(min(lp, len(tail)), 0, -1):
+        node: PlainNode | None = root
+        for token in tail[len(tail) - length :]:
+            node = node.children.get(token) if node else None
+        if node is not None and node.children:
+            return _prune(node, budget)
+    return DraftTree()
+
+
+def _prune(start: PlainNode, budget: int) -> DraftTree:
+    paths: list[tuple[int, tuple[int, ...]]] = []
+
+    def collect(node: PlainNode, path: tuple[int, ...]) -> None:
+        for token, child in node.children.items():
+            paths.append((child.count, (*path, token)))
+            collect(child, (*path, token))
+
+    collect(start, ())
+    paths.sort(key=lambda pair: (-pair[0], len(pair[1])))
+    places: dict[tuple[int, ...], int] = {(): -1}
+    for _, path in paths[:budget]:
+        places[path] = len(places) - 1
+    kept = [path for path in places if path]
+    return DraftTree(tuple(p[-1] for p in kept), tuple(places[p[:-1]] for p in kept))
+
+
+def plain_mask(tree: DraftTree, length: int) -> torch.Tensor:
+    """The additive mask, (1, 1, k + 1, length + k + 1), an entry at a time."""
+    rows = len(tree) + 1
+    mask = torch.full((rows, length + rows), torch.finfo(torch.float32).min)
+    mask[:, :length] = 0.0
+    mask[0, length] = 0.0
+    for node in range(len(tree)):
+        mask[node + 1, length] = 0.0
+        above = node
+        while above != -1:
+            mask[node + 1, length + above + 1] = 0.0
+            above = tree.parents[above]
+    return mask[None, None]
+
+
+def measure(model: Any, ids: Sequence[int], n: int, lp: int, nodes: int, times: int) -> Any:
+    """Microseconds (median, 99th percentile) of each part over trees of exactly `nodes` nodes."""
+    drafter = TrieDrafter(n, lp)
+    drafter.reset(Context((), build_trie([ids], n, lp)))
+    plain = plain_trie(ids, n, lp)
+    model.start(len(ids) + nodes + 1)
+    model.prefill(ids[: model.context - nodes - 1])
+    rng = random.Random(0)
+    taken: dict[str, list[float]] = {
+        k: [] for k in ("propose", "layout", "plain_draft", "plain_mask")
+    }
+    seen = 0
+    while len(taken["propose"]) < times and seen < 200 * times:
+        seen += 1
+        at = rng.randrange(lp, len(ids))
+        tail = list(ids[at - lp : at])
+        clock = [time.perf_counter()]
+        tree = drafter.propose(tail, nodes)
+        clock.append(time.perf_counter())
+        model.lay_out(tail[-1], tree)
+        clock.append(time.perf_counter())
+        other = plain_draft(plain, tail, lp, nodes)
+        clock.append(time.perf_counter())
+        plain_mask(other, model.length)
+        clock.append(time.perf_counter())
+        if len(tree) == nodes:
+            for part, seconds in zip(taken, np.diff(clock), strict=True):
+                taken[part].append(float(seconds) * 1e6)
+    both = {
+        "ours": np.add(taken["propose"], taken["layout"]),
+        "as_in_the_paper": np.add(taken["plain_draft"], taken["plain_mask"]),
+    }
+    figures = {
+        name: {
+            "median_us": round(float(np.median(us)), 1),
+            "p99_us": round(float(np.percentile(us, 99)), 1),
+        }
+        for name, us in {**taken, **both}.items()
+        if len(us)
+    }
+    return {"tokens": len(ids), "cache_rows": model.length, "nodes": nodes,
+            "trees": len(taken["propose"]), **figures}  # fmt: skip
+
+
+def main() -> None:
+    """Read texts, measure, print one JSON object."""
+    parser = argparse.ArgumentParser(description="Measure what a draft costs.")
+    parser.add_argument("files", nargs="*", default=[str(EXAMPLES)], help="texts to draft from")
+    parser.add_argument("--model", default="builtin")
+    parser.add_argument("--n", type=int, default=13)
+    parser.add_argument("--lp", type=int, default=3)
+    parser.add_argument("--num-draft", type=int, default=32)
+    parser.add_argument("--times", type=int, default=2000)
+    args = parser.parse_args()
+    model = load_model(args.model)
+    ids = [i for d in load(args.files) for i in model.tokenizer.encode(d.text)]
+    print(dump_json(measure(model, ids, args.n, args.lp, args.num_draft, args.times)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Drafters driven over recorded runs, exactly as the decoding loop would drive them.
+
+No model is needed: verification of a greedy run accepts just the drafts that the recording goes on
+with. What a drafter would learn from scores is not in a recording; such methods are refused.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ngtcli.decode.stats import Statistics
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, ReadsScores, Wanted, want
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import NgtError, UsageError, nearest
+from ngtcli.evaluate.traces import Trace, TraceSet, read_traces
+
+Progress = Callable[[str], None]
+OVERALL = "overall"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a drafter did on some traces; `draft_us` holds microseconds of drafting per step."""
+
+    questions: int = 0
+    undrafted: int = 0
+    statistics: Statistics = field(default_factory=Statistics)
+    draft_us: list[float] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        """Add up with another."""
+        self.questions += other.questions
+        self.undrafted += other.undrafted
+        self.statistics.add(other.statistics)
+        self.draft_us += other.draft_us
+
+    def row(self) -> dict[str, Any]:
+        """The figures under their JSON names."""
+        s, steps = self.statistics, max(1, self.statistics.steps)
+        middle, late = np.percentile(self.draft_us, (50, 99)) if self.draft_us else (0.0, 0.0)
+        whole = s.as_json()
+        return {
+            "questions": self.questions,
+            "new_tokens": s.new_tokens,
+            "steps": s.steps,
+            "mean_acceptance_length": whole["mean_acceptance_length"],
+            "draft_acceptance_rate": whole["draft_acceptance_rate"],
+            "acceptance_histogram": whole["acceptance_histogram"],
+            "nodes_per_step": round(s.drafted_tokens / steps, 3),
+            "draft_us_median": round(float(middle), 1),
+            "draft_us_p99": round(float(late), 1),
+            "undrafted_share": round(self.undrafted / steps, 4),
+        }
+
+
+def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
+    """How many nodes of `tree` the recorded `output` accepts from index `at` on.
+
+    >>> walk(DraftTree((5, 7, 6), (-1, -1, 0)), [4, 5, 6, 1], 1)
+    2
+    """
+    children = {(tree.parents[i], tree.tokens[i]): i for i in range(tree.drafts)}
+    node, accepted = ROOT, 0
+    while at + accepted < len(output):
+        following = children.get((node, output[at + accepted]))
+        if following is None:
+            break
+        node = following
+        accepted += 1
+    return accepted
+
+
+def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> Tally:
+    """Drive `drafter` over one trace with at most `num_draft` nodes a step."""
+    tally, output = Tally(questions=1), trace.output_ids
+    drafter.reset(context)
+    ids = list(trace.prompt_ids)
+    done = 0
+    while done < len(output):
+        clock = time.perf_counter()
+        depth = trace.room - done - 1
+        tree = drafter.propose(ids, num_draft) if depth > 0 and num_draft > 0 else DraftTree()
+        tree = tree.cut(depth, num_draft)
+        drafting = time.perf_counter() - clock
+        accepted = walk(tree, output, done)
+        kept = output[done : done + accepted + 1]
+        clock = time.perf_counter()
+        drafter.observe(kept)
+        tally.draft_us.append((drafting + time.perf_counter() - clock) * 1e6)
+        ids += kept
+        done += len(kept)
+        tally.undrafted += not tree.drafts
+        tally.statistics.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
+    return tally
+
+
+def run_replay(
+    folder: Path,
+    methods: Sequence[str],
+    num_drafts: Sequence[int],
+    tasks: Sequence[str] = (),
+    limit: int | None = None,
+    fresh: bool = False,
+    progress: Progress = lambda _: None,
+    settings: DraftSettings | None = None,
+    template: str = "",
+    turns: str = "first",
+) -> dict[str, Any]:
+    """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
+
+    `limit` is per task. What methods share between questions (pools) lives through one run, in
+    the order of the questions, or is emptied at each with `fresh`. Raises NgtError where nothing
+    can be replayed.
+    """
+    clock = time.perf_counter()
+    progress(f"Reading {folder} …")
+    traces = read_traces(folder, template, turns)
+    chosen = select(traces.traces, tasks, limit)
+    wanted, refused = _able(methods, settings or DraftSettings())
+    rows = []
+    for one in wanted:
+        for num_draft in num_drafts if one.name != "none" else num_drafts[:1]:
+            progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
+            try:
+                rows += _rows(one, num_draft, _run(one, num_draft, traces, chosen, fresh))
+            except NgtError as error:
+                refused.append({"method": one.spec, "reason": f"{error}. {error.hint}"})
+                break
+    if not rows:
+        first = refused[0]
+        raise UsageError(f"{first['method']}: {first['reason']}", "Name another method.")
+    return {
+        "kind": "replay",
+        "source": traces.source,
+        "model": traces.model,
+        "questions": len(chosen),
+        "inexact": traces.inexact,
+        "fresh": fresh,
+        "seconds": round(time.perf_counter() - clock, 2),
+        "rows": rows,
+        "refused": refused,
+    }
+
+
+def select(traces: Sequence[Trace], tasks: Sequence[str], limit: int | None) -> list[Trace]:
+    """Traces of `tasks` (all where none is named) in order, the first `limit` of each task."""
+    known = list(dict.fromkeys(t.task for t in traces))
+    for task in tasks:
+        if task not in known:
+            raise UsageError(f"no task {task!r} in the recording", nearest(task, known))
+    out: list[Trace] = []
+    counts = dict.fromkeys(tasks or known, 0)
+    for trace in traces:
+        if trace.task in counts and (limit is None or counts[trace.task] < limit):
+            counts[trace.task] += 1
+            out.append(trace)
+    if not out:
+        raise UsageError("nothing to replay", "Record something, or raise --limit.")
+    return out
+
+
+def _able(
+    methods: Sequence[str], settings: DraftSettings
+) -> tuple[list[Wanted], list[dict[str, str]]]:
+    """The methods that a recording can measure, and the others with the reason."""
+    able, refused = [], []
+    for spec in methods:
+        one = want(spec, settings)
+        if one.method.live:
+            refused.append({"method": spec, "reason": f"it needs {one.method.needs}"})
+        else:
+            able.append(one)
+    return able, refused
+
+
+def _run(
+    one: Wanted, num_draft: int, traces: TraceSet, chosen: Sequence[Trace], fresh: bool
+) -> dict[str, Tally]:
+    """Tallies by task."""
+    tallies: dict[str, Tally] = {}
+    drafter = one.make()
+    assert not isinstance(drafter, ReadsScores)
+    for trace in chosen:
+        if fresh:
+            drafter = one.make()
+        context = Context(
+            trace.prompt_ids, None, (trace.prompt_ids,), trace.references,
+            traces.tokenizer, traces.vocabulary,
+        )  # fmt: skip
+        tally = replay(trace, drafter, context, num_draft)
+        tallies.setdefault(trace.task, Tally()).add(tally)
+    return tallies
+
+
+def _rows(one: Wanted, num_draft: int, tallies: dict[str, Tally]) -> list[dict[str, Any]]:
+    head = {"method": one.spec, "num_draft": num_draft if one.name != "none" else 0}
+    rows = [{**head, "task": task, **tally.row()} for task, tally in tallies.items()]
+    overall = Tally()
+    for tally in tallies.values():
+        overall.add(tally)
+    return [*rows, {**head, "task": OVERALL, **overall.row()}]

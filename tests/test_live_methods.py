@@ -1,0 +1,209 @@
+"""Methods that learn from scores or hold a second model: what they draft, against naive forms."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_target
+
+from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.draft.drafter import Context, DraftSettings, Feedback, ReadsScores, make_drafter
+from ngtcli.draft.lookahead import Lookahead, LookaheadOptions
+from ngtcli.draft.recycling import Recycling, RecyclingOptions, static_tree
+from ngtcli.errors import UsageError
+
+GREEDY = SamplingSettings()
+SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=5)
+
+
+def decode(model, drafter, prompt: Sequence[int], sampling=GREEDY, **limits) -> Run:
+    context = Context(prompt, None, (tuple(prompt),), vocabulary=model.vocabulary)
+    run = Run(model, drafter, context, sampling, Limits(**{"max_tokens": 60, **limits}))
+    for _ in run:
+        pass
+    return run
+
+
+def prompts(count: int) -> list[list[int]]:
+    rng = random.Random(4)
+    return [[rng.randrange(4, 97) for _ in range(rng.randint(1, 30))] for _ in range(count)]
+
+
+class NaiveLookahead:
+    """The authors' loop written out: levels as lists, one argmax per branch by running the model
+    on the branch's own text, no tree. `follow(text)` is the model's greedy token after a text."""
+
+    def __init__(self, follow, prompt: list[int], n: int, w: int, g: int) -> None:
+        rng = random.Random(10)
+        self.follow, self.n, self.w, self.g = follow, n, w, g
+        self.past: list[list[int] | None] = [[rng.choice(prompt) for _ in range(w + n - 3)]]
+        self.past += [None] * (n - 2)
+        self.pool: dict[int, list[tuple[int, ...]]] = {}
+
+    def branch(self, level: int, column: int) -> list[int]:
+        """Text of the window's token at `level` and `column`, level 0 counted from the first."""
+        if level == 0:
+            return self.past[0][: column + 1]
+        text = self.past[0][:column]
+        return text + [self.past[k][column] for k in range(1, level + 1)]
+
+    def step(self, ids: list[int]) -> None:
+        filled = sum(level is not None for level in self.past)
+        top = filled - 1
+        new = [self.follow(ids + self.branch(top, column)) for column in range(len(self.past[top]))]
+        if filled == 1:
+            self.past[0], self.past[1] = self.past[0][1:], new
+        elif filled < self.n - 1:
+            for k in range(filled):
+                self.past[k] = self.past[k][1:]
+            self.past[filled] = new[1:]
+        else:
+            for column in range(self.w):
+                first = ids[-1] if column == 0 else self.past[0][column - 1]
+                rest = tuple(self.past[k][column] for k in range(1, self.n - 1)) + (new[column],)
+                held = [r for r in self.pool.get(first, []) if r != rest]
+                self.pool[first] = [*held, rest][-self.g :]
+            self.past = [self.past[1][1:], *self.past[2:], new]
+
+
+@pytest.mark.parametrize(("n", "w", "g"), [(3, 2, 1), (4, 3, 2), (5, 7, 7)])
+def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: int) -> None:
+    model = make_target("llama", seed=2)
+
+    def follow(text: list[int]) -> int:
+        with torch.no_grad():
+            return int(model.hf(torch.tensor([text])).logits[0, -1].argmax())
+
+    class Watched(Lookahead):
+        def learn(self, feedback: Feedback) -> None:
+            if not feedback.tree.probes:  # the last token, for which nothing is proposed
+                return
+            naive.step(seen[-1])
+            super().learn(feedback)
+            assert self._levels == [level for level in naive.past if level is not None]
+            assert self._pool == naive.pool
+
+        def propose(self, ids, budget):
+            seen.append(list(ids))
+            tree = super().propose(ids, budget)
+            tree.check()
+            assert tree.drafts <= budget
+            return tree
+
+    for prompt in prompts(3):
+        seen: list[list[int]] = []
+        naive = NaiveLookahead(follow, prompt, n, w, g)
+        run = decode(model, Watched(LookaheadOptions(n, w, g)), prompt, max_tokens=30)
+        assert run.output == decode(model, make_drafter("none", DraftSettings()), prompt,
+                                    max_tokens=30).output  # fmt: skip
+        assert len(seen) > 5
+
+
+def test_the_pool_of_lookahead_holds_the_prompt_where_asked() -> None:
+    drafter = Lookahead(LookaheadOptions(level=3, window_size=2, pool_from_prompt=True))
+    drafter.reset(Context([7, 8, 9, 7, 8, 6]))
+    tree = drafter.propose([7], 10)
+    assert tree.tokens[: tree.drafts] == (8, 6, 9)
+    assert tree.parents[: tree.drafts] == (-1, 0, 0)
+
+
+def test_the_static_tree_has_eighty_nodes_and_parents_first() -> None:
+    paths = [path for path, _ in static_tree()]
+    assert len(paths) == len(set(paths)) == 80
+    assert max(map(len, paths)) == 6
+    seen = {""}
+    for path in paths:
+        assert path[:-1] in seen
+        assert int(path[-1]) == 0 or path[:-1] + str(int(path[-1]) - 1) in seen
+        seen.add(path)
+
+
+def test_recycling_drafts_what_the_scores_ranked_high() -> None:
+    drafter = Recycling(RecyclingOptions(output_id_topk=2))
+    drafter.reset(Context([5]))
+    first = drafter.propose([5], 80)
+    assert set(first.tokens) == {0}  # unseen tokens are followed by token 0
+    top = np.array([[10, 11]] + [[12, 13]] * len(first))
+    drafter.learn(Feedback(first, top))
+    tree = drafter.propose([5], 80)
+    tree.check()
+    roots = [t for t, p in zip(tree.tokens, tree.parents, strict=True) if p == -1]
+    assert roots == [10, 11]
+    drafter.reset(Context([1]))
+    assert drafter.propose([5], 80) == tree  # the matrix outlives a prompt
+    assert drafter.propose([0], 1).tokens == (12,)
+
+
+def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> None:
+    drafter = Recycling(RecyclingOptions())
+    drafter.propose([5], 80)
+    tree = drafter.propose([0], 80)  # root and all nodes are token 0
+    rows = np.arange(8 * (len(tree) + 1)).reshape(-1, 8) + 1
+    drafter.learn(Feedback(tree, rows))
+    again = drafter.propose([0], 3)
+    assert len(again) == 3
+    assert again.tokens[0] == rows[-1][0]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_a_draft_model_equal_to_the_target_is_always_right(sampling: SamplingSettings) -> None:
+    model, twin = make_target("llama", seed=1), make_target("llama", seed=1)
+    settings = DraftSettings(assistant=AssistantModel(twin, sampling))
+    drafter = make_drafter("draft-model:gamma=5", settings)
+    for prompt in prompts(4):
+        plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
+        run = decode(model, drafter, prompt, sampling)
+        assert run.output == plain.output
+        inner = run.statistics.steps - 1  # the last step may be cut short by an end
+        assert run.statistics.acceptance_histogram[5] >= inner
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_a_draft_model_of_another_mind_changes_nothing(sampling: SamplingSettings) -> None:
+    model, other = make_target("llama", seed=1), make_target("qwen2", seed=9)
+    settings = DraftSettings(assistant=AssistantModel(other, sampling))
+    drafter = make_drafter("draft-model", settings)
+    for prompt in prompts(6):
+        plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
+        assert decode(model, drafter, prompt, sampling).output == plain.output
+
+
+def test_the_assistant_drafts_its_own_greedy_text_after_any_rejection() -> None:
+    other = make_target("qwen2", seed=9)
+    assistant = AssistantModel(other, SamplingSettings())
+    rng = random.Random(0)
+    ids = [rng.randrange(4, 97) for _ in range(9)]
+    assistant.reset(ids)
+    for _ in range(12):
+        drafted = assistant.continue_(ids, 4)
+        with torch.no_grad():
+            text = list(ids)
+            for token in drafted:
+                assert token == int(other.hf(torch.tensor([text])).logits[0, -1].argmax())
+                text.append(token)
+        ids += drafted[: rng.randint(0, 4)]
+        ids.append(rng.randrange(4, 97))
+
+
+def test_a_draft_model_has_to_be_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_drafter("draft-model", DraftSettings())
+    assert caught.value.hint == "Name one with --draft-model."
+
+
+@pytest.mark.parametrize("method", ["lookahead", "recycling"])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("family", ["llama", "gemma2-sliding", "mistral-sliding"])
+def test_methods_that_read_scores_change_no_token(method: str, sampling, family: str) -> None:
+    model = make_target(family, seed=6)
+    drafter = make_drafter(method, DraftSettings())
+    assert isinstance(drafter, ReadsScores)
+    for prompt in [*prompts(4), [5] * 150]:
+        plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
+        for num_draft in (1, 8, 80):
+            run = decode(model, drafter, prompt, sampling, num_draft=num_draft)
+            assert run.output == plain.output

@@ -1,0 +1,154 @@
+"""Replay against live runs, against a hand-worked recording, and its files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import END, SHARED, make_target
+
+from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.replay import replay, run_replay, walk
+from ngtcli.evaluate.traces import TraceWriter, read_traces, template_for
+
+SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
+PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40, 41, 40, 41, 40]]
+
+
+def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int = 60) -> Run:
+    context = Context(prompt, None, (tuple(prompt),))
+    drafter = make_drafter(method, DraftSettings())
+    run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft))
+    for _ in run:
+        pass
+    return run
+
+
+@pytest.mark.parametrize("method", ["none", "trie", "trie:learn_output=true"])
+@pytest.mark.parametrize("num_draft", [1, 8, 64])
+def test_a_replay_counts_what_the_live_run_counted(
+    method: str, num_draft: int, tmp_path: Path
+) -> None:
+    model = make_target("llama", seed=3)
+    runs = []
+    with TraceWriter(tmp_path / "t", "print", "tiny", model.vocabulary) as writer:
+        for i, prompt in enumerate(PROMPTS):
+            run = live(model, method, prompt, num_draft)
+            runs.append(run)
+            room = min(60, model.context - len(prompt))
+            writer.add(str(i), "all", prompt, run.output, room=room)
+    traces = read_traces(tmp_path / "t").traces
+    assert [list(t.output_ids) for t in traces] == [r.output for r in runs]
+    for trace, run in zip(traces, runs, strict=True):
+        drafter = make_drafter(method, DraftSettings())
+        context = Context(trace.prompt_ids, None, (trace.prompt_ids,))
+        again = replay(trace, drafter, context, num_draft).statistics
+        assert again.acceptance_histogram == run.statistics.acceptance_histogram
+        assert again.drafted_tokens == run.statistics.drafted_tokens
+        assert (again.steps, again.new_tokens) == (run.statistics.steps, run.statistics.new_tokens)
+
+
+def test_walk_follows_the_recording_and_passes_over_probes() -> None:
+    assert walk(chain([4, 5, 6]), [4, 5, 9], 0) == 2
+    assert walk(chain([4, 5, 6]), [4, 5], 0) == 2
+    assert walk(chain([4]), [5, 4], 0) == 0
+    assert walk(DraftTree((4, 5), (-1, 0), probes=1), [4, 5], 0) == 1
+
+
+def write_spec_bench(folder: Path, turns: list[str], counts: list[int]) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    from ngtcli.decode.model import BUILTIN_PATH
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(BUILTIN_PATH)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    question = {"question_id": 7, "category": "writing", "turns": ["Say it.", "Again."]}
+    answer = {
+        "question_id": 7,
+        "model_id": "some-vicuna",
+        "choices": [{"turns": turns, "new_tokens": counts}],
+    }
+    (folder / "question.jsonl").write_text(json.dumps(question) + "\n")
+    (folder / "answers.jsonl").write_text(json.dumps(answer) + "\n")
+
+
+def test_spec_bench_files_become_traces_with_history_in_later_turns(tmp_path: Path) -> None:
+    write_spec_bench(tmp_path, ["It is so.", "It is so."], [0, 0])
+    found = read_traces(tmp_path, turns="all")
+    first, second = found.traces
+    assert (first.id, second.id, first.task, first.room) == ("7", "7/2", "writing", 1024)
+    assert first.output_ids == second.output_ids
+    assert second.prompt_ids[: len(first.prompt_ids) - 2] == first.prompt_ids[:-2]
+    assert len(second.prompt_ids) > len(first.prompt_ids) + len(first.output_ids)
+    assert found.inexact == 2  # recorded lengths of 0 cannot be right
+    assert len(read_traces(tmp_path).traces) == 1
+
+
+def test_an_unknown_model_needs_a_template(tmp_path: Path) -> None:
+    assert template_for("", "Vicuna-13B") == template_for("vicuna", "")
+    with pytest.raises(UsageError) as caught:
+        template_for("", "mystery")
+    assert "llama-2" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        template_for("vicunia", "mystery")
+    assert caught.value.hint == "Did you mean vicuna?"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("trace.json", "{}"),
+        ("trace.json", "["),
+        ("traces.jsonl", "7\n"),
+        ("traces.jsonl", '{"id": 1}\n'),
+        ("traces.jsonl", "\0"),
+        ("traces.jsonl", '{"id": "a", "task": "b", "prompt_ids": [1], "output_ids": [999],'
+         ' "references": [], "room": 4}\n'),
+    ],
+)  # fmt: skip
+def test_a_broken_recording_is_named(name: str, text: str, tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        writer.add("1", "all", [1, 2], [3, END])
+    (tmp_path / "t" / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_traces(tmp_path / "t")
+    assert name in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_folder_without_a_recording_and_a_full_one_to_write_to(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no recording"):
+        read_traces(tmp_path)
+    (tmp_path / "x").write_text("")
+    with pytest.raises(InputError, match="not empty"), TraceWriter(tmp_path, "", "", 9):
+        pass
+
+
+def test_tasks_limits_and_refusals(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        for i in range(4):
+            writer.add(str(i), "ab"[i % 2], [1, 2, 3, 1, 2], [3, 1, 2, END])
+    result = run_replay(tmp_path / "t", ["none", "trie"], [4], ["b"], 1)
+    assert [(r["method"], r["task"], r["questions"]) for r in result["rows"]] == [
+        ("none", "b", 1), ("none", "overall", 1), ("trie", "b", 1), ("trie", "overall", 1),
+    ]  # fmt: skip
+    assert [r["mean_acceptance_length"] for r in result["rows"]] == [1.0, 1.0, 4.0, 4.0]
+    with pytest.raises(UsageError, match="no task 'c'"):
+        run_replay(tmp_path / "t", ["none"], [4], ["c"])
+
+
+@pytest.mark.skipif(not SPEC_BENCH.is_dir(), reason="the Spec-Bench recording is not here")
+@pytest.mark.parametrize(
+    ("method", "task", "length"),
+    [("trie", "rag", 1.77), ("trie:learn_output=true", "rag", 2.05)],
+)
+def test_the_recording_of_a_7b_model_gives_its_known_figures(
+    method: str, task: str, length: float
+) -> None:
+    rows = run_replay(SPEC_BENCH, [method], [32], [task])["rows"]
+    assert rows[0]["questions"] == 80
+    assert rows[0]["mean_acceptance_length"] == pytest.approx(length, abs=0.02)
