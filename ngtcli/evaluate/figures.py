@@ -157,6 +157,7 @@ def timing(rounds: Rounds) -> dict[str, Any]:
     """
     medians = [prompt_seconds(r) for r in rounds]
     low, middle, high = quartiles(medians)
+    spreads = [_relative(r) for r in rounds if len(r) > 1]
     outcomes = [r[-1].outcome for r in rounds]
     tokens = sum(len(o.ids) for o in outcomes)
     decoding = [statistics.median(s.outcome.decode_s or 0.0 for s in r) for r in rounds]
@@ -170,7 +171,7 @@ def timing(rounds: Rounds) -> dict[str, Any]:
     return {
         "seconds_median": round(middle, 5),
         "seconds_quartiles": [round(low, 5), round(high, 5)],
-        "spread": round(statistics.median(_relative(r) for r in rounds), 4),
+        "spread": round(statistics.median(spreads), 4) if spreads else None,
         "tokens_per_s": round(tokens / sum(decoding), 2) if sum(decoding) else None,
         "tokens_per_s_with_prefill": round(tokens / sum(medians), 2),
         "prefill_s_median": round(statistics.median(prefill), 5) if prefill else None,

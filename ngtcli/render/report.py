@@ -106,7 +106,7 @@ def _histograms(result: Mapping[str, Any]) -> list[str]:
             label(r, rows),
             [*counts, *[0] * (longest - len(counts))],
             most,
-            f"acceptance length {number(r['mean_acceptance_length'])}, {sum(counts)} steps",
+            f"length {number(r['mean_acceptance_length'])}, {sum(counts)} steps",
         )
         for r, counts in found
     )
