@@ -29,6 +29,7 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
         weights = archive.getinfo("ngtcli/builtin/model/model.safetensors")
     assert {"ngtcli/presets/ask.yaml", "ngtcli/presets/summarize.yaml"} <= names
     assert {"ngtcli/examples/harbour.txt", "ngtcli/builtin/model/tokenizer.json"} <= names
+    assert {"ngtcli/examples/questions.jsonl", "ngtcli/render/report.css"} <= names
     assert weights.file_size <= 20_000_000
     assert not any(name.startswith(("tests/", "presets/")) for name in names)
 

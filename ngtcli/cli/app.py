@@ -7,6 +7,7 @@ import typer
 
 from ngtcli import __version__
 from ngtcli.cli.answer import ask, summarize
+from ngtcli.cli.bench import bench
 from ngtcli.cli.measure import check
 from ngtcli.cli.stores import config_app, env, models_app, presets_app
 from ngtcli.cli.streams import abandon_stdout, report_error
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(summarize)
 app.command()(ask)
 app.command()(check)
+app.command()(bench)
 app.add_typer(trie_app, name="trie")
 app.add_typer(presets_app, name="presets")
 app.add_typer(config_app, name="config")

@@ -1,6 +1,5 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,18 +9,9 @@ from ngtcli.cli.streams import Notes, print_line, print_table
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import DifferenceError, UsageError
+from ngtcli.evaluate.datasets import EXAMPLES, QUESTIONS
 from ngtcli.prompts import Preset, load_preset
 from ngtcli.render.sinks import dump_json
-
-EXAMPLES = Path(__file__).parent.parent / "examples"
-_QUESTIONS = (
-    "What is this about?",
-    "Who is named here?",
-    "When did it begin?",
-    "Why was it done?",
-    "How many are there?",
-    "What happens today?",
-)
 
 
 @with_settings
@@ -84,7 +74,7 @@ def _work(texts: list[Document], asked: list[Document], chosen: Preset) -> Work:
         for i, part in enumerate(_paragraphs(text), 1):
             work.append((f"summarize {text.name} ¶{i}", chosen, part, ""))
     for text in asked:
-        work += [(f"ask {text.name}: {q}", ask, text, q) for q in _QUESTIONS]
+        work += [(f"ask {text.name}: {q}", ask, text, q) for q in QUESTIONS]
     return work
 
 

@@ -72,14 +72,18 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command a flag for each setting; it gets those that were given as `flags`."""
+    """Give a command a flag for each setting; it gets those that were given as `flags`.
+
+    A parameter of the command's own takes the place of the setting of that name.
+    """
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "flags"]
-    settings = [_parameter(name) for name in SETTING_NAMES]
+    shared = [name for name in SETTING_NAMES if name not in signature.parameters]
+    settings = [_parameter(name) for name in shared]
 
     @wraps(command)
     def wrapper(**arguments: Any) -> Any:
-        given = {name: arguments.pop(name) for name in SETTING_NAMES}
+        given = {name: arguments.pop(name) for name in shared}
         flags = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in given.items()

@@ -5,7 +5,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from ngtcli.errors import ClosedPipeError, NgtError
 from ngtcli.render.terminal import DIM, drafted_style, paint, visible, wants_color
@@ -19,15 +19,20 @@ def piped_stdin() -> BinaryIO | None:
         return None
 
 
-def stderr_width() -> int:
-    """Columns of the terminal behind stderr; stdout may be a pipe at the same time."""
+def terminal_width(stream: TextIO) -> int:
+    """Columns of the terminal behind `stream`; 80 where there is none."""
     try:
         return int(os.environ.get("COLUMNS", "")) or 80
     except ValueError:
         try:
-            return os.get_terminal_size(sys.stderr.fileno()).columns
+            return os.get_terminal_size(stream.fileno()).columns
         except (OSError, ValueError):
             return 80
+
+
+def stderr_width() -> int:
+    """Columns of the terminal behind stderr; stdout may be a pipe at the same time."""
+    return terminal_width(sys.stderr)
 
 
 class Notes:

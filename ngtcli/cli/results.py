@@ -1,0 +1,67 @@
+"""Where the results of `ngt bench` go: a terminal, a pipe, JSON, Markdown, a file, a page."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ngtcli.cli.streams import Notes, print_line, terminal_width
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.render.results import counted, facts, tables
+from ngtcli.render.sinks import dump_json, write_atomically
+from ngtcli.render.tables import to_markdown, to_plain, to_terminal
+from ngtcli.render.terminal import visible, wants_color
+
+
+class Delivery:
+    """Checks where results are to go before they are measured, then brings them there."""
+
+    def __init__(
+        self, notes: Notes, json: bool, markdown: bool, output: Path | None, html: Path | None
+    ) -> None:
+        if json and markdown:
+            raise UsageError("--json and --markdown", "Give one of them.")
+        for path in (output, html):
+            if path is not None and path.is_dir():
+                raise UsageError(f"{path}: a folder", "Name a file in it.")
+            if path is not None and not path.absolute().parent.is_dir():
+                raise UsageError(f"{path}: no such folder", "Make the folder first.")
+        self._notes, self._json, self._markdown = notes, json, markdown
+        self._output, self._html = output, html
+
+    def deliver(self, result: Mapping[str, Any]) -> None:
+        """The result in its form, and the page where one is wanted. Raises NgtError."""
+        if self._output:
+            self._write(self._output, self._text(result) + "\n", result)
+        else:
+            print_line(self._text(result, sys.stdout.isatty()))
+        for note in result.get("notes", []):
+            self._notes.warn(note)
+        if self._html and result["kind"] != "record":
+            from ngtcli.render.report import page
+
+            self._write(self._html, page(result), None)
+
+    def _text(self, result: Mapping[str, Any], terminal: bool = False) -> str:
+        if self._json:
+            return dump_json(result)
+        if result["kind"] == "record":
+            done = counted(result["questions"], "prompt"), counted(result["new_tokens"], "token")
+            return visible(f"{', '.join(done)}: {result['path']}")
+        shown, line = tables(result), " · ".join(facts(result))
+        if self._markdown:
+            return to_markdown(shown) + "\n\n" + visible(line)
+        if terminal:
+            width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
+            return to_terminal(shown, [line], width, colour)
+        return to_plain(shown) + f"\n\n# {visible(line)}"
+
+    def _write(self, path: Path, text: str, result: Mapping[str, Any] | None) -> None:
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            if result is not None:
+                print_line(text.rstrip("\n"))  # rather here than lost
+            raise NgtError(
+                f"{path}: {(error.strerror or str(error)).lower()}", "Choose another file."
+            ) from None

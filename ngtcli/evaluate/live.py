@@ -1,0 +1,167 @@
+"""One live measurement from prompts to a result that renders and JSON take as it is."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ngtcli.errors import ContextOverflowError, NgtError
+from ngtcli.evaluate.about import processor
+from ngtcli.evaluate.bench import Track
+from ngtcli.evaluate.contestants import AGAINST, BASELINE, Contestant, generate, ours
+from ngtcli.evaluate.datasets import Item
+from ngtcli.evaluate.figures import Figures
+from ngtcli.evaluate.memory import PeakMemory
+from ngtcli.evaluate.quality import Quality
+from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
+from ngtcli.evaluate.traces import TraceWriter
+from ngtcli.prompts import Preset, Prompt, load_preset
+from ngtcli.session import Session
+
+Notify = Callable[[str], None]
+_AS_IT_IS = Preset("message", Path(), "{documents}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who races and how. Plain decoding always takes part; it is what the others are held to."""
+
+    methods: Sequence[str] = ("trie",)
+    num_drafts: Sequence[int] = (32,)
+    against: bool = False
+    rounds: int = 5
+    fresh: bool = False
+    quality: bool = True
+
+
+def build_prompts(session: Session, items: Sequence[Item], preset: Preset | None) -> list[Prompt]:
+    """A prompt for each item, in the wording of `preset` or of the task's own.
+
+    Raises ContextOverflowError that names the item.
+    """
+    summarize, ask = preset or load_preset("summarize"), load_preset("ask")
+    if preset is not None and "{question}" in preset.template:
+        ask = preset
+    prompts = []
+    for item in items:
+        wording = _AS_IT_IS if item.message else ask if item.question else summarize
+        try:
+            prompts.append(session.prompt(wording, item.documents, item.question))
+        except ContextOverflowError as error:
+            raise ContextOverflowError(f"{item.id}: {error}", error.hint) from None
+    return prompts
+
+
+def run_live(
+    session: Session,
+    items: Sequence[Item],
+    prompts: Sequence[Prompt],
+    plan: Plan,
+    progress: Notify = lambda _: None,
+) -> dict[str, Any]:
+    """Race, then put the figures together. Raises UsageError where no method can run."""
+    refused = unreadable(plan.methods, session.settings)
+    contestants = _contestants(session, plan, refused)
+    check_some_left(plan.methods, refused)
+    memory = PeakMemory(session.model.device)
+    track = Track(prompts, session.forget, memory, plan.fresh, progress)
+    race = track.race(contestants, plan.rounds)
+    refused += race.refused
+    check_some_left(plan.methods, refused)
+    quality = Quality() if plan.quality and any(item.answers for item in items) else None
+    figures = Figures(race, items, session.model.tokenizer.decode, quality)
+    measured = race.measured()
+    return {
+        "kind": "live",
+        "model": session.settings.model,
+        **_machine(session),
+        "questions": len(measured),
+        "rounds": plan.rounds,
+        "max_tokens": session.settings.max_tokens,
+        "fresh": plan.fresh,
+        "interrupted": race.interrupted,
+        "memory": memory.kind,
+        "notes": _notes(session, quality),
+        "rows": figures.rows(),
+        "split": figures.split(),
+        "prompts": figures.prompts([len(p.ids) for p in prompts]),
+        "refused": refused,
+    }
+
+
+def _contestants(session: Session, plan: Plan, refused: list[dict[str, str]]) -> list[Contestant]:
+    """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
+    found = [ours(session, BASELINE, 0)]
+    known = {r["method"] for r in refused} | {BASELINE}
+    for method in dict.fromkeys(plan.methods):
+        if method in known:
+            continue
+        try:
+            made = [ours(session, method, k) for k in plan.num_drafts]
+            made[0].ready()
+        except (NgtError, ImportError, OSError) as error:  # something it needs is not there
+            refused.append(refusal(method, error))
+            continue
+        found += {c.key: c for c in made}.values()
+    return found + [generate(session, name) for name in (AGAINST if plan.against else ())]
+
+
+def _notes(session: Session, quality: Quality | None) -> list[str]:
+    notes = []
+    if session.model.plain_reason:
+        notes.append(
+            f"{session.settings.model} decodes without drafts: {session.model.plain_reason}"
+        )
+    if quality is not None and quality.note:
+        notes.append(quality.note)
+    return notes
+
+
+def _machine(session: Session) -> dict[str, Any]:
+    device = session.model.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    return {
+        "device": device.type,
+        "device_name": name,
+        "dtype": str(session.model.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def record(
+    session: Session,
+    items: Sequence[Item],
+    prompts: Sequence[Prompt],
+    folder: Path,
+    progress: Notify = lambda _: None,
+) -> dict[str, Any]:
+    """Decode every prompt plainly and write a trace that `--replay` reads.
+
+    An interruption keeps the prompts that are done.
+    """
+    model, interrupted = session.model, False
+    lengths: list[int] = []
+    name, fingerprint = session.settings.model, model.tokenizer.fingerprint
+    with TraceWriter(folder, fingerprint, name, model.vocabulary) as trace:
+        try:
+            for item, prompt in zip(items, prompts, strict=True):
+                progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
+                run = session.answer(prompt, BASELINE).run
+                for _ in run:
+                    pass
+                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
+                lengths.append(len(run.output))
+        except KeyboardInterrupt:
+            interrupted = True
+    return {
+        "kind": "record",
+        "path": str(folder),
+        "model": name,
+        "questions": len(lengths),
+        "new_tokens": sum(lengths),
+        "interrupted": interrupted,
+    }

@@ -1,0 +1,89 @@
+"""How good an answer is beside reference answers: exact match, F1, ROUGE-L. All from 0 to 1.
+
+Exact match and F1 are SQuAD's: both texts are lowered, punctuation, articles and superfluous
+spaces are dropped, and the best of several references counts. ROUGE-L is the F measure of the
+`rouge-score` package, stemmed, which is an extra.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from statistics import fmean
+
+NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (pip install 'ngt[quality]')"
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """`text` as SQuAD compares it.
+
+    >>> normalise("The  Oysters, of a town.")
+    'oysters of town'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, references: Sequence[str]) -> float:
+    """1.0 where the answer is one of `references`, else 0.0."""
+    return max((float(normalise(answer) == normalise(r)) for r in references), default=0.0)
+
+
+def f1(answer: str, references: Sequence[str]) -> float:
+    """Harmonic mean of precision and recall in words, against the best reference."""
+    own = normalise(answer).split()
+    return max((_f1(own, normalise(r).split()) for r in references), default=0.0)
+
+
+def _f1(answer: list[str], reference: list[str]) -> float:
+    if not answer or not reference:  # SQuAD: nothing said equals only nothing wanted
+        return float(answer == reference)
+    common = (Counter(answer) & Counter(reference)).total()
+    if not common:
+        return 0.0
+    precision, recall = common / len(answer), common / len(reference)
+    return 2 * precision * recall / (precision + recall)
+
+
+def rouge_l() -> Callable[[str, Sequence[str]], float] | None:
+    """A scorer of (answer, references); None where `rouge-score` is not installed."""
+    if find_spec("rouge_score") is None:
+        return None
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    return lambda answer, references: max(
+        (float(scorer.score(r, answer)["rougeL"].fmeasure) for r in references), default=0.0
+    )
+
+
+class Quality:
+    """Scores answers; `note` says what could not be had."""
+
+    def __init__(self) -> None:
+        self._rouge = rouge_l()
+        self.note = "" if self._rouge else NO_ROUGE
+
+    def scores(
+        self, answers: Sequence[tuple[str, Sequence[str], bool]]
+    ) -> dict[str, float | int | None]:
+        """Means over (answer, references, whether a question was asked).
+
+        Exact match and F1 are of the questions alone; what has no references counts nowhere.
+        """
+        judged = [(a, r, asked) for a, r, asked in answers if r]
+        questions = [(a, r) for a, r, asked in judged if asked]
+        out: dict[str, float | int | None] = {
+            "judged": len(judged),
+            "exact_match": _mean([exact_match(a, r) for a, r in questions]),
+            "f1": _mean([f1(a, r) for a, r in questions]),
+        }
+        if self._rouge:
+            out["rouge_l"] = _mean([self._rouge(a, r) for a, r, _ in judged])
+        return out
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(fmean(values), 4) if values else None

@@ -1,0 +1,192 @@
+"""`ngt bench` as a shell runs it: results, files, replay, errors, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ngtcli.decode.model import BUILTIN_PATH
+from ngtcli.errors import InputError, UsageError
+
+EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
+HARBOUR = str(EXAMPLES / "harbour.txt")
+NGT = [sys.executable, "-m", "ngtcli.cli.app"]
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+def ngt(*arguments: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*NGT, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=300,
+        env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+@needs_model
+def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
+    done = ngt(
+        "bench", "--limit", "1", "--rounds", "1", "--max-tokens", "12", "--against", "hf",
+        "--methods", "trie,nonsense", "--num-draft", "4,16", "--noise", "1", "--json",
+        "--html", str(tmp_path / "r.html"),
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == b"", done.stderr
+    body = json.loads(done.stdout)
+    assert body["kind"] == "live" and body["questions"] == 2 and body["noise"] == 1
+    overall = [r for r in body["rows"] if r["task"] == "overall"]
+    assert [(r["method"], r["num_draft"]) for r in overall] == [
+        ("none", None), ("trie", 4), ("trie", 16), ("hf", None), ("hf-prompt-lookup", None),
+    ]  # fmt: skip
+    assert all(r["same_ids"] == 2 and r["new_tokens"] > 0 for r in overall)
+    assert all(r["rouge_l"] == overall[0]["rouge_l"] for r in overall)
+    assert overall[0]["mean_acceptance_length"] == overall[3]["mean_acceptance_length"] == 1.0
+    assert [r["method"] for r in body["refused"]] == ["nonsense"]
+    assert [r["method"] for r in body["split"]] == ["none", "trie", "trie"]
+    assert {"command", "date", "versions", "device_name", "dtype", "memory"} <= set(body)
+    text = (tmp_path / "r.html").read_text()
+    assert "hf-prompt-lookup" in text and "nonsense" in text
+
+
+@needs_model
+def test_prompts_come_from_json_lines_and_tables_go_to_a_file(tmp_path: Path) -> None:
+    lines = tmp_path / "p.jsonl"
+    message = "Say this again: the slate came by rail, the slate came by rail."
+    lines.write_text(json.dumps({"question_id": 1, "category": "qa", "turns": [message]}) + "\n")
+    done = ngt(
+        "bench", "--prompts", str(lines), "--methods", "trie", "--rounds", "1", "--max-tokens",
+        "6", "--markdown", "-o", str(tmp_path / "out.md"),
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout == done.stderr == b""
+    text = (tmp_path / "out.md").read_text()
+    assert text.startswith("### 1 prompt, live\n\n| method | speed-up |") and "| trie |" in text
+
+
+@needs_model
+def test_ctrl_c_keeps_what_was_measured() -> None:
+    """Rounds without end, interrupted when the first is through (seen by the clock of others)."""
+    code = (
+        "import sys, time, os, signal, threading\n"
+        "from ngtcli.evaluate import bench\n"
+        "real = bench.Track._timed\n"
+        "count = [0]\n"
+        "def timed(self, contestant, prompt):\n"
+        "    count[0] += 1\n"
+        "    if count[0] == 6:\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(self, contestant, prompt)\n"
+        "bench.Track._timed = timed\n"
+        "from ngtcli.cli.app import main\n"
+        f"sys.argv = ['ngt', 'bench', {HARBOUR!r}, '--methods=trie', '--rounds=999',"
+        " '--max-tokens=5', '--json']\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert done.returncode == 130, done.stderr
+    body = json.loads(done.stdout)
+    assert body["interrupted"] and body["questions"] == 1 and len(body["rows"]) == 2
+    assert b"interrupted" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_loading_measures_nothing_and_is_quiet() -> None:
+    with subprocess.Popen(
+        [*NGT, "bench"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    ) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == b"" and b"Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--methods", "nonsense"], 2, "no method can run"),
+        (["--num-draft", "8,x"], 2, "--num-draft 16,32,64"),
+        (["--num-draft", "8", "--sweep-num-draft"], 2, "Give one of them"),
+        (["--json", "--markdown"], 2, "Give one of them"),
+        (["--against", "vllm"], 2, "Known: hf"),
+        (["--against", "hf", "--temperature", "1"], 2, "greedy"),
+        (["--prompts", "{tmp}/no.jsonl"], 3, "no.jsonl"),
+        (["--prompts", "{tmp}/bad.jsonl"], 3, "bad.jsonl:1: not JSON"),
+        (["--prompts", "{tmp}/bad.jsonl", HARBOUR], 2, "beside files"),
+        ([HARBOUR, "--noise", "3"], 2, "only 0 unrelated passages"),
+        (["--tasks", "rag"], 2, "Known: summarize, ask."),
+        (["-o", "{tmp}/no/a.json"], 2, "no such folder"),
+        (["--html", "{tmp}"], 2, "a folder"),
+        (["--template", "vicuna"], 2, "--replay"),
+        (["nowhere.txt"], 3, "nowhere.txt"),
+    ],
+)  # fmt: skip
+def test_errors_are_two_lines_and_an_exit_code(tmp_path, arguments, code, words) -> None:
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    done = ngt("bench", *(a.replace("{tmp}", str(tmp_path)) for a in arguments))
+    assert done.returncode == code and done.stdout == b"", done.stderr
+    assert words in done.stderr.decode() and b"Traceback" not in done.stderr
+    assert done.stderr.count(b"\n") == 2
+
+
+def replayed(**_: Any) -> dict[str, Any]:
+    row = {
+        "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
+        "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
+        "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
+        "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
+    }  # fmt: skip
+    return {
+        "kind": "replay", "source": "x", "model": "vicuna", "questions": 2, "seconds": 1.0,
+        "fresh": True, "rows": [row], "refused": [{"method": "recycling", "reason": "scores"}],
+    }  # fmt: skip
+
+
+def test_replay_hands_its_flags_on_and_renders_what_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = []
+
+    def run_replay(*arguments: Any) -> dict[str, Any]:
+        given.extend(arguments)
+        return replayed()
+
+    monkeypatch.setattr("ngtcli.evaluate.replay.run_replay", run_replay)
+    from ngtcli.cli.app import app
+
+    arguments = [
+        "bench", "--replay", str(tmp_path), "--methods", "trie, recycling", "--num-draft", "16",
+        "--tasks", "qa,rag", "--limit", "5", "--fresh", "--template", "vicuna", "--turns",
+        "all", "--n", "9", "--html", str(tmp_path / "r.html"),
+    ]  # fmt: skip
+    app(arguments, standalone_mode=False)
+    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns = given
+    assert (folder, methods, num_drafts) == (tmp_path, ["trie", "recycling"], [16])
+    assert (tasks, limit, fresh, template, turns) == (
+        ["qa", "rag"], 5, True, "vicuna", "all",
+    )  # fmt: skip
+    assert settings.n == 9 and settings.lp == 3
+    out = capsys.readouterr().out
+    assert "trie\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90" in out and "recycling\tscores" in out
+    assert "replay of a recording" in (tmp_path / "r.html").read_text()
+    with pytest.raises(UsageError, match="runs no model"):
+        app([*arguments, HARBOUR], standalone_mode=False)
+    with pytest.raises(UsageError, match="no method can run: scores"):
+        app(["bench", "--replay", ".", "--methods", "recycling"], standalone_mode=False)
+
+
+@needs_model
+def test_what_is_recorded_can_be_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ngtcli.cli.app import app
+
+    folder = str(tmp_path / "trace")
+    app(["bench", HARBOUR, "--record", folder, "--max-tokens", "30"], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert out.startswith("1 prompt, ") and out.endswith(f" tokens: {folder}\n")
+    app(["bench", "--replay", folder, "--methods", "trie", "--json"], standalone_mode=False)
+    body = json.loads(capsys.readouterr().out)
+    assert body["kind"] == "replay" and body["questions"] == 1 and body["model"] == "builtin"
+    row = body["rows"][0]
+    assert f"1 prompt, {row['new_tokens']} tokens" in out and row["mean_acceptance_length"] > 1
+    with pytest.raises(InputError, match="not empty"):
+        app(["bench", HARBOUR, "--record", folder], standalone_mode=False)

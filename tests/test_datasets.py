@@ -1,0 +1,157 @@
+"""Prompts to measure with: the formats, the built-in ones, noise, and what is wrong with a line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ngtcli.documents.load import Document
+from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.datasets import Item, builtin_items, choose, file_items, read_jsonl
+from ngtcli.evaluate.noise import add_noise, passages
+
+
+def written(folder: Path, *lines: object) -> Path:
+    path = folder / "prompts.jsonl"
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text(text + "\n")
+    return path
+
+
+def read_one(folder: Path, line: object) -> Item:
+    (item,) = read_jsonl(written(folder, line))
+    return item
+
+
+def test_our_own_lines_name_documents_question_and_answers(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Slate came by rail.")
+    line = {
+        "id": "q1", "task": "rag", "question": " How? ", "answers": ["by rail", "rail", "rail"],
+        "documents": ["One.", {"title": "Two", "text": "2."}, {"file": "a.txt"}],
+    }  # fmt: skip
+    assert read_one(tmp_path, line) == Item(
+        "q1", "rag",
+        (Document("passage 1", "One."), Document("Two", "2."),
+         Document("a.txt", "Slate came by rail.")),
+        "How?", ("by rail", "rail"),
+    )  # fmt: skip
+
+
+def test_a_line_without_a_question_asks_for_a_summary(tmp_path: Path) -> None:
+    item = read_one(tmp_path, {"context": "A text.", "answers": "Short."})
+    assert item == Item("1", "summarize", (Document("passage 1", "A text."),), "", ("Short.",))
+
+
+def test_spec_bench_lines_are_whole_messages(tmp_path: Path) -> None:
+    item = read_one(tmp_path, {"question_id": 7, "category": "rag", "turns": ["Hello.", "More."]})
+    assert item == Item("7", "rag", (Document("message", "Hello."),), message=True)
+
+
+def test_hagrid_lines_have_a_query_and_quotes(tmp_path: Path) -> None:
+    line = {
+        "query_id": 3, "query": "Who?",
+        "quotes": [{"idx": 1, "text": "Marlow did."}, {"idx": 2, "text": "In 1932."}],
+        "answers": [{"answer": "Edith Marlow [1]."}],
+    }  # fmt: skip
+    item = read_one(tmp_path, line)
+    assert (item.id, item.task, item.question) == ("3", "ask", "Who?")
+    assert [d.text for d in item.documents] == ["Marlow did.", "In 1932."]
+    assert item.answers == ("Edith Marlow [1].",)
+
+
+def test_triviaqa_lines_have_aliases(tmp_path: Path) -> None:
+    line = {"question": "Who?", "context": "…", "answer": {"value": "Ida", "aliases": ["I. B."]}}
+    assert read_one(tmp_path, line).answers == ("Ida", "I. B.")
+    line = {"question": "Who?", "passages": ["a", "b"], "answers": {"text": ["Ida", "Ida"]}}
+    assert read_one(tmp_path, line).answers == ("Ida",)
+
+
+def test_cnn_dm_lines_have_an_article_and_highlights(tmp_path: Path) -> None:
+    item = read_one(tmp_path, {"id": "a", "article": "News.", "highlights": "Short news."})
+    assert item == Item("a", "summarize", (Document("article", "News."),), "", ("Short news.",))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "no JSON object"),
+        ({"question": "Why?"}, "no documents"),
+        ({"documents": []}, "documents is empty"),
+        ({"documents": [3]}, "documents holds something without text"),
+        ({"context": "  "}, "context holds something without text"),
+        ({"context": "a", "question": 4}, "question is no text"),
+        ({"context": "a", "answers": [{"x": 1}]}, "an answer is no text"),
+        ({"context": "a", "id": True}, "id is no string or number"),
+        ({"turns": []}, "turns is no list of messages"),
+        ({"quotes": ["a"]}, "query is no text"),
+        ({"article": ""}, "article is no text"),
+        ({"documents": [{"file": "../secret"}]}, "is elsewhere"),
+        ({"documents": [{"file": "nowhere"}]}, "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words) -> None:
+    path = written(tmp_path, {"id": "fine", "context": "a"}, "", line)
+    with pytest.raises(InputError) as error:
+        read_jsonl(path)
+    assert str(error.value).startswith(f"{path}:3: ") and words in str(error.value)
+    assert error.value.hint
+
+
+def test_an_id_may_stand_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r":2: id 'a' is that of line 1"):
+        read_jsonl(written(tmp_path, {"id": "a", "context": "x"}, {"id": "a", "context": "y"}))
+
+
+def test_a_missing_or_empty_file_is_an_input_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere.jsonl", tmp_path, written(tmp_path, "")):
+        with pytest.raises(InputError):
+            read_jsonl(path)
+
+
+def test_there_are_ten_summaries_and_ten_questions_built_in() -> None:
+    items = builtin_items()
+    assert [i.task for i in items] == ["summarize"] * 10 + ["ask"] * 10
+    assert len({i.id for i in items}) == 20
+    for item in items[10:]:
+        text = item.documents[0].text.lower()
+        assert any(answer.lower() in text for answer in item.answers), item.id
+
+
+def test_limit_counts_each_task_and_tasks_choose() -> None:
+    items = file_items([Document("a", "A."), Document("b", "B.")], [Document("c", "C.")])
+    assert [i.task for i in choose(items, [], 1)] == ["summarize", "ask"]
+    assert {i.task for i in choose(items, ["ask"], None)} == {"ask"}
+    with pytest.raises(UsageError) as error:
+        choose(items, ["rag"], None)
+    assert error.value.hint == "Known: summarize, ask."
+
+
+def long_text(name: str) -> str:
+    return "\n\n".join(" ".join(f"{name}{p}w{i}" for i in range(25)) for p in range(3))
+
+
+def test_noise_comes_from_other_texts_and_is_the_same_for_a_seed() -> None:
+    items = [Item(n, "ask", (Document(n, long_text(n)),), "?") for n in "abc"]
+    noisy = add_noise(items, 2, seed=1)
+    assert noisy == add_noise(items, 2, seed=1) != add_noise(items, 2, seed=2)
+    for before, after in zip(items, noisy, strict=True):
+        own = before.documents[0]
+        added = [d for d in after.documents if d != own]
+        assert own in after.documents and len(added) == 2
+        assert not any(d.text in own.text for d in added)
+        assert (after.id, after.question) == (before.id, before.question)
+
+
+def test_noise_is_never_taken_from_another_part_of_the_same_text() -> None:
+    first, second, third = passages(Document("a", long_text("a")))
+    one = Item("1", "ask", (Document("a", first),), source="a")
+    two = Item("2", "ask", (Document("a", second),), source="a")
+    sharing = Item("3", "ask", (Document("x", f"{first}\n\n{third}"),))
+    with pytest.raises(UsageError, match="only 0 unrelated passages for 1"):
+        add_noise([one, two, sharing], 1)
+
+
+def test_whole_messages_take_no_noise() -> None:
+    with pytest.raises(UsageError, match="whole messages"):
+        add_noise([Item("1", "rag", (Document("message", "Hi."),), message=True)], 1)

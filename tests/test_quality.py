@@ -1,0 +1,74 @@
+"""Exact match, F1 and ROUGE-L against values worked out by hand and against the library."""
+
+import sys
+
+import pytest
+
+from ngtcli.evaluate.quality import NO_ROUGE, Quality, exact_match, f1, normalise, rouge_l
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Oysters, of a town.", "oysters of town"),
+        ("An apple; THE end", "apple end"),
+        ("theatre a-b", "theatre ab"),
+        ("", ""),
+        ("Über 61,000 tons", "über 61000 tons"),
+        ("the", ""),
+    ],
+)
+def test_texts_are_normalised_as_squad_does(text: str, normal: str) -> None:
+    assert normalise(text) == normal
+
+
+def test_exact_match_takes_the_best_reference() -> None:
+    assert exact_match("The hospital.", ["a council", "hospital"]) == 1.0
+    assert exact_match("in the hospital", ["hospital"]) == 0.0
+    assert exact_match("anything", []) == 0.0
+
+
+def test_f1_is_worked_out_in_words() -> None:
+    # answer {between, 1871, and, 1878}, reference {1871, and, 1878}: p = 3/4, r = 1
+    assert f1("between 1871 and 1878", ["1871 and 1878"]) == pytest.approx(6 / 7)
+    # repeated words count as often as both have them: common = 1 of 3 and 1 of 1
+    assert f1("lamp lamp lamp", ["lamp"]) == pytest.approx(0.5)
+    assert f1("lamp", ["a bus", "the lamp"]) == 1.0
+    assert f1("bus", ["lamp"]) == 0.0
+    assert f1("", ["lamp"]) == 0.0 and f1("the", ["a"]) == 1.0
+
+
+def test_rouge_l_is_the_f_measure_of_the_longest_common_subsequence() -> None:
+    pytest.importorskip("rouge_score")
+    score = rouge_l()
+    assert score is not None
+    # slate saved town / oysters saved the town: common "saved town": p = 2/3, r = 2/4
+    assert score("slate saved town", ["oysters saved the town"]) == pytest.approx(4 / 7)
+    assert score("slate saved town", ["x", "slate saved town"]) == 1.0
+
+
+def test_means_leave_out_what_has_no_reference_and_em_what_was_not_asked() -> None:
+    scores = Quality().scores(
+        [
+            ("Oskar Lind", ("Oskar Lind",), True),
+            ("a lamp", ("a bus",), True),
+            ("A summary.", ("A summary.",), False),
+            ("unjudged", (), True),
+        ]
+    )
+    assert scores["judged"] == 3 and scores["exact_match"] == 0.5 and scores["f1"] == 0.5
+    assert Quality().scores([("x", ("x",), False)])["exact_match"] is None
+
+
+def test_without_the_extra_rouge_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ngtcli.evaluate.quality.find_spec", lambda _: None)
+    quality = Quality()
+    assert quality.note == NO_ROUGE and "ngt[quality]" in NO_ROUGE
+    assert "rouge_l" not in quality.scores([("x", ("x",), True)])
+
+
+def test_the_library_is_loaded_only_when_asked_for() -> None:
+    import subprocess
+
+    code = "import sys, ngtcli.evaluate.quality as q\nassert 'rouge_score' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

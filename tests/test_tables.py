@@ -1,0 +1,234 @@
+"""Tables and result pages as exact strings, at several widths, with hostile names."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from ngtcli.render.charts import Bar, bars
+from ngtcli.render.report import page
+from ngtcli.render.results import facts, tables
+from ngtcli.render.tables import Column, Table, fit, to_html, to_markdown, to_plain, to_terminal
+
+HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
+SMALL = Table(
+    "Two rows",
+    [Column("method", left=True), Column("speed-up"), Column("same ids", 1), Column("MiB", 2)],
+    [["none", "1.00×", "4/4", "19.3"], ["a|b\n[bold]", "2.10×", "4/4", "7.0"]],
+    "A note.",
+)
+
+
+def test_a_pipe_gets_tabs_and_headings() -> None:
+    assert to_plain([SMALL, SMALL]).split("\n\n")[0] == (
+        "# Two rows\n"
+        "method\tspeed-up\tsame ids\tMiB\n"
+        "none\t1.00×\t4/4\t19.3\n"
+        "a|b [bold]\t2.10×\t4/4\t7.0"
+    )
+
+
+def test_markdown_tables_escape_what_markdown_reads() -> None:
+    assert to_markdown([SMALL]) == (
+        "### Two rows\n\n"
+        "| method | speed-up | same ids | MiB |\n"
+        "|---|---:|---:|---:|\n"
+        "| none | 1.00× | 4/4 | 19.3 |\n"
+        "| a\\|b \\[bold\\] | 2.10× | 4/4 | 7.0 |\n\n"
+        "A note."
+    )
+
+
+def test_a_wide_terminal_shows_all_columns() -> None:
+    lines = [line.rstrip() for line in to_terminal([SMALL], ["End."], 40, False).split("\n")]
+    assert lines == [
+        "Two rows",
+        "",
+        "                      same",
+        "method      speed-up   ids   MiB",
+        "─────────────────────────────────",
+        "none           1.00×   4/4  19.3",
+        "a|b [bold]     2.10×   4/4   7.0",
+        "",
+        "A note.",
+        "",
+        "End.",
+    ]
+
+
+def test_a_narrow_terminal_loses_the_least_needed_columns_and_says_which() -> None:
+    text = to_terminal([SMALL], [], 24, False)
+    assert "MiB" not in text.split("Left out")[0] and "ids" not in text.split("Left out")[0]
+    assert "Left out at this width:" in text and "MiB, same ids" in " ".join(text.split())
+    assert all(len(line) <= 24 for line in text.split("\n"))
+    assert fit(SMALL, 1)[0].columns == SMALL.columns[:2]
+
+
+def test_html_cells_are_escaped_and_headings_have_scopes() -> None:
+    text = to_html(Table(HOSTILE, [Column("<a>"), Column("b c")], [[HOSTILE, "2"]], "<i>"))
+    assert "<script" not in text and "\x1b" not in text and "<i>" not in text
+    assert '<th scope="col">&lt;a&gt;</th><th scope="col">b<br>c</th>' in text
+    assert '<th scope="row">' in text and "<td>2</td>" in text
+
+
+def live_row(method: str, num_draft: int | None, task: str = "overall", **more: Any) -> Any:
+    return {
+        "method": method, "num_draft": num_draft, "task": task, "questions": 4, "new_tokens": 40,
+        "steps": 20, "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25,
+        "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1}, "nodes_per_step": 8.0,
+        "undrafted_share": 0.5, "seconds_median": 0.1234, "seconds_quartiles": [0.1, 0.2],
+        "spread": 0.031, "tokens_per_s": 200.0, "tokens_per_s_with_prefill": 123.45,
+        "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "same_ids": 4, "peak_memory_mib": 19.31,
+        "exact_match": 0.5, "f1": 0.755, "rouge_l": None, **more,
+    }  # fmt: skip
+
+
+def live_result(*methods: str) -> dict[str, Any]:
+    plain = live_row("none", None, speedup=1.0, acceptance_histogram={"0": 20})
+    share = {"prefill": 0.5, "draft": 0.1, "tree": 0.1, "forward": 0.2, "verify": 0.1, "cache": 0}
+    step = {"draft": 10.0, "tree": 20.0, "forward": 3000.0, "verify": 30.0, "cache": 4.0}
+    return {
+        "kind": "live", "model": "builtin", "device": "cpu", "device_name": "A CPU",
+        "dtype": "float32", "threads": 1, "cores": 2, "questions": 4, "rounds": 5,
+        "max_tokens": 40, "fresh": False, "interrupted": False, "memory": "process",
+        "notes": [], "rows": [plain, *(live_row(m, 32) for m in methods)],
+        "split": [{"method": m, "num_draft": 32, "steps": 20, "prefill_ms": 70.0,
+                   "step_us": step, "share": share} for m in methods],
+        "prompts": [], "refused": [{"method": "rest", "reason": "no datastore"}],
+        "command": "ngt bench", "date": "2026-01-02T03:04:05+00:00",
+        "versions": {"ngt": "0.1.0", "torch": "2", "transformers": "5", "python": "3.11"},
+    }  # fmt: skip
+
+
+def replay_result(*methods: str) -> dict[str, Any]:
+    rows = [
+        {"method": m, "num_draft": k, "task": t, "questions": 2, "new_tokens": 90, "steps": 40,
+         "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
+         "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
+         "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2}
+        for t in ("overall", "qa", "rag") for m in methods for k in (16, 32)
+    ]  # fmt: skip
+    return {
+        "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "seconds": 1.25,
+        "fresh": True, "rows": rows, "refused": [{"method": "recycling", "reason": "scores"}],
+    }  # fmt: skip
+
+
+def test_a_live_result_becomes_these_tables() -> None:
+    assert to_plain(tables(live_result("trie"))) == (
+        "# 4 prompts, live\n"
+        "method\tspeed-up\tquartiles\taccept. length\tsame ids\ttokens/s\tEM\tF1\tseconds\tspread"
+        "\taccepted\tundrafted\tMiB\n"
+        "none\t1.00×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\t19.3\n"
+        "trie\t1.50×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\t19.3\n\n"
+        "# Steps by accepted drafts\n"
+        "method\t0\t1\t2\t3\t4\t5–6\t7–9\t10+\n"
+        "trie\t50%\t25%\t0%\t0%\t0%\t20%\t0%\t5%\n\n"
+        "# Where the time goes\n"
+        "method\tprefill\tdraft\ttree\tforward\tverify\tcache\n"
+        "trie\t70.0 ms 50%\t10 10%\t20 10%\t3000 20%\t30 10%\t4 0%\n\n"
+        "# Refused\n"
+        "method\treason\n"
+        "rest\tno datastore"
+    )
+
+
+def test_a_replay_becomes_these_tables() -> None:
+    assert to_plain(tables(replay_result("trie"))).split("\n\n")[:2] == [
+        "# 4 prompts, replayed\n"
+        "method\tdrafts\taccept. length\taccepted\tnodes/step\tdraft µs\t99th\tundrafted\tsteps"
+        "\ttokens\n"
+        "trie\t16\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90\n"
+        "trie\t32\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90",
+        "# Mean acceptance length by task\n"
+        "method\tdrafts\tqa\trag\toverall\n"
+        "trie\t16\t2.25\t2.25\t2.25\n"
+        "trie\t32\t2.25\t2.25\t2.25",
+    ]
+
+
+def test_facts_say_what_was_run_on_what() -> None:
+    assert " · ".join(facts(live_result())) == (
+        "builtin · float32 on cpu (A CPU) · 1 of 2 cores · 5 rounds · at most 40 tokens"
+        " · ngt 0.1.0 · torch 2 · transformers 5 · 2026-01-02T03:04:05+00:00"
+    )
+    assert facts(replay_result()) == [
+        "vicuna", "from traces", "1.2 s", "forgetting at each prompt"
+    ]  # fmt: skip
+
+
+def test_tables_fit_terminals_of_60_and_80_columns() -> None:
+    names = ("trie", "suffix:max_tree_depth=24:max_spec_factor=1.0")
+    for result in (live_result(*names), replay_result(*names)):
+        for width in (60, 80):
+            text = to_terminal(tables(result), facts(result), width, False)
+            assert all(len(line) <= width for line in text.split("\n"))
+            shown = text.split("Left out")[0]
+            assert "length" in shown and names[1][:12] in shown
+
+
+class Page(HTMLParser):
+    """Checks that tags close, and keeps what a browser would load or run."""
+
+    VOID = {"meta", "br"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def read(text: str) -> Page:
+    parser = Page()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
+    for result in (live_result("trie", HOSTILE), replay_result("trie", HOSTILE)):
+        result |= {"command": HOSTILE, "notes": [HOSTILE], "interrupted": True}
+        result["refused"].append({"method": HOSTILE, "reason": HOSTILE})
+        text = page(result)
+        tags = read(text).found
+        assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()
+        assert not any(name.startswith("on") for _, a in tags for name in a)
+        assert "\x1b" not in text and "http" not in text
+        assert all(u.startswith("#") for u in re.findall(r"url\((.*?)\)", text))
+        assert "prefers-color-scheme: dark" in text and "@media print" in text
+
+
+def test_every_picture_has_a_title_a_description_and_ids_of_its_own() -> None:
+    text = page(live_result("trie", "suffix"))
+    tags = read(text).found
+    pictures = [a for t, a in tags if t == "svg"]
+    ids = [a["id"] for _, a in tags if "id" in a]
+    assert len(ids) == len(set(ids)) and len(pictures) == 5
+    for attributes in pictures:
+        assert attributes["role"] == "img"
+        assert set((attributes["aria-labelledby"] or "").split()) <= set(ids)
+    assert "trie: 1.50×" in text and "forward 20%" in text
+    assert text.count('scope="col"') and text.count("<caption>") == 4
+
+
+def test_a_page_of_nothing_is_still_a_page() -> None:
+    empty = replay_result()
+    assert "vicuna" in page(empty) and read(page(empty))
+
+
+def test_bars_are_drawn_to_scale_with_their_values_beside_them() -> None:
+    text = bars("Speed", [Bar("a", 1.0, "1.00×"), Bar("b", 2.0, "2.00×", (1.0, 2.0))], 1.0)
+    widths = [float(w) for w in re.findall(r'class="bar"[^>]* width="([\d.]+)"', text)]
+    assert widths[1] == 2 * widths[0] and text.count('class="whisker"') == 3
+    assert "<desc" in text and "a: 1.00×; b: 2.00×" in text
