@@ -8,10 +8,12 @@ from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.costs import calibrate, load_curve, save_curve
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
+from ngtcli.draft.budget import CostCurve
 from ngtcli.draft.drafter import (
     Assistant,
     Context,
@@ -118,6 +120,7 @@ class Session:
         self.settings, self._progress, self._warn = settings, progress, warn
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
+        self._costs: CostCurve | None = None
         if not settings.draft_model:
             self.wanted().make()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
@@ -160,8 +163,25 @@ class Session:
         """The one drafter of this session for `method`: what it learned stays from run to run."""
         wanted = self.wanted(method)
         if wanted.spec not in self._drafters:
+            if wanted.method.costs:
+                wanted = replace(wanted, settings=replace(wanted.settings, costs=self._curve()))
             self._drafters[wanted.spec] = wanted.make()
         return self._drafters[wanted.spec]
+
+    def _curve(self) -> CostCurve | None:
+        """What passes cost on this device: stored, or measured now and stored."""
+        if self._costs is None and not self.model.plain_reason:
+            self._costs = load_curve(self.model)
+            if self._costs is None:
+                self._progress("Measuring what a pass costs …")
+                self._costs = calibrate(self.model)
+                save_curve(self.model, self._costs)
+        return self._costs
+
+    def keep_costs(self) -> None:
+        """Store what runs have taught about the cost of passes."""
+        if self._costs is not None:
+            save_curve(self.model, self._costs)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""

@@ -10,7 +10,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics, Stopwatch
 from ngtcli.decode.verify import verify
-from ngtcli.draft.drafter import Context, Drafter, Feedback, ReadsScores
+from ngtcli.draft.drafter import Context, Drafter, Feedback, ReadsCosts, ReadsScores
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens import Detokenizer
@@ -114,6 +114,7 @@ class Run:
         self.finish_reason = ""
         self.cancelled = False
         self._reader = drafter if isinstance(drafter, ReadsScores) else None
+        self._payer = drafter if isinstance(drafter, ReadsCosts) else None
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
         self.statistics.split_s = self._watch.parts
 
@@ -125,11 +126,14 @@ class Run:
             clock = time.perf_counter()
             self._watch.start()
             tree = self._propose(ids)
+            drafted = time.perf_counter()
             nodes, tokens = self._verify(ids[-1], tree)
             step, kept = self._emit(tokens, len(nodes), stream)
             self._watch.lap("verify")
             self.model.keep(nodes)
             self._watch.lap("cache")
+            if self._payer is not None:
+                self._payer.spent(len(tree) + 1, time.perf_counter() - drafted)
             self.drafter.observe(kept)
             self._watch.lap("draft")
             ids += kept

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.draft.budget import CostCurve
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError, nearest
 from ngtcli.trie.ngram import NGramTrie
@@ -53,6 +54,7 @@ class DraftSettings:
     num_draft: int = 32
     learn_output: bool = False
     assistant: Assistant | None = None
+    costs: CostCurve | None = None
 
     def __post_init__(self) -> None:
         check_range("n", self.n, 2, 64)
@@ -100,6 +102,14 @@ class ReadsScores(Protocol):
         """Learn from one pass."""
 
 
+@runtime_checkable
+class ReadsCosts(Protocol):
+    """A drafter that weighs its drafts against what passes cost; `spent` is called after each."""
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
+
+
 Factory = Callable[[DraftSettings, Mapping[str, str]], Drafter]
 
 
@@ -108,23 +118,26 @@ class Method:
     """An entry of the registry. `needs` says what a drafter cannot do without, in words.
 
     Modules are imported when their method is asked for. `documents` is true where the method
-    drafts from the documents' cached trie; `live` where it works only beside a running model.
+    drafts from the documents' cached trie; `live` where it works only beside a running model;
+    `costs` where it wants the measured cost of passes.
     """
 
     module: str
     needs: str = ""
     documents: bool = False
     live: bool = False
+    costs: bool = False
 
 
 _METHODS = {
     "none": Method("ngtcli.draft.none"),
     "trie": Method("ngtcli.draft.trie", documents=True),
+    "auto": Method("ngtcli.draft.auto", costs=True),
     "lookahead": Method("ngtcli.draft.lookahead", "scores of a running model", live=True),
     "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
     "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
 }
-_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name != "assistant")
+_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in ("assistant", "costs"))
 
 
 def method_names() -> list[str]:

@@ -1,0 +1,161 @@
+"""`auto`: every match counts, the tree goes where it is worth most, and is as large as pays.
+
+Continuations of all matched lengths, in the generated text, in the prompt with its documents, and
+in earlier answers of the same session (the pool), are blended into one distribution, by escapes as
+in PPM (`blend.py`), at the root and again at every node of the tree from that node's own path. The
+tree grows best-first by path probability. Escapes start from `escapes.json`, fitted on recorded
+runs (`python -m ngtcli.evaluate.fit_escapes`), and are moved on by every emitted token.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.draft.blend import (
+    BUCKETS,
+    ORDERS,
+    SOURCES,
+    advance,
+    depth_first,
+    follow,
+    grow,
+)
+from ngtcli.draft.budget import CostCurve, Policy
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.counts import NONE, CountTrie
+
+ESCAPES = Path(__file__).parent / "escapes.json"
+_SHAPE = (len(SOURCES), ORDERS, BUCKETS)
+_FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
+_EMPTY = DraftTree()
+
+
+@dataclass(frozen=True, slots=True)
+class AutoOptions:
+    """`pool` learns from earlier answers, at most `pool_tokens` of them; `trust` is how many
+    observations the fitted escapes weigh against those of this session."""
+
+    pool: bool = True
+    pool_tokens: int = 200_000
+    trust: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_range("pool_tokens", self.pool_tokens, 1, 10_000_000)
+        check_range("trust", self.trust, 1.0, 1e6)
+
+
+def fitted_escapes() -> npt.NDArray[np.float64]:
+    """The shipped escapes, shape (source, order, bucket)."""
+    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
+    return np.array(table, np.float64).reshape(_SHAPE)
+
+
+class Auto:
+    """Holds a trie of counts for each source, and where each of them is matched."""
+
+    def __init__(
+        self,
+        options: AutoOptions,
+        escapes: npt.NDArray[np.float64],
+        costs: CostCurve | None = None,
+    ) -> None:
+        self.options = options
+        self.policy = Policy(costs) if costs is not None else None
+        self.escapes = escapes.copy()
+        self.stops = (1.0 - escapes) * options.trust
+        self.visits = np.full(_SHAPE, options.trust)
+        self._pool, self._answers = CountTrie(ORDERS), [np.zeros(0, np.int32)]
+        self._output: list[int] = []
+        self._floor = 0.0
+        self.reset(Context(()))
+
+    def reset(self, context: Context) -> None:
+        """Start on a new prompt; the answer before it goes to the pool."""
+        if self.options.pool and self._output:
+            self._retire(np.array(self._output, np.int32))
+        self._output = []
+        if self.policy is not None:
+            self.policy.start()
+        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        ids = np.asarray(context.ids, dtype=np.int32)
+        self._prompt.extend(ids)
+        self._tries = (self._own.arrays, self._prompt.arrays, self._pool.arrays)
+        self._at = np.full(_SHAPE[:2], NONE, np.int32)
+        self._at[:, 0] = 0
+        for token in ids[-ORDERS:]:
+            advance(self._tries, self._at, token)
+
+    def _retire(self, answer: npt.NDArray[np.int32]) -> None:
+        """Learn an answer; when the pool is full, its older half is forgotten first."""
+        self._answers.append(answer)
+        if self._pool.tokens + len(answer) > self.options.pool_tokens:
+            kept, room = [], self.options.pool_tokens // 2
+            for old in reversed(self._answers):
+                room -= len(old)
+                if room < 0:
+                    break
+                kept.append(old)
+            self._answers = kept[::-1]
+            self._pool.clear()
+            for old in self._answers:
+                self._pool.end()
+                self._pool.extend(old)
+            return
+        self._pool.end()
+        self._pool.extend(answer)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        policy = self.policy
+        if budget < 1 or (policy is not None and policy.resting(self._repeats())):
+            return _EMPTY
+        clock = time.perf_counter()
+        tokens, parents, chances, _ = grow(
+            self._tries, self._at, self.escapes, budget, self._floor * _FLOOR
+        )
+        self._floor *= 0.8
+        if len(chances) == budget:
+            self._floor += 0.2 * chances[-1]
+        pays = len(chances) if policy is None else policy.choose(chances)
+        tree = _tree(tokens[:pays], parents[:pays]) if pays else _EMPTY
+        if policy is not None:
+            policy.drafted(time.perf_counter() - clock)
+        return tree
+
+    def _repeats(self) -> bool:
+        """Whether the last four tokens stood in generated text or prompt before."""
+        own, prompt = self._at[0, 4], self._at[1, 4]
+        return bool(own != NONE and self._own.nodes[own, 1] != NONE) or bool(prompt != NONE)
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """Refine the cost of a pass."""
+        if self.policy is not None:
+            self.policy.curve.learn(rows, seconds)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        new = np.asarray(tokens, dtype=np.int32)
+        self._output += tokens
+        self._own.reserve(len(new))
+        self._tries = (self._own.arrays, *self._tries[1:])
+        self._own.used = follow(
+            self._tries, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
+            self._own.used,
+        )  # fmt: skip
+        self._own.tokens += len(new)
+
+
+def _tree(tokens: npt.NDArray[np.int32], parents: npt.NDArray[np.int32]) -> DraftTree:
+    """The same nodes with the likeliest chain first, as verification likes them."""
+    order = depth_first(parents)
+    place = np.empty(len(order) + 1, np.int32)
+    place[order + 1], place[0] = np.arange(len(order)), -1
+    return DraftTree(tuple(tokens[order].tolist()), tuple(place[parents[order] + 1].tolist()))
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    return Auto(read_options(AutoOptions(), options), fitted_escapes(), settings.costs)
