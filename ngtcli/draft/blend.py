@@ -88,7 +88,8 @@ def grow(tries: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
     """The `budget` likeliest nodes below `start`, as (tokens, parents, chances, origins).
 
     `start` has the shape of `at` in `advance`. Nodes come in order of falling `chances`, which
-    are of whole paths; parents are indices, -1 for the root. Nodes less likely than about `floor` are not looked for.
+    are of whole paths; parents are indices, -1 for the root. Nodes less likely than about
+    `floor` are not looked for.
     """
     tokens, parents = np.empty(budget, np.int32), np.empty(budget, np.int32)
     chances, origins = np.empty(budget, np.float64), np.empty(budget, np.int8)
