@@ -19,6 +19,7 @@ from ngtcli.draft.drafter import (
     Context,
     Drafter,
     DraftSettings,
+    Explains,
     Wanted,
     want,
 )
@@ -99,12 +100,23 @@ def draft_settings(settings: Settings) -> DraftSettings:
 class Answer:
     """A prepared answer: iterate over it for steps, then read `run`."""
 
-    def __init__(self, run: Run, prompt: Prompt, trie: TrieReport) -> None:
-        self.run, self.prompt, self.trie = run, prompt, trie
+    def __init__(
+        self, run: Run, prompt: Prompt, trie: TrieReport, at_end: Callable[[], None]
+    ) -> None:
+        self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
 
     def __iter__(self) -> Iterator[Step]:
-        return iter(self.run)
+        try:
+            yield from self.run
+        finally:
+            self._at_end()
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """What the drafter decided in this run; empty for one that decides nothing."""
+        drafter = self.run.drafter
+        return drafter.report() if isinstance(drafter, Explains) else {}
 
     @property
     def finish_reason(self) -> str:
@@ -163,6 +175,7 @@ class Session:
         """The one drafter of this session for `method`: what it learned stays from run to run."""
         wanted = self.wanted(method)
         if wanted.spec not in self._drafters:
+            self._progress("Preparing to draft …")
             if wanted.method.costs:
                 wanted = replace(wanted, settings=replace(wanted.settings, costs=self._curve()))
             self._drafters[wanted.spec] = wanted.make()
@@ -213,4 +226,4 @@ class Session:
         run = Run(
             self.model, self.drafter(method), context, sampling_settings(s), limits, split_times
         )
-        return Answer(run, prompt, report)
+        return Answer(run, prompt, report, self.keep_costs)

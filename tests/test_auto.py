@@ -126,7 +126,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 ) -> None:
     drafter = prepared(prompt, output, pool, seed)
     naive = Naive([[output], [prompt], [pool] if pool else []], drafter.escapes)
-    tokens, parents, chances, origins = grow(
+    _, parents, chances, origins, _ = grow(
         drafter._tries, drafter._at, drafter.escapes, budget, 0.0
     )
     wanted = naive.tree((prompt + output)[-ORDERS:], budget)

@@ -11,7 +11,9 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +32,13 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, r
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE, CountTrie
 
+Ints = npt.NDArray[Any]
 ESCAPES = Path(__file__).parent / "escapes.json"
+_PROMPT = SOURCES.index("prompt")
 _SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
 _EMPTY = DraftTree()
+DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ def fitted_escapes() -> npt.NDArray[np.float64]:
 
 class Auto:
     """Holds a trie of counts for each source, and where each of them is matched."""
+
+    origins = (*SOURCES, DOCUMENT)
 
     def __init__(
         self,
@@ -84,7 +91,7 @@ class Auto:
             self.policy.start()
         self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
-        self._prompt.extend(ids)
+        self._documents = _learn(self._prompt, ids, context.references)
         self._tries = (self._own.arrays, self._prompt.arrays, self._pool.arrays)
         self._at = np.full(_SHAPE[:2], NONE, np.int32)
         self._at[:, 0] = 0
@@ -115,27 +122,31 @@ class Auto:
         if budget < 1 or (policy is not None and policy.resting(self._repeats())):
             return _EMPTY
         clock = time.perf_counter()
-        tokens, parents, chances, _ = grow(
-            self._tries, self._at, self.escapes, budget, self._floor * _FLOOR
-        )
+        grown = grow(self._tries, self._at, self.escapes, budget, self._floor * _FLOOR)
+        chances = grown[2]
         self._floor *= 0.8
         if len(chances) == budget:
             self._floor += 0.2 * chances[-1]
         pays = len(chances) if policy is None else policy.choose(chances)
-        tree = _tree(tokens[:pays], parents[:pays]) if pays else _EMPTY
+        tree = self._tree(*(part[:pays] for part in grown)) if pays else _EMPTY
         if policy is not None:
             policy.drafted(time.perf_counter() - clock)
         return tree
 
-    def _repeats(self) -> bool:
-        """Whether the last four tokens stood in generated text or prompt before."""
-        own, prompt = self._at[0, 4], self._at[1, 4]
-        return bool(own != NONE and self._own.nodes[own, 1] != NONE) or bool(prompt != NONE)
-
-    def spent(self, rows: int, seconds: float) -> None:
-        """Refine the cost of a pass."""
-        if self.policy is not None:
-            self.policy.curve.learn(rows, seconds)
+    def _tree(
+        self, tokens: Ints, parents: Ints, chances: Ints, origins: Ints, standing: Ints
+    ) -> DraftTree:
+        """The same nodes with the likeliest chain first, as verification likes them."""
+        order = depth_first(parents)
+        place = np.empty(len(order) + 1, np.int32)
+        place[order + 1], place[0] = np.arange(len(order)), -1
+        inside = np.searchsorted(self._documents, standing, side="right") % 2 == 1
+        origins = np.where((origins == _PROMPT) & inside, len(SOURCES), origins)[order]
+        return DraftTree(
+            tuple(tokens[order].tolist()),
+            tuple(place[parents[order] + 1].tolist()),
+            origins=tuple([self.origins[o] for o in origins.tolist()]),
+        )
 
     def observe(self, tokens: Sequence[int]) -> None:
         new = np.asarray(tokens, dtype=np.int32)
@@ -148,14 +159,62 @@ class Auto:
         )  # fmt: skip
         self._own.tokens += len(new)
 
+    def _repeats(self) -> bool:
+        """Whether the last four tokens stood in generated text or prompt before."""
+        own, prompt = self._at[0, 4], self._at[1, 4]
+        return bool(own != NONE and self._own.nodes[own, 1] != NONE) or bool(prompt != NONE)
 
-def _tree(tokens: npt.NDArray[np.int32], parents: npt.NDArray[np.int32]) -> DraftTree:
-    """The same nodes with the likeliest chain first, as verification likes them."""
-    order = depth_first(parents)
-    place = np.empty(len(order) + 1, np.int32)
-    place[order + 1], place[0] = np.arange(len(order)), -1
-    return DraftTree(tuple(tokens[order].tolist()), tuple(place[parents[order] + 1].tolist()))
+    def spent(self, rows: int, seconds: float) -> None:
+        """Refine the cost of a pass."""
+        if self.policy is not None:
+            self.policy.curve.learn(rows, seconds)
+
+    def explain(self) -> str:
+        """Why the last step had the drafts it had."""
+        return self.policy.why if self.policy is not None else "no costs known: all drafts"
+
+    def report(self) -> dict[str, Any]:
+        """What the policy did in this run, JSON-ready."""
+        return self.policy.as_json() if self.policy is not None else {}
+
+
+def _learn(trie: CountTrie, ids: Ints, references: Sequence[Sequence[int]]) -> Ints:
+    """Learn a prompt; borders, in turn, of the nodes first met in a document and of others."""
+    borders, at = [], 0
+    for reference in references:
+        run = np.asarray(reference, dtype=np.int32)
+        start = _place_of(run, ids, at)
+        if start < 0:
+            continue
+        trie.extend(ids[at:start])
+        borders.append(trie.used)
+        at = start + len(run)
+        trie.extend(run)
+        borders.append(trie.used)
+    trie.extend(ids[at:])
+    return np.array(borders, np.int64)
+
+
+def _place_of(run: Ints, ids: Ints, at: int) -> int:
+    """Where `run` stands in `ids` from `at` on; -1 if it does not, or is empty."""
+    if not len(run):
+        return -1
+    for start in (np.flatnonzero(ids[at : len(ids) - len(run) + 1] == run[0]) + at).tolist():
+        if np.array_equal(ids[start : start + len(run)], run):
+            return start
+    return -1
+
+
+@lru_cache(maxsize=1)
+def _compile() -> None:
+    """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
+    drafter = Auto(AutoOptions(), fitted_escapes())
+    drafter.reset(Context((1, 2, 1, 2), references=((2, 1),)))
+    drafter.propose((), 4)
+    drafter.observe([1])
 
 
 def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Auto(read_options(AutoOptions(), options), fitted_escapes(), settings.costs)
+    wanted = read_options(AutoOptions(), options)
+    _compile()
+    return Auto(wanted, fitted_escapes(), settings.costs)

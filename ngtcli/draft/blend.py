@@ -85,14 +85,16 @@ def _add(
 
 @njit(cache=True)
 def grow(tries: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
-    """The `budget` likeliest nodes below `start`, as (tokens, parents, chances, origins).
+    """The `budget` likeliest nodes below `start`: (tokens, parents, chances, origins, standing).
 
     `start` has the shape of `at` in `advance`. Nodes come in order of falling `chances`, which
-    are of whole paths; parents are indices, -1 for the root. Nodes less likely than about
-    `floor` are not looked for.
+    are of whole paths; parents are indices, -1 for the root. `origins` are the sources with the
+    longest match; `standing` is each node's place in its source's trie, for the longest path that
+    leads there. Nodes less likely than about `floor` are not looked for.
     """
     tokens, parents = np.empty(budget, np.int32), np.empty(budget, np.int32)
     chances, origins = np.empty(budget, np.float64), np.empty(budget, np.int8)
+    standing = np.empty(budget, np.int32)
     places = np.empty((budget + 1, start.shape[0], start.shape[1]), np.int32)
     places[0] = start
     most = _TRIED * (budget + 1)
@@ -123,7 +125,16 @@ def grow(tries: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
         used += 1
         places[used] = places[parent]
         advance(tries, places[used], waiting[one, 0])
-    return tokens[:used], parents[:used], chances[:used], origins[:used]
+        standing[used - 1] = _longest(places[used, origins[used - 1]])
+    return tokens[:used], parents[:used], chances[:used], origins[:used], standing[:used]
+
+
+@njit(cache=True, inline="always")
+def _longest(places: Any) -> Any:
+    for k in range(len(places) - 1, 0, -1):
+        if places[k] != NONE:
+            return places[k]
+    return NONE
 
 
 @njit(cache=True, inline="always")

@@ -110,6 +110,17 @@ class ReadsCosts(Protocol):
         """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
 
 
+@runtime_checkable
+class Explains(Protocol):
+    """A drafter that decides how much to draft, and says why."""
+
+    def explain(self) -> str:
+        """Why the last step had the drafts it had, in a few words."""
+
+    def report(self) -> dict[str, Any]:
+        """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
+
+
 Factory = Callable[[DraftSettings, Mapping[str, str]], Drafter]
 
 
