@@ -90,3 +90,13 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     yield tmp_path / "ngt-home"
+
+
+def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),)) -> None:
+    """Give a method what it needs beside a context; skip the test where that cannot be had."""
+    if method == "rest":
+        from ngtcli.trie import datastore
+
+        datastore.save(datastore.build_datastore(corpus), "default", "", [])
+    elif method == "suffix":
+        pytest.importorskip("arctic_inference.suffix_decoding", exc_type=ImportError)

@@ -323,6 +323,30 @@ def test_trie_commands() -> None:
     assert Path(built["path"]).parent == Path(folder)
 
 
+def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
+    without = ngt("summarize", HARBOUR, "--method", "rest")
+    assert without.returncode == 3 and "ngt trie build" in without.stderr.decode()
+    built = json.loads(ngt("trie", "build", "--rest", HARBOUR, "--json").stdout)
+    assert built["name"] == "default" and Path(built["path"]).exists()
+    named = json.loads(ngt("trie", "build", HARBOUR, "--rest", "--name", "sea", "--json").stdout)
+    assert named["tokens"] == built["tokens"] and named["path"] != built["path"]
+    rows = json.loads(ngt("trie", "list", "--json").stdout)
+    assert {(r["kind"], r["name"]) for r in rows} == {
+        ("datastore", "default"),
+        ("datastore", "sea"),
+    }
+    assert json.loads(ngt("trie", "show", built["path"], "--json").stdout) in rows
+    plain = ngt("summarize", HARBOUR, "--method", "none", "--max-tokens", "20").stdout
+    for method in ("rest", "rest:datastore=sea"):
+        assert ngt("summarize", HARBOUR, "--method", method, "--max-tokens", "20").stdout == plain
+    assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 2
+
+
+@pytest.mark.parametrize("arguments", [["--name", "x"], ["--rest", "--name", "a:b"]])
+def test_a_name_goes_with_a_datastore_and_has_no_colon(arguments: list[str]) -> None:
+    assert ngt("trie", "build", HARBOUR, *arguments).returncode == 2
+
+
 def test_config_show_names_origins(tmp_path: Path) -> None:
     (tmp_path / "ngt.yaml").write_text("num_draft: 5\n")
     done = ngt("config", "show", "--json", "--lp", "2", cwd=tmp_path, NGT_SEED="7")

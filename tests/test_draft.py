@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from conftest import supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_trie import NaiveNode, algorithm_1, padded
@@ -144,6 +145,7 @@ class Echo:
 
 @pytest.mark.parametrize("method", method_names())
 def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method: str) -> None:
+    supply(method)
     drafter = make_drafter(method, DraftSettings(learn_output=True, assistant=Echo()))
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
     drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))

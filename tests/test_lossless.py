@@ -5,12 +5,22 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from conftest import CONTEXT, END, FAMILIES, STORIES, VOCABULARY, make_hf, make_target
+from conftest import (
+    CONTEXT,
+    END,
+    FAMILIES,
+    STORIES,
+    VOCABULARY,
+    make_hf,
+    make_target,
+    supply,
+)
 
+from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.loop import Limits, Run
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.drafter import Context, DraftSettings, make_drafter, method_names
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.trie.ngram import build_trie
 
@@ -330,3 +340,28 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
         statistic = float(((counts - want)[likely] ** 2 / want[likely]).sum())
         assert counts[~(probabilities > 0)].sum() == 0
         assert statistic < 20.5  # chi-square, 5 degrees of freedom: p = 0.001
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
+    """One drafter for all prompts, greedy and sampled: what it learned before must not matter."""
+    samplings = (GREEDY, SamplingSettings(temperature=0.8, top_p=0.95, seed=5))
+    cases = [
+        (model, prompt, sampling, plain(model, prompt, sampling))
+        for model in (make_target("llama"), make_target("gemma2-sliding"))
+        for sampling in samplings
+        for prompt in prompts(3, seed=13)
+    ]
+    supply(method, [[*prompt, *truth] for _, prompt, _, truth in cases])
+    assistant = AssistantModel(make_target("llama"), GREEDY)
+    drafter = make_drafter(method, DraftSettings(learn_output=True, assistant=assistant))
+    accepted = 0
+    for model, prompt, sampling, truth in [*cases, *cases]:
+        trie = build_trie([truth[5:30]], 13, 3)
+        context = Context(prompt, trie, (tuple(prompt),), (truth[5:30],), "", VOCABULARY)
+        run = Run(model, drafter, context, sampling, Limits(40, 16))
+        for _ in run:
+            pass
+        assert run.output == truth
+        accepted += run.statistics.accepted_tokens
+    assert accepted > 20 or method == "none"

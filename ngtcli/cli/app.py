@@ -8,8 +8,9 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.answer import ask, summarize
 from ngtcli.cli.measure import check
-from ngtcli.cli.stores import config_app, env, models_app, presets_app, trie_app
+from ngtcli.cli.stores import config_app, env, models_app, presets_app
 from ngtcli.cli.streams import abandon_stdout, report_error
+from ngtcli.cli.tries import trie_app
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
 
 app = typer.Typer(

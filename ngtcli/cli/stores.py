@@ -1,4 +1,4 @@
-"""Commands about what ngt keeps: tries, presets, settings, models, the environment."""
+"""Commands about presets, settings, models and the environment."""
 
 import platform
 import shutil
@@ -6,163 +6,20 @@ import sys
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
-from ngtcli.cli.streams import Notes, piped_stdin, print_line, print_table
+from ngtcli.cli.streams import print_line, print_table
 from ngtcli.config import PROJECT_FILE, SETTING_NAMES, home
-from ngtcli.documents.load import load
-from ngtcli.errors import InputError
 from ngtcli.prompts import load_preset, preset_files, preset_folders
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 
-trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
-
-PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
-
-
-def _trie_row(file: Any) -> dict[str, Any]:
-    return {
-        "key": file.key,
-        "n": file.n,
-        "lp": file.lp,
-        "tokens": file.tokens,
-        "nodes": file.nodes,
-        "bytes": file.bytes,
-        "documents": list(file.documents),
-        "path": str(file.path),
-    }
-
-
-@trie_app.command("build")
-@with_settings
-def trie_build(
-    paths: PathsArgument,
-    preset: PresetOption = None,
-    json: JsonOption = False,
-    flags: dict[str, Any] | None = None,
-) -> None:
-    """Build and cache the trie of documents ahead of the first question."""
-    settings = resolve(flags or {}, preset, "summarize")[0].settings
-    documents = load(paths, piped_stdin())
-    notes = Notes()
-    notes.status("Building …")
-    from ngtcli.decode.model import load_tokenizer
-    from ngtcli.session import document_trie
-
-    tokenizer = load_tokenizer(settings.model)
-    trie, report = document_trie(
-        documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
-    )
-    notes.clear()
-    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
-    if json:
-        print_line(dump_json(body))
-        return
-    print_line(
-        f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
-        f" in {report.seconds * 1000:.0f} ms\n{body['path']}"
-    )
-
-
-@trie_app.command("list")
-def trie_list(json: JsonOption = False) -> None:
-    """List cached tries, the newest first."""
-    from ngtcli.trie.store import list_tries
-
-    files = list_tries()
-    if json:
-        print_line(dump_json([_trie_row(f) for f in files]))
-        return
-    rows = [
-        [f.key[:12], f.tokens, f.nodes, f"{f.bytes / 1e6:.1f} MB", f.n, f.lp, _names(f.documents)]
-        for f in files
-    ]
-    print_table(["key", "tokens", "nodes", "size", "n", "lp", "documents"], rows)
-
-
-def _names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
-@trie_app.command("show")
-@with_settings
-def trie_show(
-    path: Annotated[str, typer.Argument(help="A document, a folder, or a trie file.")],
-    preset: PresetOption = None,
-    json: JsonOption = False,
-    flags: dict[str, Any] | None = None,
-) -> None:
-    """Show the cached trie of documents and its most frequent n-grams."""
-    from ngtcli.trie import store
-
-    if path.endswith(store.SUFFIX):
-        file = store.describe(Path(path))
-        if file is None:
-            raise InputError(f"{path}: not a trie file", "See ngt trie list.")
-        _print_facts(_trie_row(file), json)
-        return
-    settings = resolve(flags or {}, preset, "summarize")[0].settings
-    from ngtcli.decode.model import load_tokenizer
-
-    tokenizer = load_tokenizer(settings.model)
-    documents = load([path], piped_stdin())
-    key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
-    try:
-        trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
-    except store.TrieFileError as error:
-        raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
-    file = store.describe(store.trie_path(key))
-    if trie is None or file is None:
-        raise InputError(f"{path}: no trie is cached for it", _build_hint(path))
-    top = [
-        {"text": tokenizer.decode(sequence), "count": count}
-        for sequence, count in trie.most_frequent(settings.lp, 10)
-    ]
-    _print_facts({**_trie_row(file), "most_frequent": top}, json)
-
-
-def _build_hint(path: str) -> str:
-    return f"Build it with ngt trie build {path}"
-
-
-def _print_facts(facts: dict[str, Any], json: bool) -> None:
-    if json:
-        print_line(dump_json(facts))
-        return
-    for name, value in facts.items():
-        if name == "most_frequent":
-            for item in value:
-                print_line(f"{item['count']:>8}  {visible(item['text']).strip()!r}")
-        else:
-            shown = ", ".join(value) if isinstance(value, list) else value
-            print_line(f"{name}: {visible(str(shown))}")
-
-
-@trie_app.command("clear")
-def trie_clear(json: JsonOption = False) -> None:
-    """Delete all cached tries."""
-    from ngtcli.trie.store import clear_tries
-
-    files, size = clear_tries()
-    if json:
-        print_line(dump_json({"files": files, "bytes": size}))
-    else:
-        print_line(f"{files} files, {size / 1e6:.1f} MB removed")
-
-
-@trie_app.command("path")
-def trie_path(json: JsonOption = False) -> None:
-    """Print the folder of cached tries."""
-    folder = str(home("cache") / "tries")
-    print_line(dump_json({"path": folder}) if json else folder)
 
 
 @presets_app.command("list")

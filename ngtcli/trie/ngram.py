@@ -148,11 +148,11 @@ def build_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> NGramTrie
     """
     if not 1 <= lp < n:
         raise ValueError(f"lp must be at least 1 and below n, not {lp} with n={n}")
-    stream, left = _join(documents)
-    return NGramTrie(_levels(stream, _sorted_places(stream, left, n), left, n), n, lp)
+    stream, left = join(documents)
+    return NGramTrie(_levels(stream, sorted_places(stream, left, n), left, n), n, lp)
 
 
-def _join(documents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+def join(documents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """The stream, and for each place the tokens left to its document's end, itself included."""
     parts: list[Any] = []
     lefts: list[Any] = []
@@ -164,8 +164,11 @@ def _join(documents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     return np.concatenate(parts), np.concatenate(lefts)
 
 
-def _sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
-    """Places ordered by the n tokens that start there, by prefix doubling (Manber & Myers 1990)."""
+def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
+    """Places ordered by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
+
+    What ends earlier comes first, equals stay in the text's order, separators are left out.
+    """
     places = np.arange(len(stream))
     rank = stream.astype(np.int64) + 1  # 0: the separator, which sorts before every token
     width = 1

@@ -4,6 +4,8 @@ A file is named by its key, a hash of everything the trie depends on. It is writ
 temporary name and renamed, so two writers cannot mix and a reader never sees half a file. Anything
 wrong with a file makes `load` raise `TrieFileError`; the caller builds anew. Hostile files are met
 by bounds checks: a file that passes can at worst draft nonsense, which verification refuses.
+
+Datastores (datastore.py) are kept beside the tries, by the same rules and with the same helpers.
 """
 
 import hashlib
@@ -25,6 +27,7 @@ from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 
 FORMAT = 1
 SUFFIX = ".trie.safetensors"
+DATASTORE_SUFFIX = ".datastore.safetensors"
 
 
 class TrieFileError(Exception):
@@ -33,7 +36,7 @@ class TrieFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrieFile:
-    """What `ngt trie list` shows of a file, from its header alone."""
+    """What `ngt trie list` shows of a trie, from its file's header alone."""
 
     path: Path
     key: str
@@ -64,8 +67,6 @@ def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -
 
 def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
     """Write the trie to the cache. Raises OSError where the folder cannot be written."""
-    folder = trie_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: getattr(trie.arrays, name) for name in ARRAY_NAMES}
     metadata = {
         "format": str(FORMAT),
@@ -73,20 +74,30 @@ def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
         "n": str(trie.n),
         "lp": str(trie.lp),
         "tokens": str(trie.tokens),
-        "checksum": _checksum(arrays),
-        "created": str(int(time.time())),
-        "documents": json.dumps([d.name for d in documents[:50]]),
+        **about(documents),
     }
-    handle, partial = tempfile.mkstemp(dir=folder, suffix=".partial")
+    return write_file(trie_path(key), arrays, metadata)
+
+
+def about(documents: Sequence[Document]) -> dict[str, str]:
+    """What a file says of its making."""
+    names = json.dumps([d.name for d in documents[:50]])
+    return {"created": str(int(time.time())), "documents": names}
+
+
+def write_file(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Path:
+    """Write arrays with their checksum under a temporary name, then rename. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     os.close(handle)
     try:
-        save_file(arrays, partial, metadata)
-        os.replace(partial, trie_path(key))
+        save_file(dict(arrays), partial, {**metadata, "checksum": checksum(arrays)})
+        os.replace(partial, path)
     except SafetensorError as error:  # how the library words a full disk
         raise OSError(str(error)) from None
     finally:
         Path(partial).unlink(missing_ok=True)
-    return trie_path(key)
+    return path
 
 
 def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
@@ -94,36 +105,39 @@ def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
     path = trie_path(key)
     if not path.is_file():
         return None
-    arrays, metadata = _read(path)
     wanted = {"format": str(FORMAT), "key": key, "n": str(n), "lp": str(lp)}
-    if any(metadata.get(name) != value for name, value in wanted.items()):
-        raise TrieFileError("another version or another trie's file")
-    if metadata.get("checksum") != _checksum(arrays):
-        raise TrieFileError("checksum differs")
+    arrays = read_file(path, ARRAY_NAMES, wanted)
     trie_arrays = TrieArrays(**arrays)
     check_bounds(trie_arrays, vocabulary)
     return NGramTrie(trie_arrays, n, lp)
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_file(path: Path, names: Sequence[str], wanted: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The int32 arrays of exactly these names. Raises TrieFileError where the file has others,
+    other metadata than `wanted`, or content that its checksum does not confirm."""
     try:
         with safe_open(path, framework="np") as file:
             metadata = dict(file.metadata() or {})
-            if set(file.keys()) != set(ARRAY_NAMES):
+            if set(file.keys()) != set(names):
                 raise TrieFileError("not a trie file")
-            arrays = {name: file.get_tensor(name) for name in ARRAY_NAMES}
+            arrays = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, ValueError) as error:
         raise TrieFileError(f"unreadable ({error})") from None
     if any(a.dtype != np.int32 or a.ndim != 1 for a in arrays.values()):
         raise TrieFileError("arrays of another type")
-    return arrays, metadata
+    if any(metadata.get(name) != value for name, value in wanted.items()):
+        raise TrieFileError("another version or another trie's file")
+    if metadata.get("checksum") != checksum(arrays):
+        raise TrieFileError("checksum differs")
+    return arrays
 
 
-def _checksum(arrays: Mapping[str, np.ndarray]) -> str:
+def checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    """Hash of lengths and contents, in the order given."""
     digest = hashlib.sha256()
-    for name in ARRAY_NAMES:
-        digest.update(len(arrays[name]).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(arrays[name]).data)
+    for array in arrays.values():
+        digest.update(len(array).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
@@ -186,8 +200,9 @@ def describe(path: Path) -> TrieFile | None:
 
 
 def clear_tries() -> tuple[int, int]:
-    """Delete every trie file, half-written ones too; (files, bytes) removed."""
-    files = [p for end in (SUFFIX, ".partial") for p in trie_folder().glob(f"*{end}")]
+    """Delete every trie, datastore and half-written file; (files, bytes) removed."""
+    endings = (SUFFIX, DATASTORE_SUFFIX, ".partial")
+    files = [p for end in endings for p in trie_folder().glob(f"*{end}")]
     size = sum(p.stat().st_size for p in files)
     for path in files:
         path.unlink(missing_ok=True)

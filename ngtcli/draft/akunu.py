@@ -1,0 +1,84 @@
+"""The n-gram predictor of the akunu engine (its book's chapter on speculative decoding).
+
+For every context of up to `max_order` - 1 tokens, tables count what followed it, in the prompt and
+in the output. A draft is the most frequent follower of the longest context that has one; it joins
+the context and the next is drafted from there, up to `draft_count` tokens in one chain. Where no
+context is known the chain ends; with nothing drafted the step is a plain one.
+
+What decides drafts:
+- A longer context always wins, even if it was seen once and a shorter one a thousand times.
+- `max_history` cuts only the tokens that a context may be made of. The tables are never pruned, so
+  with the defaults the window changes nothing; below `max_order` - 1 it shortens contexts.
+- The chapter leaves ties open (there they follow the order of a hash table). Here the follower that
+  came to the highest count first stays.
+- The original hashes contexts to 64 bits and takes collisions; here contexts are compared in full.
+- All is forgotten at `reset`: the chapter's tables belong to one generation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.tree import DraftTree, chain
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Longest n-gram counted, most tokens of a draft, tokens that contexts are made of."""
+
+    max_order: int = 4
+    draft_count: int = 4
+    max_history: int = 512
+
+    def __post_init__(self) -> None:
+        check_range("max_order", self.max_order, 2, 64)
+        check_range("draft_count", self.draft_count, 1, 1024)
+        check_range("max_history", self.max_history, 1, 1_000_000)
+
+
+class Akunu:
+    """Forgets all at `reset`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._longest = min(options.max_order - 1, options.max_history)
+        self._counts: dict[tuple[int, ...], dict[int, int]] = {}
+        self._best: dict[tuple[int, ...], int] = {}  # context -> its most frequent follower
+        self._tail: list[int] = []
+
+    def reset(self, context: Context) -> None:
+        self._counts, self._best, self._tail = {}, {}, []
+        self.observe(context.ids)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        context = list(ids[-self._longest :])
+        known = len(context)
+        for _ in range(min(self._options.draft_count, budget)):
+            token = self._predict(context)
+            if token is None:
+                break
+            context.append(token)
+        return chain(context[known:])
+
+    def _predict(self, context: Sequence[int]) -> int | None:
+        for size in range(min(self._longest, len(context)), 0, -1):
+            token = self._best.get(tuple(context[-size:]))
+            if token is not None:
+                return token
+        return None
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            for size in range(1, len(self._tail) + 1):
+                self._count(tuple(self._tail[-size:]), token)
+            self._tail = [*self._tail, token][-self._longest :]
+
+    def _count(self, context: tuple[int, ...], token: int) -> None:
+        counts = self._counts.setdefault(context, {})
+        counts[token] = counts.get(token, 0) + 1
+        if counts[token] > counts.get(self._best.get(context, -1), 0):
+            self._best[context] = token
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    return Akunu(read_options(Options(), options))

@@ -1,0 +1,76 @@
+"""LLMA (Yang et al. 2023, "Inference with Reference"), as in its released llma/src/decode.py.
+
+When the last tokens of the output stand in a reference document, the `block_k` - 1 tokens behind
+that place are copied as the draft; with the model's own next token a step can give `block_k`. The
+paper's n = 1 and k = 20 have the names that its code gives them, since `n` is the trie's window.
+
+What the released code does beyond the paper's section 3, and so does this:
+- It tries tails of `max_n` = 5 tokens first, then shorter ones down to `trigger_n`. A `max_n` below
+  `trigger_n` counts as that.
+- Only output is matched, never the prompt: the first step has no draft, and a tail is no longer
+  than the output.
+- Of several places the first counts: the first document, and in it the first position.
+- A copy ends with its document. Where the longest tail found ends a document the copy is empty;
+  neither another place nor a shorter tail is then tried.
+
+The references are the documents in the prompt. A prompt without documents is its own reference,
+whole; the paper always has some.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.tree import DraftTree, chain
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Shortest tail that triggers a copy, tokens a step can give, longest tail that is tried."""
+
+    trigger_n: int = 1
+    block_k: int = 20
+    max_n: int = 5
+
+    def __post_init__(self) -> None:
+        check_range("trigger_n", self.trigger_n, 1, 64)
+        check_range("block_k", self.block_k, 1, 1024)
+        check_range("max_n", self.max_n, 1, 64)
+
+
+class Llma:
+    """Forgets all at `reset`."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._longest = max(options.trigger_n, options.max_n)
+        self._references: list[list[int]] = []
+        self._copies: dict[tuple[int, ...], tuple[int, int]] = {}  # n-gram -> document, place after
+        self._prompt = 0
+
+    def reset(self, context: Context) -> None:
+        self._prompt = len(context.ids)
+        self._references = [list(ids) for ids in context.references or (context.ids,)]
+        self._copies = {}
+        for document, ids in enumerate(self._references):
+            for size in range(self._options.trigger_n, self._longest + 1):
+                for end in range(size, len(ids) + 1):
+                    self._copies.setdefault(tuple(ids[end - size : end]), (document, end))
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        for size in range(
+            min(self._longest, len(ids) - self._prompt), self._options.trigger_n - 1, -1
+        ):
+            found = self._copies.get(tuple(ids[-size:]))
+            if found is not None:
+                document, start = found
+                length = min(self._options.block_k - 1, budget)
+                return chain(self._references[document][start : start + length])
+        return DraftTree()
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass  # the next `propose` sees them in its ids
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    return Llma(read_options(Options(), options))

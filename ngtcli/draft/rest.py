@@ -1,0 +1,166 @@
+"""REST (He et al. 2023, "Retrieval-Based Speculative Decoding"), section 3 and the released code
+(DraftRetriever and rest/model/utils.py).
+
+The last tokens of the text are looked up in a datastore, a suffix array over an external corpus:
+`max_token_span` = 16 of them, then one fewer, down to 2. The first span that is found gives up to
+`k` = 5000 matches; the `long` = 10 tokens behind each are laid into a trie, and its `choices` = 64
+most frequent nodes are the draft tree.
+
+What decides drafts, as in the source:
+- The k matches are the first in the order of the suffix array, that is by token ids, not by place.
+- Neither prompt nor output is learned; only the corpus drafts.
+- The released code then cuts once more: it adds up, for every node chosen, the distinct tokens on
+  the way to it, and drops the nodes with the most until the sum is at most `choices`. That leaves
+  all 10 nodes of one match, but 15 of the 20 of two different ones. `cut=false` leaves it out: the
+  paper's tree.
+
+What differs:
+- Where the source leaves ties to a hash table's order, the shallower node goes first, then the one
+  of smaller ids; in the cut, of nodes with equally many tokens, the last in that order goes.
+- Documents are separated: nothing is found or continued across two of them. The source's run on.
+- A match with nothing behind it does not count; on one alone the source stops with an error.
+- Without a match the source drafts one token picked at random (id 100); here the step is plain.
+- A budget below `choices` keeps the most frequent nodes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.tree import DraftTree, in_depth_first_order
+from ngtcli.errors import InputError
+from ngtcli.trie.datastore import DEPTH, Datastore, load
+from ngtcli.trie.ngram import SEPARATOR, Ints
+from ngtcli.trie.store import TrieFileError
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The source's settings; `cut` is its `cut_to_choices`."""
+
+    datastore: str = "default"
+    max_token_span: int = 16
+    k: int = 5000
+    long: int = 10
+    choices: int = 64
+    cut: bool = True
+
+    def __post_init__(self) -> None:
+        check_range("max_token_span", self.max_token_span, 2, DEPTH - 1)
+        check_range("k", self.k, 1, 1_000_000)
+        check_range("long", self.long, 1, DEPTH - self.max_token_span)
+        check_range("choices", self.choices, 1, 1024)
+
+
+class Rest:
+    """Learns nothing; keeps its datastore across `reset` while the tokenizer stays the same."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._datastore: Datastore | None = None
+        self._tokenizer = ""
+
+    def reset(self, context: Context) -> None:
+        if self._datastore is None or context.tokenizer != self._tokenizer:
+            self._datastore = open_datastore(self._options.datastore, context)
+            self._tokenizer = context.tokenizer
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        assert self._datastore is not None
+        options = self._options
+        found, span = longest_match(self._datastore, ids, options.max_token_span)
+        if not found:
+            return DraftTree()
+        rows = self._datastore.continuations(found[: options.k], span, options.long)
+        paths = most_frequent(rows, options.choices)
+        return _tree(cut_to_choices(paths, options.choices) if options.cut else paths, budget)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tuple[range, int]:
+    """The matches of the longest tail of `ids` that has any, and its length, which is bisected:
+    wherever a tail is found, the shorter ones are."""
+    low, high = min(2, len(ids)), min(longest, len(ids))
+    found = datastore.find(ids[len(ids) - low :])
+    while found and low < high:
+        middle = (low + high + 1) // 2
+        wider = datastore.find(ids[len(ids) - middle :])
+        if wider:
+            found, low = wider, middle
+        else:
+            high = middle - 1
+    return found, low
+
+
+def open_datastore(name: str, context: Context) -> Datastore:
+    """The datastore for the context's tokenizer. Raises InputError."""
+    hint = f"Build it: ngt trie build -m MODEL --rest PATH… --name {name}"
+    try:
+        datastore = load(name, context.tokenizer, context.vocabulary)
+    except TrieFileError as error:
+        raise InputError(f"the datastore {name!r} is bad ({error})", hint) from None
+    if datastore is None:
+        raise InputError(f"there is no datastore {name!r} for this model's tokenizer", hint)
+    return datastore
+
+
+def most_frequent(rows: Ints, choices: int) -> dict[Path, int]:
+    """The `choices` most frequent prefixes of sorted rows with their counts, a prefix before its
+    extensions. Equally frequent: the shorter first, then in the order of the rows.
+
+    >>> most_frequent(np.array([[1, 2], [1, 3], [1, 3]], np.int32), 2)
+    {(1,): 3, (1, 3): 2}
+    """
+    changed = np.ones(rows.shape, dtype=bool)
+    changed[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
+    runs = np.flatnonzero(changed.T)  # equal prefixes lie side by side; shorter prefixes first
+    counts = np.diff(runs, append=rows.size)
+    column, row = np.divmod(runs, len(rows))
+    counts[rows[row, column] == SEPARATOR] = 0
+    best = np.argsort(-counts, kind="stable")[:choices]
+    return {
+        tuple(rows[r, : c + 1].tolist()): count
+        for r, c, count in zip(*(a[best].tolist() for a in (row, column, counts)), strict=True)
+        if count
+    }
+
+
+def cut_to_choices(paths: dict[Path, int], choices: int) -> dict[Path, int]:
+    """Drop paths, those with the most distinct tokens first, until these add up to `choices`.
+
+    The prefixes of what is kept stay as well.
+    """
+    distinct = {path: len(set(path)) for path in paths}
+    total = sum(distinct.values())
+    dropped = set()
+    last_first = list(reversed(paths))  # a sort in reverse keeps the order of equals, too
+    for path in sorted(last_first, key=distinct.__getitem__, reverse=True):
+        if total <= choices:
+            break
+        total -= distinct[path]
+        dropped.add(path)
+    kept = [path for path in paths if path not in dropped]
+    needed = {path[:size] for path in kept for size in range(1, len(path) + 1)}
+    return {path: count for path, count in paths.items() if path in needed}
+
+
+def _tree(paths: Mapping[Path, int], budget: int) -> DraftTree:
+    """The tree of the first `budget` paths; each comes after its prefix."""
+    place: dict[Path, int] = {(): -1}
+    kept = list(paths)[:budget]
+    for path in kept:
+        place[path] = len(place) - 1
+    parents = [place[path[:-1]] for path in kept]
+    return in_depth_first_order(
+        [path[-1] for path in kept], parents, [paths[path] for path in kept]
+    )
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    return Rest(read_options(Options(), options))

@@ -1,0 +1,81 @@
+"""SuffixDecoding (Oliaro et al. 2024) by its authors' own library, arctic-inference.
+
+Not a re-implementation: this drives `SuffixDecodingCache` the way vLLM's suffix proposer does. A
+suffix tree of the prompt and its output, and a global one of the outputs of earlier prompts, each
+count what followed the last tokens of the text; the longer the match, the longer the draft (at most
+`max_spec_factor` times it). The tree whose draft promises more accepted tokens wins.
+
+- Options have vLLM's names and defaults; `tree` is the library's `use_tree_spec`, which vLLM leaves
+  off. `max_spec_tokens` caps a draft below the budget; 0 leaves it to the budget.
+- The whole pattern is `max_tree_depth` tokens, and the library matches one token less than that.
+- The global tree lives across `reset`; it holds outputs, never prompts. `max_cached_requests` = 0
+  does without it, -1 sets no limit; else the oldest outputs are let go.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.tree import DraftTree, in_depth_first_order
+from ngtcli.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The library's settings."""
+
+    max_tree_depth: int = 24
+    max_spec_factor: float = 1.0
+    min_token_prob: float = 0.1
+    max_cached_requests: int = 10_000
+    max_spec_tokens: int = 0
+    tree: bool = False
+
+    def __post_init__(self) -> None:
+        check_range("max_tree_depth", self.max_tree_depth, 2, 1024)
+        check_range("max_spec_factor", self.max_spec_factor, 0, 1024)
+        check_range("min_token_prob", self.min_token_prob, 0, 1)
+        check_range("max_cached_requests", self.max_cached_requests, -1, 2**31 - 1)
+        check_range("max_spec_tokens", self.max_spec_tokens, 0, 1024)
+
+
+class Suffix:
+    """One request of the library for each `reset`."""
+
+    def __init__(self, cache: Any, options: Options) -> None:
+        self._cache, self._options = cache, options
+        self._request = 0
+
+    def reset(self, context: Context) -> None:
+        if self._request in self._cache.active_requests:
+            self._cache.stop_request(self._request)
+        self._request += 1
+        self._cache.start_request(self._request, list(context.ids))
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        options = self._options
+        draft = self._cache.speculate(
+            self._request,
+            list(ids[-options.max_tree_depth :]),
+            max_spec_tokens=min(options.max_spec_tokens or budget, budget),
+            max_spec_factor=options.max_spec_factor,
+            min_token_prob=options.min_token_prob,
+            use_tree_spec=options.tree,
+        )
+        return in_depth_first_order(draft.token_ids, draft.parents, draft.probs)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        self._cache.add_active_response(self._request, list(tokens))
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    own = read_options(Options(), options)
+    try:
+        from arctic_inference.suffix_decoding import SuffixDecodingCache
+    except ImportError as error:
+        raise UsageError(
+            f"arctic-inference cannot be imported ({error})",
+            "Install it with pip install 'ngt[peers]'; it needs a C++ compiler.",
+        ) from None
+    return Suffix(SuffixDecodingCache(own.max_tree_depth, own.max_cached_requests), own)

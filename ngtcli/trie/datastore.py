@@ -1,0 +1,157 @@
+"""A datastore: an external corpus with its suffix array, to find what followed a sequence in it.
+
+The stream holds the tokens of all documents, each followed by -1; the order lists the places of all
+tokens, sorted by the DEPTH tokens that start there, a document's end before any token. Sequences
+and continuations of DEPTH tokens together are thus found in the order of the full suffix array.
+
+A datastore has a name and belongs to a tokenizer. Its file lies among the tries and follows their
+rules (store.py): checksummed, bounds-checked, renamed into place.
+"""
+
+import hashlib
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from ngtcli.documents.load import Document
+from ngtcli.trie import store
+from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
+
+FORMAT = 1
+DEPTH = 32
+_ARRAYS = ("stream", "order")
+
+
+class Datastore:
+    """Lookup of continuations."""
+
+    def __init__(self, stream: Ints, order: Ints) -> None:
+        self.stream, self.order = stream, order
+        # Slices of a memoryview make Python ints without numpy's overhead for each.
+        self._stream, self._order = stream.data, order.data
+
+    def __len__(self) -> int:
+        """Tokens of the corpus."""
+        return len(self.order)
+
+    def find(self, sequence: Sequence[int]) -> range:
+        """Where in the order the places stand that start with `sequence` and go on after it.
+
+        The sequence has less than DEPTH tokens.
+        """
+        size = len(sequence)
+
+        def text(at: int, length: int) -> list[int]:
+            place = self._order[at]
+            return self._stream[place : place + length].tolist()
+
+        every, needle = range(len(self)), list(sequence)
+        low = bisect_left(every, [*needle, 0], key=lambda at: text(at, size + 1))
+        return range(low, bisect_right(every, needle, lo=low, key=lambda at: text(at, size)))
+
+    def continuations(self, found: range, skip: int, length: int) -> Ints:
+        """A row for each place of `found`: the `length` tokens after its first `skip`.
+
+        Behind a document's end rows hold -1. Rows are in ascending order.
+        """
+        places = self.order[found.start : found.stop].astype(np.int64) + skip
+        columns = places[:, None] + np.arange(length)
+        rows = self.stream[np.minimum(columns, len(self.stream) - 1)]
+        ended = np.logical_or.accumulate(rows == SEPARATOR, axis=1)
+        return np.where(ended, np.int32(SEPARATOR), rows)
+
+
+def build_datastore(documents: Sequence[Sequence[int]]) -> Datastore:
+    """The datastore of `documents`, each a sequence of token ids.
+
+    >>> datastore = build_datastore([[1, 2, 3], [1, 2, 4]])
+    >>> datastore.continuations(datastore.find([1, 2]), 2, 2).tolist()
+    [[3, -1], [4, -1]]
+    """
+    stream, left = join(documents)
+    return Datastore(stream, sorted_places(stream, left, DEPTH).astype(np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class DatastoreFile:
+    """What `ngt trie list` shows of a datastore, from its file's header alone."""
+
+    path: Path
+    key: str
+    name: str
+    tokens: int
+    bytes: int
+    documents: tuple[str, ...]
+    created: float
+
+
+def datastore_key(name: str, fingerprint: str) -> str:
+    """Hash of name, tokenizer and format version; 32 hex digits."""
+    return hashlib.sha256(f"{FORMAT}\0{fingerprint}\0{name}".encode()).hexdigest()[:32]
+
+
+def datastore_path(key: str) -> Path:
+    return store.trie_folder() / f"{key}{store.DATASTORE_SUFFIX}"
+
+
+def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[Document]) -> Path:
+    """Write the datastore to the cache, over one of the same name. Raises OSError."""
+    key = datastore_key(name, fingerprint)
+    arrays = {"stream": datastore.stream, "order": datastore.order}
+    metadata = {"format": str(FORMAT), "key": key, "name": name, "tokens": str(len(datastore))}
+    return store.write_file(datastore_path(key), arrays, {**metadata, **store.about(documents)})
+
+
+def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
+    """The datastore of that name; None where there is none. Raises TrieFileError.
+
+    With a vocabulary of 0 its token ids are not checked against the model's.
+    """
+    key = datastore_key(name, fingerprint)
+    path = datastore_path(key)
+    if not path.is_file():
+        return None
+    arrays = store.read_file(path, _ARRAYS, {"format": str(FORMAT), "key": key})
+    check_bounds(arrays["stream"], arrays["order"], vocabulary)
+    return Datastore(arrays["stream"], arrays["order"])
+
+
+def check_bounds(stream: Ints, order: Ints, vocabulary: int) -> None:
+    """Raise TrieFileError unless every place is a token's and every token the model's."""
+    if stream.size and stream[-1] != SEPARATOR:
+        raise store.TrieFileError("the last document has no end")
+    if stream.size and int(stream.min()) < SEPARATOR:
+        raise store.TrieFileError("negative token ids")
+    if vocabulary and int(stream.max(initial=0)) >= vocabulary:
+        raise store.TrieFileError("token ids outside the vocabulary")
+    if order.size and not 0 <= int(order.min()) <= int(order.max()) < len(stream):
+        raise store.TrieFileError("places outside the text")
+    if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
+        raise store.TrieFileError("places that are no tokens")
+
+
+def list_datastores() -> list[DatastoreFile]:
+    """All readable datastores, the newest first."""
+    paths = sorted(store.trie_folder().glob(f"*{store.DATASTORE_SUFFIX}"))
+    found = [describe(path) for path in paths]
+    return sorted((f for f in found if f), key=lambda f: -f.created)
+
+
+def describe(path: Path) -> DatastoreFile | None:
+    """The header of a datastore's file; None where it is not one."""
+    try:
+        with safe_open(path, framework="np") as file:
+            meta = dict(file.metadata() or {})
+            if set(file.keys()) != set(_ARRAYS):
+                return None
+        return DatastoreFile(
+            path, meta["key"], meta["name"], int(meta["tokens"]), path.stat().st_size,
+            tuple(str(name) for name in json.loads(meta["documents"])), float(meta["created"]),
+        )  # fmt: skip
+    except (SafetensorError, OSError, KeyError, ValueError, IndexError):
+        return None

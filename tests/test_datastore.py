@@ -1,0 +1,128 @@
+"""Datastores: found is what a search by eye finds, and no file can mislead or crash."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from ngtcli.trie import datastore, store
+
+CORPUS = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]
+
+
+def saved() -> Path:
+    return datastore.save(datastore.build_datastore(CORPUS), "books", "print", [])
+
+
+def load(name: str = "books", fingerprint: str = "print", vocabulary: int = 100):
+    return datastore.load(name, fingerprint, vocabulary)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 1), max_size=50), max_size=3),
+    st.lists(st.integers(0, 1), min_size=1, max_size=16), st.integers(1, 10),
+)  # fmt: skip
+def test_found_are_all_places_in_order_with_what_follows(documents, sequence, length) -> None:
+    built = datastore.build_datastore(documents)
+    size = len(sequence)
+    behind = sorted(
+        document[at + size :][:length]
+        for document in documents
+        for at in range(len(document) - size)
+        if document[at : at + size] == sequence
+    )
+    rows = built.continuations(built.find(sequence), size, length)
+    assert rows.tolist() == [row + [-1] * (length - len(row)) for row in behind]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=60), max_size=3))
+def test_the_order_is_that_of_the_suffixes(documents) -> None:
+    built = datastore.build_datastore(documents)
+    stream = built.stream.tolist()
+    texts = [stream[p : stream.index(-1, p)][: datastore.DEPTH] for p in built.order.tolist()]
+    assert texts == sorted(texts)
+    assert len(built) == sum(map(len, documents))
+
+
+def test_round_trip() -> None:
+    path = saved()
+    back = load()
+    assert np.array_equal(back.stream, datastore.build_datastore(CORPUS).stream)
+    assert np.array_equal(back.order, datastore.build_datastore(CORPUS).order)
+    (listed,) = datastore.list_datastores()
+    assert (listed.name, listed.tokens, listed.path) == ("books", 13, path)
+    assert store.list_tries() == []
+    assert store.clear_tries()[0] == 1
+    assert load() is None
+
+
+def test_a_datastore_belongs_to_a_name_and_a_tokenizer() -> None:
+    path = saved()
+    assert load("novels") is None and load(fingerprint="other") is None
+    os.replace(path, datastore.datastore_path(datastore.datastore_key("novels", "print")))
+    with pytest.raises(store.TrieFileError, match="another"):
+        load("novels")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 50, -1, -4])
+def test_a_truncated_file_is_refused(keep: int) -> None:
+    path = saved()
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(store.TrieFileError):
+        load()
+
+
+def test_every_flipped_bit_is_refused() -> None:
+    path = saved()
+    data = path.read_bytes()
+    ours = datastore.build_datastore(CORPUS)
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << (place % 8)
+        path.write_bytes(flipped)
+        try:
+            back = load()
+        except store.TrieFileError:
+            continue
+        assert np.array_equal(back.stream, ours.stream)  # a flip in a part that means nothing
+        assert np.array_equal(back.order, ours.order)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("stream", lambda a: a + 100),
+        ("stream", lambda a: a - 7),
+        ("stream", lambda a: a[:-1]),
+        ("stream", lambda a: a[:0]),
+        ("order", lambda a: a + 1000),
+        ("order", lambda a: -a - 1),
+        ("order", lambda a: a * 0 + 10),
+        ("order", lambda a: a[:-1]),
+        ("order", lambda a: a.astype(np.int64)),
+        ("order", lambda a: a.reshape(1, -1)),
+    ],
+)
+def test_a_hostile_file_with_a_right_checksum_is_refused(name, change) -> None:
+    path = saved()
+    with store.safe_open(path, framework="np") as file:
+        metadata = file.metadata()
+    arrays = load_file(path)
+    arrays[name] = np.ascontiguousarray(change(arrays[name]))
+    metadata["checksum"] = store.checksum({n: arrays[n] for n in ("stream", "order")})
+    save_file(arrays, path, metadata)
+    with pytest.raises(store.TrieFileError):
+        load()
+
+
+def test_a_shuffled_order_drafts_no_more_than_nonsense() -> None:
+    built = datastore.build_datastore(CORPUS)
+    hostile = datastore.Datastore(built.stream, built.order[::-1].copy())
+    for sequence in ([1, 2], [9], [5, 5], [1, 2, 3, 9]):
+        rows = hostile.continuations(hostile.find(sequence), len(sequence), 10)
+        assert rows.size == 0 or rows.max() < 100

@@ -1,0 +1,254 @@
+"""The methods of the field, each against a naive version that rescans the text at every step."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, make_drafter
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.errors import UsageError
+
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
+outputs = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=8)
+budgets = st.integers(1, 12)
+Naive = Callable[[list[int], int], Sequence[int]]  # ids and length of the prompt -> draft
+
+
+def method(spec: str) -> Drafter:
+    return make_drafter(spec, DraftSettings())
+
+
+def assert_drafts(drafter: Drafter, context: Context, steps, naive: Naive, budget: int) -> None:
+    """Go through a run as the loop does; at each step the draft is the naive one, cut."""
+    drafter.reset(context)
+    ids = list(context.ids)
+    for step in [*steps, []]:
+        tree = drafter.propose(ids, budget)
+        tree.check()
+        assert tree == chain(naive(ids, len(context.ids))[:budget])
+        drafter.observe(step)
+        ids = ids + step
+
+
+def naive_prompt_lookup(ids: list[int], longest: int = 3, count: int = 10) -> list[int]:
+    for size in range(min(longest, len(ids) - 1), 0, -1):
+        for start in range(len(ids) - size):
+            if ids[start : start + size] == ids[-size:]:
+                return ids[start + size : start + size + count]
+    return []
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts, outputs, budgets)
+def test_prompt_lookup_takes_the_first_place_of_the_longest_tail(prompt, steps, budget) -> None:
+    drafter = method("prompt-lookup")
+    assert_drafts(drafter, Context(prompt), steps, lambda ids, _: naive_prompt_lookup(ids), budget)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts, st.integers(1, 4), st.integers(1, 12))
+def test_prompt_lookup_drafts_what_transformers_would(prompt, longest, count) -> None:
+    from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+    theirs = PromptLookupCandidateGenerator(
+        num_output_tokens=count, max_matching_ngram_size=longest, max_length=10_000
+    )
+    candidates, _ = theirs.get_candidates(torch.tensor([prompt]))
+    spec = f"prompt-lookup:max_matching_ngram_size={longest}:num_output_tokens={count}"
+    drafter = method(spec)
+    drafter.reset(Context(prompt))
+    assert drafter.propose(prompt, 64).tokens == tuple(candidates[0, len(prompt) :].tolist())
+
+
+def test_prompt_lookup_has_the_defaults_of_its_author() -> None:
+    drafter = method("prompt-lookup")
+    drafter.reset(Context([1, 2, 3, *range(10, 30), 7, 2, 3, 99, 1, 2, 3]))
+    assert drafter.propose([1, 2, 3, *range(10, 30), 7, 2, 3, 99, 1, 2, 3], 64).tokens == tuple(
+        range(10, 20)
+    )
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 6], [5, 6, 7]])
+def test_prompt_lookup_without_an_earlier_place_drafts_nothing(prompt) -> None:
+    drafter = method("prompt-lookup")
+    drafter.reset(Context(prompt))
+    assert drafter.propose(prompt, 8) == DraftTree()
+
+
+def naive_llma(references, n: int, k: int, max_n: int) -> Naive:
+    def draft(ids: list[int], prompt: int) -> list[int]:
+        for size in range(max(n, max_n), n - 1, -1):
+            if len(ids) - prompt < size:
+                continue
+            for document in references:
+                for start in range(len(document) - size + 1):
+                    if list(document[start : start + size]) == ids[-size:]:
+                        return list(document[start + size : start + size + k - 1])
+        return []
+
+    return draft
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts, outputs, budgets, st.lists(texts, max_size=3),
+    st.integers(1, 3), st.integers(1, 8), st.integers(1, 5),
+)  # fmt: skip
+def test_llma_copies_what_follows_in_the_references(
+    prompt, steps, budget, references, n, k, max_n
+) -> None:
+    drafter = method(f"llma:trigger_n={n}:block_k={k}:max_n={max_n}")
+    naive = naive_llma(references or [prompt], n, k, max_n)
+    assert_drafts(drafter, Context(prompt, references=references), steps, naive, budget)
+
+
+def test_llma_matches_output_only_and_never_leaves_a_document() -> None:
+    drafter = method("llma")
+    drafter.reset(Context([1, 2], references=([1, 2, 3], [2, 8, 9])))
+    assert drafter.propose([1, 2], 32) == DraftTree()
+    assert drafter.propose([1, 2, 2], 32).tokens == (3,)
+    assert drafter.propose([1, 2, 3], 32) == DraftTree()  # the place ends its document
+
+
+def naive_akunu(max_order: int, draft_count: int, max_history: int) -> Naive:
+    def best(text: list[int], context: list[int]) -> int | None:
+        """The follower of `context` in `text` that was the first to reach the highest count."""
+        counts: Counter[int] = Counter()
+        leader = None
+        for end in range(len(context), len(text)):
+            if text[end - len(context) : end] == context:
+                counts[text[end]] += 1
+                if leader is None or counts[text[end]] > counts[leader]:
+                    leader = text[end]
+        return leader
+
+    def draft(ids: list[int], prompt: int) -> list[int]:
+        context = ids[-max_history:]
+        drafted: list[int] = []
+        while len(drafted) < draft_count:
+            window = (context + drafted)[-max_history:]
+            sizes = range(min(max_order - 1, len(window)), 0, -1)
+            found = [best(ids, window[-size:]) for size in sizes]
+            token = next((token for token in found if token is not None), None)
+            if token is None:
+                break
+            drafted.append(token)
+        return drafted
+
+    return draft
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts, outputs, budgets, st.integers(2, 5), st.integers(1, 6), st.integers(1, 6))
+def test_akunu_chains_the_most_frequent_follower_of_the_longest_context(
+    prompt, steps, budget, order, count, history
+) -> None:
+    drafter = method(f"akunu:max_order={order}:draft_count={count}:max_history={history}")
+    naive = naive_akunu(order, count, history)
+    assert_drafts(drafter, Context(prompt), steps, naive, budget)
+
+
+def test_akunu_prefers_a_rare_long_context_to_a_frequent_short_one() -> None:
+    drafter = method("akunu")
+    ids = [2, 7, 2, 7, 2, 7, 1, 2, 9, 5, 1, 2]
+    drafter.reset(Context(ids))
+    assert drafter.propose(ids, 1).tokens == (9,)
+    assert len(drafter.propose(ids, 32)) == 4
+
+
+class NaivePool:
+    """Lists of values per key; short values are dropped while the list is walked along."""
+
+    def __init__(self, v: int, k: int, keep_all: bool, oldest: bool, public: bool) -> None:
+        self.v, self.k, self.keep_all, self.oldest, self.public = v, k, keep_all, oldest, public
+        self.pool: dict[tuple, list] = {}
+        self.begin = 0
+
+    def request(self) -> None:
+        self.begin = 0
+        if not self.public:
+            self.pool = {}
+
+    def __call__(self, ids: list[int], prompt: int) -> Sequence[int]:
+        tail = ids[self.begin :]
+        sizes = range(min(self.k, len(ids) - 1), 0, -1)
+        for size in sizes:
+            for at in range(len(tail) - size):
+                key = tuple(tail[at : at + size])
+                self.add(key, tuple(tail[at + size : at + size + self.v]))
+        self.begin = max(0, len(ids) - (self.v + self.k - 1))
+        for size in sizes:
+            values = self.pool.get(tuple(ids[len(ids) - size :]))
+            if values:
+                return values[0 if self.oldest else -1]
+        return ()
+
+    def add(self, key: tuple, new: tuple) -> None:
+        values = self.pool.get(key)
+        if not values or (not self.keep_all and len(values[0]) < len(new)):
+            self.pool[key] = [new]
+        elif new not in values:
+            for old in values:  # the walk skips an entry after each removal, on purpose
+                if len(old) < len(new):
+                    values.remove(old)
+            values.append(new)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.tuples(texts, outputs), min_size=1, max_size=3), budgets,
+    st.integers(1, 5), st.integers(1, 4), st.booleans(), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_trtllm_drafts_from_the_pool_as_it_was_updated(
+    requests, budget, v, k, keep_all, oldest, public
+) -> None:
+    drafter = method(
+        f"trtllm:max_draft_len={v}:max_matching_ngram_size={k}:is_keep_all={keep_all}"
+        f":is_use_oldest={oldest}:is_public_pool={public}"
+    )
+    naive = NaivePool(v, k, keep_all, oldest, public)
+    for prompt, steps in requests:
+        naive.request()
+        assert_drafts(drafter, Context(prompt), steps, naive, budget)
+        pool = drafter._pool._values
+        assert {key: list(values) for key, values in pool.items()} == naive.pool
+
+
+def test_trtllm_drops_no_short_value_right_behind_another() -> None:
+    drafter = method("trtllm")
+    drafter.reset(Context([7, 7, 7]))  # after 7 came (7, 7) and (7)
+    text = [7, 1, 2, 3, 4, 5, 8, 7]
+    drafter.reset(Context(text))
+    assert drafter.propose(text, 8).tokens == (7,)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_trtllms_public_pool_outlives_a_prompt(public: bool) -> None:
+    drafter = method(f"trtllm:is_public_pool={public}")
+    drafter.reset(Context([1, 2, 3, 4]))
+    drafter.reset(Context([8, 1]))
+    assert drafter.propose([8, 1], 8).tokens == ((2, 3, 4) if public else ())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "prompt-lookup:max_matching_ngram_size=0",
+        "prompt-lookup:num_output_tokens=0",
+        "llma:trigger_n=0",
+        "llma:block_k=0",
+        "llma:max_n=65",
+        "akunu:max_order=1",
+        "akunu:draft_count=0",
+        "akunu:max_history=0",
+        "trtllm:max_draft_len=0",
+        "trtllm:max_matching_ngram_size=0",
+    ],
+)
+def test_options_out_of_range_are_refused(spec: str) -> None:
+    with pytest.raises(UsageError, match="is "):
+        method(spec)
