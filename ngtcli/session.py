@@ -20,6 +20,7 @@ from ngtcli.draft.drafter import (
     Drafter,
     DraftSettings,
     Explains,
+    Remembers,
     Wanted,
     want,
 )
@@ -28,6 +29,8 @@ from ngtcli.prompts import Preset, Prompt, fit_prompt
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.trie.pool import TOKENS as POOL
+from ngtcli.trie.pool import Pool, load_pool, pool_path, save_pool
 
 Notify = Callable[[str], None]
 
@@ -124,15 +127,24 @@ class Answer:
 
 
 class Session:
-    """Loads the model once; prepares any number of answers."""
+    """Loads the model once; prepares any number of answers.
+
+    Without `persist` the pool of earlier answers is this session's own, neither read nor stored.
+    """
 
     def __init__(
-        self, settings: Settings, progress: Notify = lambda _: None, warn: Notify = lambda _: None
+        self,
+        settings: Settings,
+        progress: Notify = lambda _: None,
+        warn: Notify = lambda _: None,
+        persist: bool = True,
     ) -> None:
         self.settings, self._progress, self._warn = settings, progress, warn
+        self._persist = persist
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
         self._costs: CostCurve | None = None
+        self._pool: Pool | None = None
         if not settings.draft_model:
             self.wanted().make()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
@@ -177,7 +189,8 @@ class Session:
         if wanted.spec not in self._drafters:
             self._progress("Preparing to draft …")
             if wanted.method.costs:
-                wanted = replace(wanted, settings=replace(wanted.settings, costs=self._curve()))
+                own = replace(wanted.settings, costs=self._curve(), pool=self._earlier())
+                wanted = replace(wanted, settings=own)
             self._drafters[wanted.spec] = wanted.make()
         return self._drafters[wanted.spec]
 
@@ -191,14 +204,37 @@ class Session:
                 save_curve(self.model, self._costs)
         return self._costs
 
-    def keep_costs(self) -> None:
-        """Store what runs have taught about the cost of passes."""
+    def _earlier(self) -> Pool | None:
+        """The pool of earlier answers of this model, if it is wanted."""
+        s = self.settings
+        if s.pool and not self._persist and self._pool is None:
+            self._pool = Pool(POOL, s.pool_documents)
+        if s.pool and self._pool is None:
+            path = pool_path(self.model.tokenizer.fingerprint, s.model)
+            try:
+                self._pool = load_pool(path, self.model.vocabulary, POOL, s.pool_documents)
+            except store.TrieFileError as error:
+                self._warn(f"the pool of earlier answers is begun anew: {error}")
+                self._pool = Pool(POOL, s.pool_documents)
+        return self._pool
+
+    def keep(self, drafter: Drafter) -> None:
+        """After an answer: store what it taught, about the model's text and the cost of passes."""
+        if isinstance(drafter, Remembers):
+            drafter.finish()
+        try:
+            if self._pool is not None and self._persist:
+                path = pool_path(self.model.tokenizer.fingerprint, self.settings.model)
+                save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
+        except OSError as error:
+            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
         if self._costs is not None:
             save_curve(self.model, self._costs)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""
         self._drafters.clear()
+        self._pool = None
 
     def answer(
         self,
@@ -223,7 +259,6 @@ class Session:
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
-        run = Run(
-            self.model, self.drafter(method), context, sampling_settings(s), limits, split_times
-        )
-        return Answer(run, prompt, report, self.keep_costs)
+        drafter = self.drafter(method)
+        run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
+        return Answer(run, prompt, report, lambda: self.keep(drafter))

@@ -3,6 +3,7 @@
 import heapq
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ from ngtcli.draft.budget import FIRST_REST, PATIENCE, CostCurve, Policy
 from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
+from ngtcli.trie.pool import QUOTE, SUFFIX, Pool, load_pool, own_words, save_pool
+from ngtcli.trie.store import TrieFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -106,14 +109,12 @@ class Naive:
         return out
 
 
-def prepared(prompt: list[int], output: list[int], pool: list[int], seed: int) -> Auto:
+def prepared(prompt: list[int], output: list[int], earlier: list[int], seed: int) -> Auto:
     rng = np.random.default_rng(seed)
     escapes = rng.uniform(0.05, 0.95, (len(SOURCES), ORDERS, BUCKETS))
-    drafter = Auto(AutoOptions(trust=1e6), escapes)
-    drafter.reset(Context(pool))
-    drafter._output = pool
+    pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
+    drafter = Auto(AutoOptions(trust=1e6), escapes, pool=pool)
     drafter.reset(Context(prompt))
-    drafter.escapes[:] = escapes
     if output:
         drafter.observe(output)
     return drafter
@@ -177,18 +178,88 @@ def test_places_move_with_the_text() -> None:
 
 
 def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
-    drafter = Auto(AutoOptions(pool_tokens=10), fitted_escapes())
+    drafter = Auto(AutoOptions(), fitted_escapes(), pool=Pool(limit=10))
     for answer in ([7, 8, 9, 7], [5, 6, 5], [1, 2, 3, 4], [2, 2, 2, 2, 2, 2]):
         drafter.reset(Context([0]))
         drafter.observe(answer)
     drafter.reset(Context([0]))
-    assert drafter._pool.tokens <= 10
-    assert drafter._pool.count_of([2, 2]) > 0
-    assert drafter._pool.count_of([7]) == 0
-    without = Auto(AutoOptions(pool=False), fitted_escapes())
+    assert drafter.pool is not None
+    assert [a.tolist() for a in drafter.pool.answers] == [[1, 2, 3, 4], [2] * 6]
+    assert drafter._earlier.count_of([2, 2]) > 0
+    for _ in range(9):  # what is drafted from is bounded as well
+        drafter.reset(Context([0]))
+        drafter.observe([3, 4, 3, 4, 3, 4])
+    assert drafter._earlier.tokens <= 20
+    without = Auto(AutoOptions(), fitted_escapes())
     without.observe([7, 8])
     without.reset(Context([0]))
-    assert without._pool.tokens == 0
+    assert without._earlier.tokens == 0
+
+
+def test_the_pool_holds_no_text_of_the_prompt_unless_told() -> None:
+    prompt = [1, 2, 3, 4, 5, 6]
+    answer = [9, 8, 2, 3, 4, 5, 7, 9, 1, 2, 3]
+    assert list(own_words(answer, prompt)) == [[9, 8], [7, 9, 1, 2, 3]]
+    assert [a.tolist() for a in Pool(quotes=True).add(answer, prompt)] == [answer]
+    assert [a.tolist() for a in Pool().add(answer, prompt)] == [[9, 8], [7, 9, 1, 2, 3]]
+    assert Pool().add(prompt, prompt) == []
+
+
+@given(ids, ids)
+def test_no_run_of_four_tokens_of_the_prompt_is_kept(answer: list[int], prompt: list[int]) -> None:
+    known = {tuple(prompt[i : i + QUOTE]) for i in range(len(prompt) - QUOTE + 1)}
+    kept = list(own_words(answer, prompt))
+    for run in kept:
+        assert not known & {tuple(run[i : i + QUOTE]) for i in range(len(run) - QUOTE + 1)}
+    if not known:
+        assert kept == ([answer] if answer else [])
+
+
+def tallied(answers: list[list[int]]) -> Pool:
+    pool = Pool(stops=np.full(6, 1.5), visits=np.full(6, 4.0))
+    for answer in answers:
+        pool.add(answer, [])
+    return pool
+
+
+def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    assert load_pool(path, 97, 100, False).answers == []
+    one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
+    save_pool(path, one, "tiny", 97)
+    save_pool(path, other, "tiny", 97)
+    save_pool(path, one, "tiny", 97)  # nothing new in it
+    found = load_pool(path, 97, 100, False)
+    assert [a.tolist() for a in found.answers] == [[1, 2, 3], [4, 5]]
+    assert found.stops is not None
+    assert found.stops.tolist() == [1.5] * 6
+    assert [a.tolist() for a in load_pool(path, 97, 4, False).answers] == [[4, 5]]
+
+
+def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
+    with pytest.raises(TrieFileError, match="out of range"):
+        load_pool(path, 96, 100, False)
+    whole = path.read_bytes()
+    for bad in (whole[:-5], whole[:-3] + b"abc", b"", b"{}" * 40):
+        path.write_bytes(bad)
+        with pytest.raises(TrieFileError):
+            load_pool(path, 97, 100, False)
+        save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun anew
+        assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[5, 6]]
+
+
+def test_tallies_of_earlier_sessions_are_taken_up() -> None:
+    shape = (len(SOURCES), ORDERS, BUCKETS)
+    pool = Pool(stops=np.full(shape, 300.0).ravel(), visits=np.full(shape, 1000.0).ravel())
+    drafter = Auto(AutoOptions(trust=100), fitted_escapes(), pool=pool)
+    assert drafter.escapes == pytest.approx(0.7)
+    assert drafter.visits == pytest.approx(100.0)
+    odd = Pool(stops=np.ones(3), visits=np.ones(3))  # of another version's shape
+    assert Auto(AutoOptions(), fitted_escapes(), pool=odd).escapes == pytest.approx(
+        fitted_escapes(), abs=1e-3
+    )
 
 
 def test_what_comes_moves_the_escapes() -> None:
@@ -214,7 +285,7 @@ def test_auto_changes_no_token(sampling: SamplingSettings) -> None:
             assert decode(model, drafter, prompt, sampling).output == wanted
 
 
-@pytest.mark.parametrize("option", ["pool=maybe", "pool_tokens=0", "trust=0", "polo=true"])
+@pytest.mark.parametrize("option", ["trust=0", "trust=x", "trst=1"])
 def test_wrong_options_are_named(option: str) -> None:
     with pytest.raises(UsageError):
         make_drafter(f"auto:{option}", DraftSettings())

@@ -1,7 +1,7 @@
 """`auto`: every match counts, the tree goes where it is worth most, and is as large as pays.
 
 Continuations of all matched lengths, in the generated text, in the prompt with its documents, and
-in earlier answers of the same session (the pool), are blended into one distribution, by escapes as
+in earlier answers of the model (the pool), are blended into one distribution, by escapes as
 in PPM (`blend.py`), at the root and again at every node of the tree from that node's own path. The
 tree grows best-first by path probability. Escapes start from `escapes.json`, fitted on recorded
 runs (`python -m ngtcli.evaluate.fit_escapes`), and are moved on by every emitted token.
@@ -31,6 +31,7 @@ from ngtcli.draft.budget import CostCurve, Policy
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE, CountTrie
+from ngtcli.trie.pool import Pool
 
 Ints = npt.NDArray[Any]
 ESCAPES = Path(__file__).parent / "escapes.json"
@@ -43,15 +44,11 @@ DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
 
 @dataclass(frozen=True, slots=True)
 class AutoOptions:
-    """`pool` learns from earlier answers, at most `pool_tokens` of them; `trust` is how many
-    observations the fitted escapes weigh against those of this session."""
+    """`trust` is how many observations the fitted escapes weigh against those made since."""
 
-    pool: bool = True
-    pool_tokens: int = 200_000
     trust: float = 100.0
 
     def __post_init__(self) -> None:
-        check_range("pool_tokens", self.pool_tokens, 1, 10_000_000)
         check_range("trust", self.trust, 1.0, 1e6)
 
 
@@ -71,51 +68,62 @@ class Auto:
         options: AutoOptions,
         escapes: npt.NDArray[np.float64],
         costs: CostCurve | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        self.options = options
         self.policy = Policy(costs) if costs is not None else None
-        self.escapes = escapes.copy()
         self.stops = (1.0 - escapes) * options.trust
         self.visits = np.full(_SHAPE, options.trust)
-        self._pool, self._answers = CountTrie(ORDERS), [np.zeros(0, np.int32)]
+        self.pool = pool
+        self._earlier = CountTrie(ORDERS)
+        if pool is not None:
+            self._recall(pool, options.trust)
+        self.escapes = np.clip(1.0 - self.stops / self.visits, 0.001, 0.999)
+        self._ids: Sequence[int] = ()
         self._output: list[int] = []
         self._floor = 0.0
         self.reset(Context(()))
 
+    def _recall(self, pool: Pool, trust: float) -> None:
+        """Take up what earlier sessions left; their tallies count as `trust` observations."""
+        stops, visits = pool.stops, pool.visits
+        if stops is not None and visits is not None and stops.size == self.stops.size:
+            visits = visits.reshape(_SHAPE)
+            weight = np.minimum(1.0, trust / np.maximum(visits, 1e-9))
+            self.stops = stops.reshape(_SHAPE) * weight
+            self.visits = np.maximum(visits * weight, 1e-3)
+        for answer in pool.answers:
+            self._earlier.end()
+            self._earlier.extend(answer)
+
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
-        if self.options.pool and self._output:
-            self._retire(np.array(self._output, np.int32))
-        self._output = []
+        self.finish()
         if self.policy is not None:
             self.policy.start()
         self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self._ids = context.ids
         ids = np.asarray(context.ids, dtype=np.int32)
         self._documents = _learn(self._prompt, ids, context.references)
-        self._tries = (self._own.arrays, self._prompt.arrays, self._pool.arrays)
+        self._tries = (self._own.arrays, self._prompt.arrays, self._earlier.arrays)
         self._at = np.full(_SHAPE[:2], NONE, np.int32)
         self._at[:, 0] = 0
         for token in ids[-ORDERS:]:
             advance(self._tries, self._at, token)
 
-    def _retire(self, answer: npt.NDArray[np.int32]) -> None:
-        """Learn an answer; when the pool is full, its older half is forgotten first."""
-        self._answers.append(answer)
-        if self._pool.tokens + len(answer) > self.options.pool_tokens:
-            kept, room = [], self.options.pool_tokens // 2
-            for old in reversed(self._answers):
-                room -= len(old)
-                if room < 0:
-                    break
-                kept.append(old)
-            self._answers = kept[::-1]
-            self._pool.clear()
-            for old in self._answers:
-                self._pool.end()
-                self._pool.extend(old)
+    def finish(self) -> None:
+        """End an answer: it joins the pool, with the tallies as they now are."""
+        pool, output = self.pool, self._output
+        self._output = []
+        if pool is None or not output:
             return
-        self._pool.end()
-        self._pool.extend(answer)
+        pool.stops, pool.visits = self.stops.copy(), self.visits.copy()
+        kept = pool.add(output, self._ids)
+        if self._earlier.tokens + sum(map(len, kept)) > 2 * pool.limit:
+            self._earlier.clear()
+            kept = pool.answers
+        for answer in kept:
+            self._earlier.end()
+            self._earlier.extend(answer)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         policy = self.policy
@@ -217,4 +225,4 @@ def _compile() -> None:
 def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
     wanted = read_options(AutoOptions(), options)
     _compile()
-    return Auto(wanted, fitted_escapes(), settings.costs)
+    return Auto(wanted, fitted_escapes(), settings.costs, settings.pool)

@@ -16,6 +16,7 @@ from ngtcli.draft.budget import CostCurve
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError, nearest
 from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ class Assistant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftSettings:
-    """The settings that every drafter may read; each reads the ones it knows."""
+    """The settings that every drafter may read; each reads the ones it knows.
+
+    `assistant`, `costs` (of passes) and `pool` (earlier answers) are None where there is none.
+    """
 
     n: int = 13
     lp: int = 3
@@ -55,6 +59,7 @@ class DraftSettings:
     learn_output: bool = False
     assistant: Assistant | None = None
     costs: CostCurve | None = None
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         check_range("n", self.n, 2, 64)
@@ -121,6 +126,14 @@ class Explains(Protocol):
         """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A drafter that keeps something of an answer: `finish` is called when it has ended."""
+
+    def finish(self) -> None:
+        """End an answer."""
+
+
 Factory = Callable[[DraftSettings, Mapping[str, str]], Drafter]
 
 
@@ -154,7 +167,8 @@ _METHODS = {
     "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
     "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
 }
-_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in ("assistant", "costs"))
+_OBJECTS = ("assistant", "costs", "pool")
+_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 
 def method_names() -> list[str]:

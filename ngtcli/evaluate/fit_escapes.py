@@ -1,8 +1,8 @@
 """Fit the escapes of `auto` to recorded runs: `python -m ngtcli.evaluate.fit_escapes DIR`.
 
 Expectation maximisation over every emitted token of the questions with odd ids: for each, which
-source would have given it and which would have passed. The even ids are left for reporting. Each
-question is replayed twice in turn, with the pool of the questions before it.
+source would have given it and which would have passed. The even ids are left for reporting. The
+pool holds the answers to the questions before.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from ngtcli.draft.auto import ESCAPES, Auto, AutoOptions
 from ngtcli.draft.blend import BUCKETS, ORDERS, SOURCES, credit
 from ngtcli.draft.drafter import Context
 from ngtcli.evaluate.traces import Trace, read_traces
+from ngtcli.trie.pool import Pool
 
 _SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
@@ -30,7 +31,7 @@ def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], 
     for _ in range(rounds):
         stops, visits = np.zeros(_SHAPE), np.zeros(_SHAPE)
         logs: list[float] = []
-        drafter = Auto(AutoOptions(trust=1e6), escapes)
+        drafter = Auto(AutoOptions(trust=1e6), escapes, pool=Pool())
         for trace in traces:
             drafter.reset(Context(trace.prompt_ids))
             for token in trace.output_ids:
