@@ -1,6 +1,7 @@
 """`auto`: counts, blending and tree against naive forms; the budget against brute force."""
 
 import heapq
+import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 from conftest import make_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_cli import HARBOUR
 from test_lossless import decode, plain, prompts
+from typer.testing import CliRunner
 
+from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.auto import Auto, AutoOptions, fitted_escapes
 from ngtcli.draft.blend import (
@@ -29,7 +33,7 @@ from ngtcli.draft.budget import FIRST_REST, PATIENCE, CostCurve, Policy
 from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
-from ngtcli.trie.pool import QUOTE, SUFFIX, Pool, load_pool, own_words, save_pool
+from ngtcli.trie.pool import QUOTE, SUFFIX, Pool, load_pool, own_words, pool_path, save_pool
 from ngtcli.trie.store import TrieFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -354,3 +358,35 @@ def test_the_fitted_escapes_are_whole() -> None:
     escapes = fitted_escapes()
     assert escapes.shape == (len(SOURCES), ORDERS, BUCKETS)
     assert ((escapes > 0) & (escapes < 1)).all()
+
+
+def test_the_pools_are_listed_and_cleared() -> None:
+    invoke = CliRunner().invoke
+    assert json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout) == []
+    path = pool_path("print", "tiny")
+    save_pool(path, tallied([[1, 2, 3]]), "tiny", 97)
+    path.with_name(f"broken{SUFFIX}").write_bytes(b"x")
+    (row,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
+    assert (row["model"], row["answers"], row["tokens"]) == ("tiny", 1, 3)
+    assert "tiny" in invoke(app, ["trie", "pool", "show"]).stdout
+    assert json.loads(invoke(app, ["trie", "pool", "clear", "--json"]).stdout)["files"] == 2
+    assert not path.exists()
+
+
+def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path) -> None:
+    text = tmp_path / "harbour.txt"
+    text.write_text(Path(HARBOUR).read_text())
+    invoke = CliRunner().invoke
+    wanted = ["summarize", str(text), "--max-tokens", "24", "--json-tokens"]
+    plain_run = json.loads(invoke(app, [*wanted, "--method", "none"]).stdout)
+    done = invoke(app, [*wanted, "--method", "auto", "--explain", "--pool-documents"])
+    body = json.loads(done.stdout)
+    assert body["text"] == plain_run["text"]
+    assert sum(body["policy"]["budgets"].values()) <= body["statistics"]["steps"]
+    assert {t["origin"] for t in body["tokens"]} <= {*Auto.origins, "model"}
+    assert "step 1 · " in done.stderr
+    (pool,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
+    assert pool["tokens"] == body["statistics"]["new_tokens"]
+    invoke(app, [*wanted, "--method", "auto", "--no-pool"])
+    (after,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
+    assert after["tokens"] == pool["tokens"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
 from ngtcli.trie.ngram import SEPARATOR
 from ngtcli.trie.store import TrieFileError, read_file, trie_folder, write_file
@@ -135,3 +136,19 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
 def list_pools() -> list[Path]:
     """All pool files."""
     return sorted(trie_folder().glob(f"*{SUFFIX}"))
+
+
+def describe(path: Path) -> dict[str, Any] | None:
+    """What a pool file's header says: model, answers, tokens, bytes, path; None if it is none."""
+    try:
+        with safe_open(path, framework="np") as file:
+            meta = dict(file.metadata() or {})
+        return {
+            "model": meta["model"],
+            "answers": int(meta["answers"]),
+            "tokens": int(meta["tokens"]),
+            "bytes": path.stat().st_size,
+            "path": str(path),
+        }
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
