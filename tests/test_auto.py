@@ -130,7 +130,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     prompt: list[int], output: list[int], pool: list[int], budget: int, seed: int
 ) -> None:
     drafter = prepared(prompt, output, pool, seed)
-    naive = Naive([[output], [prompt], [pool] if pool else []], drafter.escapes)
+    naive = Naive([[output], [prompt], [pool] if pool else [], []], drafter.escapes)
     _, parents, chances, origins, _ = grow(
         drafter._tries, drafter._at, drafter.escapes, budget, 0.0
     )
@@ -147,7 +147,7 @@ def test_credit_sums_to_the_chance_of_the_token(
     prompt: list[int], output: list[int], seed: int, token: int
 ) -> None:
     drafter = prepared(prompt, output, [], seed)
-    naive = Naive([[output], [prompt], []], drafter.escapes)
+    naive = Naive([[output], [prompt], [], []], drafter.escapes)
     stops, visits = np.zeros_like(drafter.escapes), np.zeros_like(drafter.escapes)
     chance = credit(drafter._tries, drafter._at, token, drafter.escapes, stops, visits)
     found = naive.chances((prompt + output)[-ORDERS:])

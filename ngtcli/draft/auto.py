@@ -28,7 +28,14 @@ from ngtcli.draft.blend import (
     grow,
 )
 from ngtcli.draft.budget import CostCurve, Policy
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import (
+    Context,
+    Drafter,
+    DraftSettings,
+    Feedback,
+    check_range,
+    read_options,
+)
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE, CountTrie
 from ngtcli.trie.pool import Pool
@@ -38,6 +45,7 @@ ESCAPES = Path(__file__).parent / "escapes.json"
 _PROMPT = SOURCES.index("prompt")
 _SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
+_MOST_RANKED = 400_000  # nodes of ranked successors
 _EMPTY = DraftTree()
 DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
 
@@ -53,15 +61,22 @@ class AutoOptions:
 
 
 def fitted_escapes() -> npt.NDArray[np.float64]:
-    """The shipped escapes, shape (source, order, bucket)."""
+    """The shipped escapes, shape (source, order, bucket).
+
+    No recording holds scores, so theirs are a guess that the first steps correct.
+    """
     table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
-    return np.array(table, np.float64).reshape(_SHAPE)
+    escapes = np.full(_SHAPE, 0.7)
+    escapes[: len(table)] = table
+    escapes[len(table) :, 0] = 0.999
+    return escapes
 
 
 class Auto:
     """Holds a trie of counts for each source, and where each of them is matched."""
 
     origins = (*SOURCES, DOCUMENT)
+    top_k = 4
 
     def __init__(
         self,
@@ -75,6 +90,7 @@ class Auto:
         self.visits = np.full(_SHAPE, options.trust)
         self.pool = pool
         self._earlier = CountTrie(ORDERS)
+        self._scores = CountTrie(2)
         if pool is not None:
             self._recall(pool, options.trust)
         self.escapes = np.clip(1.0 - self.stops / self.visits, 0.001, 0.999)
@@ -104,11 +120,22 @@ class Auto:
         self._ids = context.ids
         ids = np.asarray(context.ids, dtype=np.int32)
         self._documents = _learn(self._prompt, ids, context.references)
-        self._tries = (self._own.arrays, self._prompt.arrays, self._earlier.arrays)
+        self._gather()
         self._at = np.full(_SHAPE[:2], NONE, np.int32)
         self._at[:, 0] = 0
+        self._last = int(ids[-1]) if len(ids) else 0
         for token in ids[-ORDERS:]:
             advance(self._tries, self._at, token)
+
+    def _gather(self) -> None:
+        tries = (self._own, self._prompt, self._earlier, self._scores)
+        self._tries = tuple(trie.arrays for trie in tries)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Take the model's next best choices after every scored token for further guesses."""
+        if self._scores.used > _MOST_RANKED:
+            self._scores.clear()
+        self._scores.extend_ranks((self._last, *feedback.tree.tokens), feedback.top)
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
@@ -160,12 +187,13 @@ class Auto:
         new = np.asarray(tokens, dtype=np.int32)
         self._output += tokens
         self._own.reserve(len(new))
-        self._tries = (self._own.arrays, *self._tries[1:])
+        self._gather()
         self._own.used = follow(
             self._tries, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
             self._own.used,
         )  # fmt: skip
         self._own.tokens += len(new)
+        self._last = int(tokens[-1]) if tokens else self._last
 
     def _repeats(self) -> bool:
         """Whether the last four tokens stood in generated text or prompt before."""
@@ -219,6 +247,7 @@ def _compile() -> None:
     drafter = Auto(AutoOptions(), fitted_escapes())
     drafter.reset(Context((1, 2, 1, 2), references=((2, 1),)))
     drafter.propose((), 4)
+    drafter.learn(Feedback(_EMPTY, np.zeros((1, 4), np.int64)))
     drafter.observe([1])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ngtcli.decode.stats import Statistics
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, ReadsScores, Wanted, want
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Wanted, want
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.traces import Trace, TraceSet, read_traces
@@ -186,7 +186,6 @@ def _run(
     if not fresh:
         one = replace(one, settings=replace(one.settings, pool=Pool()))
     drafter = one.make()
-    assert not isinstance(drafter, ReadsScores)
     for trace in chosen:
         if fresh:
             drafter = one.make()

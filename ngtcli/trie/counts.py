@@ -38,52 +38,81 @@ def find(keys: Any, values: Any, node: int, token: int) -> int:
 
 
 @njit(cache=True)
+def count_child(
+    node: int, token: int, weight: float, nodes: Any, count: Any, total: Any, keys: Any,
+    values: Any, used: int,
+) -> Any:  # fmt: skip
+    """Count `token` after `node` and put it in front of its siblings: (the child, nodes used).
+
+    `nodes` has rows (token, first child, next sibling, previous sibling, children).
+    """
+    slot = slot_of(keys, node, token)
+    if keys[slot] == NONE:
+        child = used
+        used += 1
+        keys[slot] = (np.int64(node) << np.int64(32)) | np.int64(token)
+        values[slot] = child
+        nodes[child, 0], nodes[child, 1], nodes[child, 4] = token, NONE, 0
+        nodes[node, 4] += 1
+        count[child], total[child] = 0.0, 0.0
+    else:
+        child = values[slot]
+        before, after = nodes[child, 3], nodes[child, 2]
+        if before == NONE:
+            nodes[node, 1] = after
+        else:
+            nodes[before, 2] = after
+        if after != NONE:
+            nodes[after, 3] = before
+    front = nodes[node, 1]
+    nodes[child, 2], nodes[child, 3] = front, NONE
+    if front != NONE:
+        nodes[front, 3] = child
+    nodes[node, 1] = child
+    count[child] += weight
+    total[node] += weight
+    return child, used
+
+
+@njit(cache=True)
 def learn(
     ids: Any, weight: float, depth: int, nodes: Any, count: Any, total: Any, keys: Any, values: Any,
     open_: Any, top: Any, used: int,
 ) -> int:  # fmt: skip
     """Count all sequences that end at each of `ids`; the number of nodes used after it.
 
-    `nodes` has rows (token, first child, next sibling, previous sibling, children); `open_[k]` is
-    the node of the last k tokens, -1 where there are fewer.
+    `open_[k]` is the node of the last k tokens, -1 where there are fewer.
     """
     for token in ids:
         for k in range(depth - 1, -1, -1):
-            node = open_[k]
-            if node == NONE:
-                open_[k + 1] = NONE
-                continue
-            slot = slot_of(keys, node, token)
-            if keys[slot] == NONE:
-                child = used
-                used += 1
-                keys[slot] = (np.int64(node) << np.int64(32)) | np.int64(token)
-                values[slot] = child
-                nodes[child, 0] = token
-                nodes[child, 1] = NONE
-                nodes[child, 4] = 0
-                nodes[node, 4] += 1
-                count[child] = 0.0
-                total[child] = 0.0
-            else:
-                child = values[slot]
-                before, after = nodes[child, 3], nodes[child, 2]
-                if before == NONE:
-                    nodes[node, 1] = after
-                else:
-                    nodes[before, 2] = after
-                if after != NONE:
-                    nodes[after, 3] = before
-            front = nodes[node, 1]
-            nodes[child, 2] = front
-            nodes[child, 3] = NONE
-            if front != NONE:
-                nodes[front, 3] = child
-            nodes[node, 1] = child
-            count[child] += weight
-            total[node] += weight
-            open_[k + 1] = child
+            open_[k + 1] = NONE
+            if open_[k] != NONE:
+                open_[k + 1], used = count_child(
+                    open_[k], token, weight, nodes, count, total, keys, values, used
+                )
         _rank(open_[1], count, top)
+    return used
+
+
+@njit(cache=True)
+def learn_ranks(
+    tokens: Any, tops: Any, nodes: Any, count: Any, total: Any, keys: Any, values: Any, used: int
+) -> int:
+    """Count, after each of `tokens`, its row of `tops`, best first: 1, 1/2, 1/3, …
+
+    What was counted after a token before is halved. The number of nodes used after it.
+    """
+    for i in range(len(tokens)):
+        first, used = count_child(0, tokens[i], 1.0, nodes, count, total, keys, values, used)
+        child = nodes[first, 1]
+        while child != NONE:
+            count[child] *= 0.5
+            child = nodes[child, 2]
+        total[first] *= 0.5
+        for j in range(tops.shape[1] - 1, -1, -1):
+            _, used = count_child(
+                first, tops[i, j], 1.0 / (j + 1), nodes, count, total, keys, values, used
+            )
     return used
 
 
@@ -164,6 +193,15 @@ class CountTrie:
         self.total[:used] = old[2][:used]
         held = old[3] != NONE
         _rehash(old[3][held], old[4][held], self.keys, self.values)
+
+    def extend_ranks(self, tokens: Sequence[int], tops: npt.NDArray[np.int64]) -> None:
+        """Learn what a model ranked highest after each of `tokens`: a row of ids, best first."""
+        self.reserve((1 + tops.shape[1]) * len(tokens) // self.depth + 1)
+        ids = np.asarray(tokens, np.int32)
+        self.used = learn_ranks(
+            ids, tops.astype(np.int32), self.nodes, self.count, self.total, self.keys, self.values,
+            self.used,
+        )  # fmt: skip
 
     def end(self) -> None:
         """End a text: no sequence crosses from here to what is learned next."""
