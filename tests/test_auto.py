@@ -23,10 +23,10 @@ from ngtcli.draft.blend import (
     NOWHERE,
     ORDERS,
     SOURCES,
+    _depth_first,
     advance,
     bucket_of,
     credit,
-    depth_first,
     grow,
 )
 from ngtcli.draft.budget import FIRST_REST, PATIENCE, CostCurve, Policy
@@ -160,7 +160,7 @@ def test_credit_sums_to_the_chance_of_the_token(
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
     parents = np.array([min(d, i) - 1 for i, d in enumerate(draws)], np.int32)
-    order = depth_first(parents).tolist()
+    order = _depth_first(parents).tolist()
     assert sorted(order) == list(range(len(parents)))
     seen: set[int] = set()
     for before, node in zip([-1, *order], order, strict=False):

@@ -23,7 +23,7 @@ from ngtcli.draft.blend import (
     ORDERS,
     SOURCES,
     advance,
-    depth_first,
+    arrange,
     follow,
     grow,
 )
@@ -76,7 +76,7 @@ class Auto:
     """Holds a trie of counts for each source, and where each of them is matched."""
 
     origins = (*SOURCES, DOCUMENT)
-    top_k = 4
+    top_k = 3
 
     def __init__(
         self,
@@ -172,16 +172,10 @@ class Auto:
         self, tokens: Ints, parents: Ints, chances: Ints, origins: Ints, standing: Ints
     ) -> DraftTree:
         """The same nodes with the likeliest chain first, as verification likes them."""
-        order = depth_first(parents)
-        place = np.empty(len(order) + 1, np.int32)
-        place[order + 1], place[0] = np.arange(len(order)), -1
-        inside = np.searchsorted(self._documents, standing, side="right") % 2 == 1
-        origins = np.where((origins == _PROMPT) & inside, len(SOURCES), origins)[order]
-        return DraftTree(
-            tuple(tokens[order].tolist()),
-            tuple(place[parents[order] + 1].tolist()),
-            origins=tuple([self.origins[o] for o in origins.tolist()]),
-        )
+        new = arrange(
+            tokens, parents, origins, standing, self._documents, _PROMPT, len(SOURCES)
+        ).tolist()
+        return DraftTree(tuple(new[0]), tuple(new[1]), origins=new[2], names=self.origins)
 
     def observe(self, tokens: Sequence[int]) -> None:
         new = np.asarray(tokens, dtype=np.int32)
@@ -247,7 +241,7 @@ def _compile() -> None:
     drafter = Auto(AutoOptions(), fitted_escapes())
     drafter.reset(Context((1, 2, 1, 2), references=((2, 1),)))
     drafter.propose((), 4)
-    drafter.learn(Feedback(_EMPTY, np.zeros((1, 4), np.int64)))
+    drafter.learn(Feedback(_EMPTY, np.zeros((1, 3), np.int64)))
     drafter.observe([1])
 
 

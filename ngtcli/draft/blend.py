@@ -165,17 +165,43 @@ def _pop(heap: Any, size: int) -> int:
 
 
 @njit(cache=True)
-def depth_first(parents: Any) -> Any:
-    """An order of nodes in which each is followed by the subtree of its likeliest child.
+def arrange(
+    tokens: Any, parents: Any, origins: Any, standing: Any, borders: Any, prompt: int, document: int
+) -> Any:
+    """(tokens, parents, origins) with each node followed by its likeliest child's subtree.
 
-    Among siblings the one that stands first is the likeliest.
+    Among siblings the one that stands first is the likeliest. Nodes of the origin `prompt` whose
+    place in its trie lies between an even and the next odd one of `borders` become `document`.
     """
+    n = len(parents)
+    order = _depth_first(parents)
+    place, out = np.empty(n, np.int32), np.empty((3, n), np.int32)
+    for new in range(n):
+        place[order[new]] = new
+    for new in range(n):
+        old = order[new]
+        out[0, new] = tokens[old]
+        out[1, new] = place[parents[old]] if parents[old] >= 0 else -1
+        out[2, new] = origins[old]
+        if origins[old] == prompt:
+            inside = False
+            for border in borders:
+                if border > standing[old]:
+                    break
+                inside = not inside
+            if inside:
+                out[2, new] = document
+    return out
+
+
+@njit(cache=True)
+def _depth_first(parents: Any) -> Any:
     n = len(parents)
     first, following = np.full(n + 1, -1, np.int32), np.full(n, -1, np.int32)
     for i in range(n - 1, -1, -1):  # lists of children, built from behind
         following[i] = first[parents[i] + 1]
         first[parents[i] + 1] = i
-    order, stack = np.empty(n, np.int32), np.empty(n + 1, np.int32)
+    order, stack = np.empty(n, np.int32), np.empty(n + 2, np.int32)
     stack[0], high, used = first[0], 1, 0
     while high:
         high -= 1

@@ -16,14 +16,15 @@ class DraftTree:
     `tokens[i]` is a token id, `parents[i]` the index of its parent or -1 for a child of the root,
     which is the last accepted token and no node. Siblings hold different tokens. The last `probes`
     nodes are there only to be scored: they are never accepted, may repeat a sibling's token, and
-    have parents of either kind. `origins` says in a word where each node comes from; it may be
-    empty, which says "draft" of all.
+    have parents of either kind. `origins` says where each node comes from, as an index into
+    `names`; it may be empty, which says "draft" of all.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probes: int = 0
-    origins: tuple[str, ...] = ()
+    origins: Sequence[int] = ()
+    names: tuple[str, ...] = ("draft",)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -47,7 +48,7 @@ class DraftTree:
 
     def origin(self, node: int) -> str:
         """Where a node comes from."""
-        return self.origins[node] if self.origins else "draft"
+        return self.names[self.origins[node]] if self.origins else self.names[0]
 
     def depths(self) -> list[int]:
         """Depth of each node, 1 for a child of the root."""
@@ -94,7 +95,8 @@ class DraftTree:
             tuple(self.tokens[i] for i in order),
             tuple(kept[self.parents[i]] for i in order),
             len(order) - drafts,
-            tuple(self.origins[i] for i in order) if self.origins else (),
+            [self.origins[i] for i in order] if self.origins else (),
+            self.names,
         )
 
 
