@@ -29,6 +29,8 @@ class Settings:
     lp: int = 3
     num_draft: int = 32
     learn_output: bool = False
+    pool: bool = True
+    pool_documents: bool = False
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0

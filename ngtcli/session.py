@@ -8,15 +8,19 @@ from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.costs import calibrate, load_curve, save_curve
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
+from ngtcli.draft.budget import CostCurve
 from ngtcli.draft.drafter import (
     Assistant,
     Context,
     Drafter,
     DraftSettings,
+    Explains,
+    Remembers,
     Wanted,
     want,
 )
@@ -25,6 +29,8 @@ from ngtcli.prompts import Preset, Prompt, fit_prompt
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.trie.pool import TOKENS as POOL
+from ngtcli.trie.pool import Pool, load_pool, pool_path, save_pool
 
 Notify = Callable[[str], None]
 
@@ -97,12 +103,23 @@ def draft_settings(settings: Settings) -> DraftSettings:
 class Answer:
     """A prepared answer: iterate over it for steps, then read `run`."""
 
-    def __init__(self, run: Run, prompt: Prompt, trie: TrieReport) -> None:
-        self.run, self.prompt, self.trie = run, prompt, trie
+    def __init__(
+        self, run: Run, prompt: Prompt, trie: TrieReport, at_end: Callable[[], None]
+    ) -> None:
+        self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
 
     def __iter__(self) -> Iterator[Step]:
-        return iter(self.run)
+        try:
+            yield from self.run
+        finally:
+            self._at_end()
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """What the drafter decided in this run; empty for one that decides nothing."""
+        drafter = self.run.drafter
+        return drafter.report() if isinstance(drafter, Explains) else {}
 
     @property
     def finish_reason(self) -> str:
@@ -110,14 +127,24 @@ class Answer:
 
 
 class Session:
-    """Loads the model once; prepares any number of answers."""
+    """Loads the model once; prepares any number of answers.
+
+    Without `persist` the pool of earlier answers is this session's own, neither read nor stored.
+    """
 
     def __init__(
-        self, settings: Settings, progress: Notify = lambda _: None, warn: Notify = lambda _: None
+        self,
+        settings: Settings,
+        progress: Notify = lambda _: None,
+        warn: Notify = lambda _: None,
+        persist: bool = True,
     ) -> None:
         self.settings, self._progress, self._warn = settings, progress, warn
+        self._persist = persist
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
+        self._costs: CostCurve | None = None
+        self._pool: Pool | None = None
         if not settings.draft_model:
             self.wanted().make()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
@@ -160,12 +187,54 @@ class Session:
         """The one drafter of this session for `method`: what it learned stays from run to run."""
         wanted = self.wanted(method)
         if wanted.spec not in self._drafters:
+            self._progress("Preparing to draft …")
+            if wanted.method.costs:
+                own = replace(wanted.settings, costs=self._curve(), pool=self._earlier())
+                wanted = replace(wanted, settings=own)
             self._drafters[wanted.spec] = wanted.make()
         return self._drafters[wanted.spec]
+
+    def _curve(self) -> CostCurve | None:
+        """What passes cost on this device: stored, or measured now and stored."""
+        if self._costs is None and not self.model.plain_reason:
+            self._costs = load_curve(self.model)
+            if self._costs is None:
+                self._progress("Measuring what a pass costs …")
+                self._costs = calibrate(self.model)
+                save_curve(self.model, self._costs)
+        return self._costs
+
+    def _earlier(self) -> Pool | None:
+        """The pool of earlier answers of this model, if it is wanted."""
+        s = self.settings
+        if s.pool and not self._persist and self._pool is None:
+            self._pool = Pool(POOL, s.pool_documents)
+        if s.pool and self._pool is None:
+            path = pool_path(self.model.tokenizer.fingerprint, s.model)
+            try:
+                self._pool = load_pool(path, self.model.vocabulary, POOL, s.pool_documents)
+            except store.TrieFileError as error:
+                self._warn(f"the pool of earlier answers is begun anew: {error}")
+                self._pool = Pool(POOL, s.pool_documents)
+        return self._pool
+
+    def keep(self, drafter: Drafter) -> None:
+        """After an answer: store what it taught, about the model's text and the cost of passes."""
+        if isinstance(drafter, Remembers):
+            drafter.finish()
+        try:
+            if self._pool is not None and self._persist:
+                path = pool_path(self.model.tokenizer.fingerprint, self.settings.model)
+                save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
+        except OSError as error:
+            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
+        if self._costs is not None:
+            save_curve(self.model, self._costs)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""
         self._drafters.clear()
+        self._pool = None
 
     def answer(
         self,
@@ -190,7 +259,6 @@ class Session:
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
-        run = Run(
-            self.model, self.drafter(method), context, sampling_settings(s), limits, split_times
-        )
-        return Answer(run, prompt, report)
+        drafter = self.drafter(method)
+        run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
+        return Answer(run, prompt, report, lambda: self.keep(drafter))

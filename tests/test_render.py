@@ -17,6 +17,7 @@ from ngtcli.render.terminal import visible, wants_color
 class Token:
     text: str
     drafted: bool = False
+    origin: str = "draft"
 
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\x7f\u202etxt\b[bold]x[/]"

@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli.cli.facts import answer_json, explanation, origins, summary_facts
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, piped_stdin, print_line
 from ngtcli.config import Settings
@@ -25,7 +26,6 @@ from ngtcli.render.sinks import (
 from ngtcli.render.terminal import visible, wants_color
 
 if TYPE_CHECKING:
-    from ngtcli.prompts import Prompt
     from ngtcli.session import Answer, Session
 
 OutputOption = Annotated[
@@ -36,6 +36,9 @@ TokensOption = Annotated[
 ]
 DryOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
+]
+ExplainOption = Annotated[
+    bool, typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 ]
 
 
@@ -53,6 +56,7 @@ class Request:
     output: Path | None = None
     dry_run: bool = False
     verbose: bool = False
+    explain: bool = False
 
 
 @with_settings
@@ -65,6 +69,7 @@ def summarize(
     json: JsonOption = False,
     json_tokens: TokensOption = False,
     dry_run: DryOption = False,
+    explain: ExplainOption = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -78,7 +83,7 @@ def summarize(
     run(
         Request(
             "summarize", documents, "", resolved.settings, chosen,
-            json, json_tokens, output, dry_run, verbose,
+            json, json_tokens, output, dry_run, verbose, explain,
         )
     )  # fmt: skip
 
@@ -95,6 +100,7 @@ def ask(
     json: JsonOption = False,
     json_tokens: TokensOption = False,
     dry_run: DryOption = False,
+    explain: ExplainOption = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -116,7 +122,7 @@ def ask(
     run(
         Request(
             "ask", documents, utf8(question.strip()), resolved.settings, chosen,
-            json, json_tokens, output, dry_run, verbose,
+            json, json_tokens, output, dry_run, verbose, explain,
         )
     )  # fmt: skip
 
@@ -177,13 +183,15 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
         color = wants_color(sys.stdout, request.settings.color)
         sinks.append(ColourSink(sys.stdout) if color else PlainSink(sys.stdout))
         if color and request.verbose:
-            notes.legend("drafted from the documents", "the model's own")
+            notes.legend(origins(answer), "the model's own")
     with closed_pipes_end_quietly():
         try:
             for step in answer:
                 notes.clear()
                 for sink in sinks:
                     sink.step(step.tokens)
+                if request.explain:
+                    notes.say(explanation(answer, step), dim=True)
         except KeyboardInterrupt:
             answer.interrupted = True
         notes.clear()
@@ -218,61 +226,3 @@ def _deliver(request: Request, answer: "Answer", kept: Collector) -> None:
             f"{request.output}: {(error.strerror or str(error)).lower()}",
             "The answer went to standard output; choose another file with -o.",
         ) from None
-
-
-def answer_json(request: Request, answer: "Answer", kept: Collector) -> dict[str, Any]:
-    """The object that --json prints."""
-    prompt: Prompt = answer.prompt
-    body: dict[str, Any] = {
-        "text": kept.text,
-        "task": request.task,
-        "question": request.question or None,
-        "model": request.settings.model,
-        "method": request.settings.method,
-        "finish_reason": answer.finish_reason,
-        "settings": asdict(request.settings),
-        "preset": request.preset.name,
-        "documents": [
-            {"name": d.name, "sha256": d.sha256, "characters": len(d.text)}
-            for d in request.documents
-        ],
-        "truncated": [asdict(cut) for cut in prompt.cuts],
-        "trie": answer.trie.as_json(),
-        "statistics": answer.run.statistics.as_json(),
-    }
-    if request.json_tokens:
-        body["tokens"] = [
-            {"id": t.id, "text": t.text, "origin": "draft" if t.drafted else "model"}  # type: ignore[attr-defined]
-            for t in kept.tokens
-        ]
-    return body
-
-
-def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
-    """What the line under an answer says."""
-    s = answer.run.statistics
-    facts = [f"{s.new_tokens} tokens", f"{s.tokens_per_s:.1f} tokens/s"]
-    if s.drafted_tokens:
-        share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
-        facts += [
-            f"acceptance length {s.mean_acceptance_length:.2f}",
-            f"{share:.0%} drafted",
-        ]
-    else:
-        facts.append(f"nothing drafted: {_why_no_drafts(settings, answer)}")
-    facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
-    if answer.finish_reason == "length":
-        facts.append("stopped at max-tokens")
-    if answer.trie.status != "none":
-        facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")
-    return facts
-
-
-def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
-    if settings.method == "none":
-        return "method none"
-    if answer.run.model.plain_reason:
-        return answer.run.model.plain_reason
-    if settings.num_draft == 0:
-        return "num-draft is 0"
-    return "no match in the documents"

@@ -20,6 +20,8 @@ _HELP: dict[str, str] = {
     "lp": "Longest prefix matched in the trie, in tokens.",
     "num_draft": "Most draft nodes a step.",
     "learn_output": "Draft from the generated text as well.",
+    "pool": "For auto: draft from earlier answers of the model as well, and keep this one.",
+    "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
     "max_tokens": "Most tokens of answer.",
     "temperature": "0 is greedy.",
     "top_p": "Keep the likeliest tokens up to this probability.",
@@ -36,7 +38,9 @@ _HELP: dict[str, str] = {
     "color": "auto, always or never.",
 }
 _PANELS = {
-    "Drafting": ("method", "n", "lp", "num_draft", "learn_output", "draft_model"),
+    "Drafting": (
+        "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
+    ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
         "presence_penalty", "frequency_penalty",

@@ -3,7 +3,7 @@
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
@@ -76,13 +76,12 @@ class Notes:
     def warn(self, message: str) -> None:
         self.say(f"ngt: {message}")
 
-    def legend(self, drafted: str, own: str) -> None:
-        """What the colours of an answer mean."""
+    def legend(self, origins: Mapping[str, str], own: str) -> None:
+        """What the colours of an answer mean: words by origin, then those for no colour."""
         painted = wants_color(sys.stderr, "auto")
+        words = [paint(w, drafted_style(o)) if painted else w for o, w in origins.items()]
         self.clear()
-        sys.stderr.write(
-            f"Legend: {paint(drafted, drafted_style()) if painted else drafted} · {own}\n"
-        )
+        sys.stderr.write(f"Legend: {' · '.join([*words, own])}\n")
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.pool import pool_app
 from ngtcli.cli.streams import Notes, piped_stdin, print_line, print_table
 from ngtcli.config import home
 from ngtcli.documents.load import Document, load
@@ -14,6 +15,8 @@ from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
+
+trie_app.add_typer(pool_app, name="pool")
 
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 

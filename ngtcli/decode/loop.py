@@ -10,12 +10,13 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics, Stopwatch
 from ngtcli.decode.verify import verify
-from ngtcli.draft.drafter import Context, Drafter, Feedback, ReadsScores
+from ngtcli.draft.drafter import Context, Drafter, Feedback, ReadsCosts, ReadsScores
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens import Detokenizer
 
 _EMPTY = DraftTree()
+OWN = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +30,31 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One emitted token and the text it completed; `drafted` if it was an accepted draft."""
+    """One emitted token and the text it completed.
+
+    `origin` is OWN for the model's own choice; an accepted draft names its source, or "draft".
+    """
 
     id: int
     text: str
-    drafted: bool
+    origin: str = OWN
+
+    @property
+    def drafted(self) -> bool:
+        """Whether it was an accepted draft."""
+        return self.origin != OWN
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one verify step emitted; `finish_reason` is "" but in the last step.
+    """What one verify step emitted; `nodes` were drafted; `finish_reason` is "" but in the last.
 
     Reasons: "stop" (an end token or stop string), "length" (max_tokens), "context" (no room left).
     """
 
     tokens: tuple[Token, ...]
     finish_reason: str = ""
+    nodes: int = 0
 
 
 class TextStream:
@@ -114,6 +124,7 @@ class Run:
         self.finish_reason = ""
         self.cancelled = False
         self._reader = drafter if isinstance(drafter, ReadsScores) else None
+        self._payer = drafter if isinstance(drafter, ReadsCosts) else None
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
         self.statistics.split_s = self._watch.parts
 
@@ -125,11 +136,14 @@ class Run:
             clock = time.perf_counter()
             self._watch.start()
             tree = self._propose(ids)
+            drafted = time.perf_counter()
             nodes, tokens = self._verify(ids[-1], tree)
-            step, kept = self._emit(tokens, len(nodes), stream)
+            step, kept = self._emit(tokens, nodes, tree, stream)
             self._watch.lap("verify")
             self.model.keep(nodes)
             self._watch.lap("cache")
+            if self._payer is not None:
+                self._payer.spent(len(tree) + 1, time.perf_counter() - drafted)
             self.drafter.observe(kept)
             self._watch.lap("draft")
             ids += kept
@@ -177,7 +191,7 @@ class Run:
         return lambda node, tokens: self.sampler.choose(scores[node + 1], [*self.output, *tokens])
 
     def _emit(
-        self, tokens: Sequence[int], accepted: int, stream: TextStream
+        self, tokens: Sequence[int], nodes: Sequence[int], tree: DraftTree, stream: TextStream
     ) -> tuple[Step, list[int]]:
         """Emit tokens up to an end; what stands behind an end inside the block is dropped."""
         shown: list[Token] = []
@@ -185,13 +199,15 @@ class Run:
             self.output.append(token)
             ends = token in self.model.end_ids
             text, stopped = ("", False) if ends else stream.push(token)
-            shown.append(Token(token, text, i < accepted))
+            origin = tree.origin(nodes[i]) if i < len(nodes) else OWN
+            shown.append(Token(token, text, origin))
             self.finish_reason = self._reason(ends or stopped)
             if self.finish_reason:
                 if not stopped:
-                    shown[-1] = Token(token, text + stream.flush(), i < accepted)
+                    shown[-1] = Token(token, text + stream.flush(), origin)
                 break
-        return Step(tuple(shown), self.finish_reason), [t.id for t in shown]
+        step = Step(tuple(shown), self.finish_reason, tree.drafts)
+        return step, [t.id for t in shown]
 
     def _reason(self, ended: bool) -> str:
         if ended:

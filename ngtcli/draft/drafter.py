@@ -12,9 +12,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.draft.budget import CostCurve
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError, nearest
 from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,18 @@ class Assistant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftSettings:
-    """The settings that every drafter may read; each reads the ones it knows."""
+    """The settings that every drafter may read; each reads the ones it knows.
+
+    `assistant`, `costs` (of passes) and `pool` (earlier answers) are None where there is none.
+    """
 
     n: int = 13
     lp: int = 3
     num_draft: int = 32
     learn_output: bool = False
     assistant: Assistant | None = None
+    costs: CostCurve | None = None
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         check_range("n", self.n, 2, 64)
@@ -100,6 +107,33 @@ class ReadsScores(Protocol):
         """Learn from one pass."""
 
 
+@runtime_checkable
+class ReadsCosts(Protocol):
+    """A drafter that weighs its drafts against what passes cost; `spent` is called after each."""
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A drafter that decides how much to draft, and says why."""
+
+    def explain(self) -> str:
+        """Why the last step had the drafts it had, in a few words."""
+
+    def report(self) -> dict[str, Any]:
+        """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A drafter that keeps something of an answer: `finish` is called when it has ended."""
+
+    def finish(self) -> None:
+        """End an answer."""
+
+
 Factory = Callable[[DraftSettings, Mapping[str, str]], Drafter]
 
 
@@ -108,18 +142,21 @@ class Method:
     """An entry of the registry. `needs` says what a drafter cannot do without, in words.
 
     Modules are imported when their method is asked for. `documents` is true where the method
-    drafts from the documents' cached trie; `live` where it works only beside a running model.
+    drafts from the documents' cached trie; `live` where it works only beside a running model;
+    `costs` where it wants the measured cost of passes.
     """
 
     module: str
     needs: str = ""
     documents: bool = False
     live: bool = False
+    costs: bool = False
 
 
 _METHODS = {
     "none": Method("ngtcli.draft.none"),
     "trie": Method("ngtcli.draft.trie", documents=True),
+    "auto": Method("ngtcli.draft.auto", costs=True),
     "prompt-lookup": Method("ngtcli.draft.prompt_lookup"),
     "llma": Method("ngtcli.draft.llma"),
     "akunu": Method("ngtcli.draft.akunu"),
@@ -130,7 +167,8 @@ _METHODS = {
     "recycling": Method("ngtcli.draft.recycling", "scores of a running model", live=True),
     "draft-model": Method("ngtcli.draft.draft_model", "a second model (--draft-model)", live=True),
 }
-_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name != "assistant")
+_OBJECTS = ("assistant", "costs", "pool")
+_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 
 def method_names() -> list[str]:

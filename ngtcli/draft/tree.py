@@ -16,12 +16,15 @@ class DraftTree:
     `tokens[i]` is a token id, `parents[i]` the index of its parent or -1 for a child of the root,
     which is the last accepted token and no node. Siblings hold different tokens. The last `probes`
     nodes are there only to be scored: they are never accepted, may repeat a sibling's token, and
-    have parents of either kind.
+    have parents of either kind. `origins` says where each node comes from, as an index into
+    `names`; it may be empty, which says "draft" of all.
     """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     probes: int = 0
+    origins: Sequence[int] = ()
+    names: tuple[str, ...] = ("draft",)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -42,6 +45,10 @@ class DraftTree:
         edges = list(zip(self.parents, self.tokens, strict=True))[: self.drafts]
         if len(set(edges)) != len(edges):
             raise ValueError("two siblings hold the same token")
+
+    def origin(self, node: int) -> str:
+        """Where a node comes from."""
+        return self.names[self.origins[node]] if self.origins else self.names[0]
 
     def depths(self) -> list[int]:
         """Depth of each node, 1 for a child of the root."""
@@ -88,6 +95,8 @@ class DraftTree:
             tuple(self.tokens[i] for i in order),
             tuple(kept[self.parents[i]] for i in order),
             len(order) - drafts,
+            [self.origins[i] for i in order] if self.origins else (),
+            self.names,
         )
 
 

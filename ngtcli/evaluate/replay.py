@@ -6,17 +6,18 @@ with. What a drafter would learn from scores is not in a recording; such methods
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ngtcli.decode.stats import Statistics
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, ReadsScores, Wanted, want
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Wanted, want
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.traces import Trace, TraceSet, read_traces
+from ngtcli.trie.pool import Pool
 
 Progress = Callable[[str], None]
 OVERALL = "overall"
@@ -182,8 +183,9 @@ def _run(
 ) -> dict[str, Tally]:
     """Tallies by task."""
     tallies: dict[str, Tally] = {}
+    if not fresh:
+        one = replace(one, settings=replace(one.settings, pool=Pool()))
     drafter = one.make()
-    assert not isinstance(drafter, ReadsScores)
     for trace in chosen:
         if fresh:
             drafter = one.make()

@@ -22,6 +22,8 @@ class ShownToken(Protocol):
     def text(self) -> str: ...
     @property
     def drafted(self) -> bool: ...
+    @property
+    def origin(self) -> str: ...
 
 
 class Sink(Protocol):
@@ -56,13 +58,13 @@ class PlainSink:
 
 
 class ColourSink(PlainSink):
-    """Drafted-and-accepted tokens underlined and in colour, the model's own as they are."""
+    """Accepted drafts underlined and in their origin's colour, the model's own as they are."""
 
     def styled(self, tokens: Sequence[ShownToken]) -> str:
         parts = []
-        for drafted, run in groupby(tokens, key=lambda t: t.drafted):
+        for (drafted, origin), run in groupby(tokens, key=lambda t: (t.drafted, t.origin)):
             text = visible("".join(t.text for t in run))
-            parts.append(paint(text, drafted_style()) if drafted else text)
+            parts.append(paint(text, drafted_style(origin)) if drafted else text)
         return "".join(parts)
 
 

@@ -13,8 +13,11 @@ _VISIBLE |= dict.fromkeys(
     [*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD
 )
 
-DRAFTED = Style(color="cyan", underline=True)
-DRAFTED_PLAIN = Style(underline=True)
+# Where drafts come from; other words are shown as "draft".
+COLORS = {
+    "draft": "cyan", "document": "cyan", "prompt": "blue", "own text": "magenta",
+    "pool": "yellow", "scores": "green",
+}  # fmt: skip
 DIM = Style(dim=True)
 
 
@@ -34,9 +37,11 @@ def wants_color(stream: TextIO, setting: str) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def drafted_style() -> Style:
-    """Underlined, and coloured unless NO_COLOR asks for none."""
-    return DRAFTED_PLAIN if os.environ.get("NO_COLOR") else DRAFTED
+def drafted_style(origin: str) -> Style:
+    """Underlined, and coloured by origin unless NO_COLOR asks for none."""
+    if os.environ.get("NO_COLOR"):
+        return Style(underline=True)
+    return Style(color=COLORS.get(origin, COLORS["draft"]), underline=True)
 
 
 def paint(text: str, style: Style) -> str:

@@ -1,0 +1,99 @@
+"""What is told of an answer beside its text: JSON, the summary line, a line a step."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ngtcli.config import Settings
+from ngtcli.render.sinks import Collector
+
+if TYPE_CHECKING:
+    from ngtcli.cli.answer import Request
+    from ngtcli.decode.loop import Step
+    from ngtcli.prompts import Prompt
+    from ngtcli.session import Answer
+
+
+def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[str, Any]:
+    """The object that --json prints."""
+    prompt: Prompt = answer.prompt
+    body: dict[str, Any] = {
+        "text": kept.text,
+        "task": request.task,
+        "question": request.question or None,
+        "model": request.settings.model,
+        "method": request.settings.method,
+        "finish_reason": answer.finish_reason,
+        "settings": asdict(request.settings),
+        "preset": request.preset.name,
+        "documents": [
+            {"name": d.name, "sha256": d.sha256, "characters": len(d.text)}
+            for d in request.documents
+        ],
+        "truncated": [asdict(cut) for cut in prompt.cuts],
+        "trie": answer.trie.as_json(),
+        "statistics": answer.run.statistics.as_json(),
+    }
+    if answer.policy:
+        body["policy"] = answer.policy
+    if request.json_tokens:
+        body["tokens"] = [
+            {"id": t.id, "text": t.text, "origin": t.origin}  # type: ignore[attr-defined]
+            for t in kept.tokens
+        ]
+    return body
+
+
+def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
+    """What the line under an answer says."""
+    s = answer.run.statistics
+    facts = [f"{s.new_tokens} tokens", f"{s.tokens_per_s:.1f} tokens/s"]
+    if s.drafted_tokens:
+        share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
+        facts += [
+            f"acceptance length {s.mean_acceptance_length:.2f}",
+            f"{share:.0%} drafted",
+        ]
+    else:
+        facts.append(f"nothing drafted: {_why_no_drafts(settings, answer)}")
+    facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
+    if answer.finish_reason == "length":
+        facts.append("stopped at max-tokens")
+    facts += _policy_facts(answer.policy)
+    if answer.trie.status != "none":
+        facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")
+    return facts
+
+
+def _policy_facts(policy: dict[str, Any]) -> list[str]:
+    """How many nodes the steps had, and how often drafting rested."""
+    sizes = sorted(int(k) for k, steps in policy.get("budgets", {}).items() for _ in range(steps))
+    if not sizes:
+        return []
+    facts = [f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"]
+    if policy["stand_downs"]:
+        facts.append(f"drafting stood down {policy['stand_downs']} times")
+    return facts
+
+
+def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
+    if settings.method == "none":
+        return "method none"
+    if answer.run.model.plain_reason:
+        return answer.run.model.plain_reason
+    if settings.num_draft == 0:
+        return "num-draft is 0"
+    return "no match in the documents"
+
+
+def explanation(answer: "Answer", step: "Step") -> str:
+    """One line on a step: what was drafted and why, what came of it."""
+    why = getattr(answer.run.drafter, "explain", lambda: "")()
+    accepted = sum(t.drafted for t in step.tokens)
+    parts = [f"step {answer.run.statistics.steps}", why, f"{step.nodes} drafted"]
+    return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
+
+
+def origins(answer: "Answer") -> dict[str, str]:
+    """Words for the legend: what drafts of this method come from."""
+    origins = getattr(answer.run.drafter, "origins", ())
+    return {o: f"drafted from {o}" for o in origins} or {"draft": "drafted"}

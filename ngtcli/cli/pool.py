@@ -1,0 +1,41 @@
+"""`ngt trie pool`: what earlier answers left behind for auto."""
+
+from typing import Any
+
+import typer
+
+from ngtcli.cli.options import JsonOption
+from ngtcli.cli.streams import print_line, print_table
+from ngtcli.render.sinks import dump_json
+from ngtcli.render.terminal import visible
+
+pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)
+
+
+@pool_app.command("show")
+def pool_show(json: JsonOption = False) -> None:
+    """List the pools: one a model."""
+    from ngtcli.trie.pool import describe, list_pools
+
+    rows: list[dict[str, Any]] = [row for path in list_pools() if (row := describe(path))]
+    if json:
+        print_line(dump_json(rows))
+        return
+    header = ["model", "pieces", "tokens", "size"]
+    cells = [
+        [visible(r["model"]), r["answers"], r["tokens"], f"{r['bytes'] / 1e3:.0f} kB"] for r in rows
+    ]
+    print_table(header, cells)
+
+
+@pool_app.command("clear")
+def pool_clear(json: JsonOption = False) -> None:
+    """Forget all earlier answers, of every model."""
+    from ngtcli.trie.pool import list_pools
+
+    files = list_pools()
+    size = sum(path.stat().st_size for path in files)
+    for path in files:
+        path.unlink(missing_ok=True)
+    body = {"files": len(files), "bytes": size}
+    print_line(dump_json(body) if json else f"{len(files)} pools, {size / 1e3:.0f} kB removed")

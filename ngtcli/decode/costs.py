@@ -1,0 +1,82 @@
+"""What a pass over k draft nodes costs on this device: a short calibration, kept per model."""
+
+import hashlib
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from ngtcli.config import home
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.tree import chain
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+TIMES = 3
+VERSION = 1
+
+
+def curve_path(model: TargetModel) -> Path:
+    """The file of a model's curve: its name says device, dtype and the model's configuration."""
+    if model.device.type == "cuda":
+        device = torch.cuda.get_device_name(model.device)
+    else:
+        device = f"{model.device.type} {torch.get_num_threads()}"
+    config = model.config.to_json_string(use_diff=False)
+    state = f"{VERSION}|{device}|{model.dtype}|{model.name}|{config}"
+    return home("cache") / "costs" / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.json"
+
+
+def load_curve(model: TargetModel) -> CostCurve | None:
+    """The stored curve; None where there is none, or none that can be read."""
+    try:
+        stored = json.loads(curve_path(model).read_text(encoding="utf-8"))
+        return CostCurve({int(rows): float(s) for rows, s in stored.items()})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def save_curve(model: TargetModel, curve: CostCurve) -> None:
+    """Store a curve, atomically; a cache that cannot be written is done without."""
+    path = curve_path(model)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".partial", delete=False, encoding="utf-8"
+        ) as file:
+            json.dump(curve.as_json(), file)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+def calibrate(model: TargetModel, context: int = 512, limit_s: float = 2.0) -> CostCurve:
+    """Time passes over 1 to 64 rows behind a cache of `context` rows, for about `limit_s` seconds.
+
+    The model's cache is emptied. What the time does not suffice for is left to extrapolation and
+    to the steps of real runs.
+    """
+    token = max(0, min(model.vocabulary - 1, 17))
+    context = min(context, model.context - max(ROWS) - 1)
+    seconds: dict[int, float] = {}
+    model.start(max(context, 1) + max(ROWS) + 1)
+    model.prefill([token] * max(context, 1))
+    model.forward(token, chain([token]))  # warms up
+    clock = time.perf_counter()
+    for rows in ROWS:
+        if rows >= model.context:
+            break
+        taken = []
+        for _ in range(TIMES):
+            begin = time.perf_counter()
+            scores = model.forward(token, chain([token] * (rows - 1)))
+            scores.argmax(-1).tolist()  # waits for the device, as verification does
+            taken.append(time.perf_counter() - begin)
+        seconds[rows] = statistics.median(taken)
+        if time.perf_counter() - clock + 2 * TIMES * seconds[rows] > limit_s and len(seconds) > 1:
+            break
+    return CostCurve(seconds)

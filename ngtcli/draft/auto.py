@@ -1,0 +1,251 @@
+"""`auto`: every match counts, the tree goes where it is worth most, and is as large as pays.
+
+Continuations of all matched lengths, in the generated text, in the prompt with its documents, and
+in earlier answers of the model (the pool), are blended into one distribution, by escapes as
+in PPM (`blend.py`), at the root and again at every node of the tree from that node's own path. The
+tree grows best-first by path probability. Escapes start from `escapes.json`, fitted on recorded
+runs (`python -m ngtcli.evaluate.fit_escapes`), and are moved on by every emitted token.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.draft.blend import (
+    BUCKETS,
+    ORDERS,
+    SOURCES,
+    advance,
+    arrange,
+    follow,
+    grow,
+)
+from ngtcli.draft.budget import CostCurve, Policy
+from ngtcli.draft.drafter import (
+    Context,
+    Drafter,
+    DraftSettings,
+    Feedback,
+    check_range,
+    read_options,
+)
+from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.counts import NONE, CountTrie
+from ngtcli.trie.pool import Pool
+
+Ints = npt.NDArray[Any]
+ESCAPES = Path(__file__).parent / "escapes.json"
+_PROMPT = SOURCES.index("prompt")
+_SHAPE = (len(SOURCES), ORDERS, BUCKETS)
+_FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
+_MOST_RANKED = 400_000  # nodes of ranked successors
+_EMPTY = DraftTree()
+DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
+
+
+@dataclass(frozen=True, slots=True)
+class AutoOptions:
+    """`trust` is how many observations the fitted escapes weigh against those made since."""
+
+    trust: float = 100.0
+
+    def __post_init__(self) -> None:
+        check_range("trust", self.trust, 1.0, 1e6)
+
+
+def fitted_escapes() -> npt.NDArray[np.float64]:
+    """The shipped escapes, shape (source, order, bucket).
+
+    No recording holds scores, so theirs are a guess that the first steps correct.
+    """
+    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
+    escapes = np.full(_SHAPE, 0.7)
+    escapes[: len(table)] = table
+    escapes[len(table) :, 0] = 0.999
+    return escapes
+
+
+class Auto:
+    """Holds a trie of counts for each source, and where each of them is matched."""
+
+    origins = (*SOURCES, DOCUMENT)
+    top_k = 3
+
+    def __init__(
+        self,
+        options: AutoOptions,
+        escapes: npt.NDArray[np.float64],
+        costs: CostCurve | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        self.policy = Policy(costs) if costs is not None else None
+        self.stops = (1.0 - escapes) * options.trust
+        self.visits = np.full(_SHAPE, options.trust)
+        self.pool = pool
+        self._earlier = CountTrie(ORDERS)
+        self._scores = CountTrie(2)
+        if pool is not None:
+            self._recall(pool, options.trust)
+        self.escapes = np.clip(1.0 - self.stops / self.visits, 0.001, 0.999)
+        self._ids: Sequence[int] = ()
+        self._output: list[int] = []
+        self._floor = 0.0
+        self.reset(Context(()))
+
+    def _recall(self, pool: Pool, trust: float) -> None:
+        """Take up what earlier sessions left; their tallies count as `trust` observations."""
+        stops, visits = pool.stops, pool.visits
+        if stops is not None and visits is not None and stops.size == self.stops.size:
+            visits = visits.reshape(_SHAPE)
+            weight = np.minimum(1.0, trust / np.maximum(visits, 1e-9))
+            self.stops = stops.reshape(_SHAPE) * weight
+            self.visits = np.maximum(visits * weight, 1e-3)
+        for answer in pool.answers:
+            self._earlier.end()
+            self._earlier.extend(answer)
+
+    def reset(self, context: Context) -> None:
+        """Start on a new prompt; the answer before it goes to the pool."""
+        self.finish()
+        if self.policy is not None:
+            self.policy.start()
+        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self._ids = context.ids
+        ids = np.asarray(context.ids, dtype=np.int32)
+        self._documents = _learn(self._prompt, ids, context.references)
+        self._gather()
+        self._at = np.full(_SHAPE[:2], NONE, np.int32)
+        self._at[:, 0] = 0
+        self._last = int(ids[-1]) if len(ids) else 0
+        for token in ids[-ORDERS:]:
+            advance(self._tries, self._at, token)
+
+    def _gather(self) -> None:
+        tries = (self._own, self._prompt, self._earlier, self._scores)
+        self._tries = tuple(trie.arrays for trie in tries)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Take the model's next best choices after every scored token for further guesses."""
+        if self._scores.used > _MOST_RANKED:
+            self._scores.clear()
+        self._scores.extend_ranks((self._last, *feedback.tree.tokens), feedback.top)
+
+    def finish(self) -> None:
+        """End an answer: it joins the pool, with the tallies as they now are."""
+        pool, output = self.pool, self._output
+        self._output = []
+        if pool is None or not output:
+            return
+        pool.stops, pool.visits = self.stops.copy(), self.visits.copy()
+        kept = pool.add(output, self._ids)
+        if self._earlier.tokens + sum(map(len, kept)) > 2 * pool.limit:
+            self._earlier.clear()
+            kept = pool.answers
+        for answer in kept:
+            self._earlier.end()
+            self._earlier.extend(answer)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        policy = self.policy
+        if budget < 1 or (policy is not None and policy.resting(self._repeats())):
+            return _EMPTY
+        clock = time.perf_counter()
+        grown = grow(self._tries, self._at, self.escapes, budget, self._floor * _FLOOR)
+        chances = grown[2]
+        self._floor *= 0.8
+        if len(chances) == budget:
+            self._floor += 0.2 * chances[-1]
+        pays = len(chances) if policy is None else policy.choose(chances)
+        tree = self._tree(*(part[:pays] for part in grown)) if pays else _EMPTY
+        if policy is not None:
+            policy.drafted(time.perf_counter() - clock)
+        return tree
+
+    def _tree(
+        self, tokens: Ints, parents: Ints, chances: Ints, origins: Ints, standing: Ints
+    ) -> DraftTree:
+        """The same nodes with the likeliest chain first, as verification likes them."""
+        new = arrange(
+            tokens, parents, origins, standing, self._documents, _PROMPT, len(SOURCES)
+        ).tolist()
+        return DraftTree(tuple(new[0]), tuple(new[1]), origins=new[2], names=self.origins)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        new = np.asarray(tokens, dtype=np.int32)
+        self._output += tokens
+        self._own.reserve(len(new))
+        self._gather()
+        self._own.used = follow(
+            self._tries, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
+            self._own.used,
+        )  # fmt: skip
+        self._own.tokens += len(new)
+        self._last = int(tokens[-1]) if tokens else self._last
+
+    def _repeats(self) -> bool:
+        """Whether the last four tokens stood in generated text or prompt before."""
+        own, prompt = self._at[0, 4], self._at[1, 4]
+        return bool(own != NONE and self._own.nodes[own, 1] != NONE) or bool(prompt != NONE)
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """Refine the cost of a pass."""
+        if self.policy is not None:
+            self.policy.curve.learn(rows, seconds)
+
+    def explain(self) -> str:
+        """Why the last step had the drafts it had."""
+        return self.policy.why if self.policy is not None else "no costs known: all drafts"
+
+    def report(self) -> dict[str, Any]:
+        """What the policy did in this run, JSON-ready."""
+        return self.policy.as_json() if self.policy is not None else {}
+
+
+def _learn(trie: CountTrie, ids: Ints, references: Sequence[Sequence[int]]) -> Ints:
+    """Learn a prompt; borders, in turn, of the nodes first met in a document and of others."""
+    borders, at = [], 0
+    for reference in references:
+        run = np.asarray(reference, dtype=np.int32)
+        start = _place_of(run, ids, at)
+        if start < 0:
+            continue
+        trie.extend(ids[at:start])
+        borders.append(trie.used)
+        at = start + len(run)
+        trie.extend(run)
+        borders.append(trie.used)
+    trie.extend(ids[at:])
+    return np.array(borders, np.int64)
+
+
+def _place_of(run: Ints, ids: Ints, at: int) -> int:
+    """Where `run` stands in `ids` from `at` on; -1 if it does not, or is empty."""
+    if not len(run):
+        return -1
+    for start in (np.flatnonzero(ids[at : len(ids) - len(run) + 1] == run[0]) + at).tolist():
+        if np.array_equal(ids[start : start + len(run)], run):
+            return start
+    return -1
+
+
+@lru_cache(maxsize=1)
+def _compile() -> None:
+    """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
+    drafter = Auto(AutoOptions(), fitted_escapes())
+    drafter.reset(Context((1, 2, 1, 2), references=((2, 1),)))
+    drafter.propose((), 4)
+    drafter.learn(Feedback(_EMPTY, np.zeros((1, 3), np.int64)))
+    drafter.observe([1])
+
+
+def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
+    wanted = read_options(AutoOptions(), options)
+    _compile()
+    return Auto(wanted, fitted_escapes(), settings.costs, settings.pool)

@@ -1,0 +1,78 @@
+"""Fit the escapes of `auto` to recorded runs: `python -m ngtcli.evaluate.fit_escapes DIR`.
+
+Expectation maximisation over every emitted token of the questions with odd ids: for each, which
+source would have given it and which would have passed. The even ids are left for reporting. The
+pool holds the answers to the questions before.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.draft.auto import ESCAPES, Auto, AutoOptions
+from ngtcli.draft.blend import BUCKETS, ORDERS, SOURCES, credit
+from ngtcli.draft.drafter import Context
+from ngtcli.evaluate.traces import Trace, read_traces
+from ngtcli.trie.pool import Pool
+
+_SHAPE = (len(SOURCES), ORDERS, BUCKETS)
+_FITTED = SOURCES.index("scores")  # a recording has none
+_SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
+
+
+def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], list[float]]:
+    """Escapes, (source, order, bucket), and the mean negative log chance a token of each round."""
+    escapes = np.full(_SHAPE, 0.5)
+    losses = []
+    for _ in range(rounds):
+        stops, visits = np.zeros(_SHAPE), np.zeros(_SHAPE)
+        logs: list[float] = []
+        drafter = Auto(AutoOptions(trust=1e6), escapes, pool=Pool())
+        for trace in traces:
+            drafter.reset(Context(trace.prompt_ids))
+            for token in trace.output_ids:
+                if is_odd(trace):
+                    chance = credit(drafter._tries, drafter._at, token, escapes, stops, visits)
+                    logs.append(-float(np.log(chance)))
+                drafter.observe([token])
+        mean = (stops.sum(2, keepdims=True) + 1) / (visits.sum(2, keepdims=True) + 2)
+        escapes = np.clip(1 - (stops + _SMOOTH * mean) / (visits + _SMOOTH), 0.001, 0.999)
+        losses.append(sum(logs) / len(logs))
+        print(f"{losses[-1]:.4f} nats a token", file=sys.stderr)
+    return escapes, losses
+
+
+def is_odd(trace: Trace) -> bool:
+    """Whether a question is for fitting: its number is odd."""
+    digits = "".join(c for c in trace.id.split("/")[0] if c.isdigit())
+    return int(digits or 0) % 2 == 1
+
+
+def main() -> None:
+    """Fit, and write the table that `auto` starts from."""
+    parser = argparse.ArgumentParser(description="Fit the escapes of auto to recorded runs.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tasks", default="", help="with commas; all by default")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--out", type=Path, default=ESCAPES)
+    args = parser.parse_args()
+    found = read_traces(args.folder)
+    tasks = [t for t in args.tasks.split(",") if t]
+    traces = [t for t in found.traces if not tasks or t.task in tasks]
+    escapes, losses = fit(traces, args.rounds)
+    table = {
+        "about": "Shares that sources of auto pass on; rows are sources, orders and buckets.",
+        "fitted_on": f"{found.model}, odd ids, {', '.join(tasks) or 'all tasks'}",
+        "nats_per_token": round(losses[-1], 4),
+        "escapes": [[[round(float(v), 4) for v in o] for o in s] for s in escapes[:_FITTED]],
+    }
+    args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

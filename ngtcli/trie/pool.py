@@ -1,0 +1,154 @@
+"""What earlier answers of a model leave behind for `auto`: their text, and how sources did.
+
+The pool keeps token ids of answers, the newest last, at most so many; the oldest go first. Of an
+answer it leaves out, unless told otherwise, every run of QUOTE tokens that stands in the prompt:
+so it holds a model's own phrases and no text of documents. One file a model, by the rules of the
+trie cache; a file that is wrong in any way is begun anew.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from ngtcli.trie.ngram import SEPARATOR
+from ngtcli.trie.store import TrieFileError, read_file, trie_folder, write_file
+
+Ints = npt.NDArray[np.int32]
+
+FORMAT = 1
+SUFFIX = ".pool.safetensors"
+QUOTE = 4  # tokens; shorter runs are anybody's words
+TOKENS = 50_000
+_SCALE = 1000  # the tallies are stored as thousandths
+_NAMES = ("stream", "stops", "visits")
+
+
+@dataclass(slots=True)
+class Pool:
+    """`answers` as arrays of ids, the newest last; `stops` and `visits` are auto's tallies."""
+
+    limit: int = TOKENS
+    quotes: bool = False
+    answers: list[Ints] = field(default_factory=list)
+    stops: npt.NDArray[np.float64] | None = None
+    visits: npt.NDArray[np.float64] | None = None
+    new: list[Ints] = field(default_factory=list)  # since it was loaded
+
+    @property
+    def tokens(self) -> int:
+        """Ids held."""
+        return sum(map(len, self.answers))
+
+    def add(self, answer: Sequence[int], prompt: Sequence[int]) -> list[Ints]:
+        """Learn an answer to a prompt; the pieces of it that were kept."""
+        pieces = [answer] if self.quotes else list(own_words(answer, prompt))
+        kept = [np.array(p[: self.limit], np.int32) for p in pieces if len(p) > 1]
+        self.new += kept
+        self.answers = newest(self.answers + kept, self.limit)
+        return kept
+
+
+def own_words(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[list[int]]:
+    """The runs of `answer` left when all runs of QUOTE tokens found in `prompt` are taken out.
+
+    >>> list(own_words([9, 1, 2, 3, 4, 5, 8, 7], [0, 1, 2, 3, 4, 5, 6]))
+    [[9], [8, 7]]
+    """
+    known = {tuple(prompt[i : i + QUOTE]) for i in range(len(prompt) - QUOTE + 1)}
+    quoted = [False] * len(answer)
+    for i in range(len(answer) - QUOTE + 1):
+        if tuple(answer[i : i + QUOTE]) in known:
+            quoted[i : i + QUOTE] = [True] * QUOTE
+    run: list[int] = []
+    for token, out in zip(answer, quoted, strict=True):
+        if not out:
+            run.append(token)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:
+    """The last answers that together have at most `limit` tokens."""
+    kept: list[Ints] = []
+    for answer in reversed(answers):
+        limit -= len(answer)
+        if limit < 0:
+            break
+        kept.append(answer)
+    return kept[::-1]
+
+
+def pool_path(fingerprint: str, model: str) -> Path:
+    """The file for answers of `model` with the tokenizer of that fingerprint."""
+    key = hashlib.sha256(f"{FORMAT}\0{fingerprint}\0{model}".encode()).hexdigest()[:32]
+    return trie_folder() / f"{key}{SUFFIX}"
+
+
+def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
+    """The pool in `path`, empty where there is none.
+
+    Raises TrieFileError where the file is damaged, foreign or holds what cannot be.
+    """
+    pool = Pool(limit, quotes)
+    if not path.is_file():
+        return pool
+    arrays = read_file(path, _NAMES, {"format": str(FORMAT)})
+    stream, stops, visits = (arrays[name] for name in _NAMES)
+    if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
+        raise TrieFileError("ids out of range")
+    if len(stops) != len(visits) or (stops < 0).any() or (visits < stops).any():
+        raise TrieFileError("tallies that cannot be")
+    borders = np.flatnonzero(stream == SEPARATOR)
+    pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
+    pool.stops, pool.visits = stops / _SCALE, visits / _SCALE
+    return pool
+
+
+def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
+    """Add what is new to the file, which may have grown meanwhile. Raises OSError."""
+    if pool.stops is None or pool.visits is None:
+        return
+    try:
+        there = load_pool(path, vocabulary, pool.limit, pool.quotes).answers
+    except TrieFileError:
+        there = []
+    answers = newest(there + pool.new, pool.limit)
+    pool.new = []
+    stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
+    arrays: dict[str, Any] = {
+        "stream": np.concatenate(stream) if stream else np.zeros(0, np.int32),
+        "stops": np.floor(pool.stops.ravel() * _SCALE).astype(np.int32),
+        "visits": np.ceil(pool.visits.ravel() * _SCALE).astype(np.int32),
+    }
+    metadata = {"format": str(FORMAT), "model": model, "answers": str(len(answers))}
+    write_file(path, arrays, {**metadata, "tokens": str(sum(map(len, answers)))})
+
+
+def list_pools() -> list[Path]:
+    """All pool files."""
+    return sorted(trie_folder().glob(f"*{SUFFIX}"))
+
+
+def describe(path: Path) -> dict[str, Any] | None:
+    """What a pool file's header says: model, answers, tokens, bytes, path; None if it is none."""
+    try:
+        with safe_open(path, framework="np") as file:
+            meta = dict(file.metadata() or {})
+        return {
+            "model": meta["model"],
+            "answers": int(meta["answers"]),
+            "tokens": int(meta["tokens"]),
+            "bytes": path.stat().st_size,
+            "path": str(path),
+        }
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
