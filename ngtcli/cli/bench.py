@@ -200,7 +200,9 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
     from ngtcli.session import Session
 
     # The session's own method is never used; its progress would be shown inside timed runs.
-    session = Session(replace(request.settings, method="none"), warn=_once(notes.warn))
+    session = Session(
+        replace(request.settings, method="none"), warn=_once(notes.warn), persist=False
+    )
     prompts = build_prompts(session, items, request.preset)
     if request.record:
         result = record(session, items, prompts, request.record, notes.status)

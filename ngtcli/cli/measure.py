@@ -89,7 +89,7 @@ def _compare(
     from ngtcli.evaluate.check import compare
     from ngtcli.session import Session
 
-    session = Session(settings, notes.status, notes.warn)
+    session = Session(settings, notes.status, notes.warn, persist=False)
     rows = []
     for done, (name, preset, document, question) in enumerate(work):
         notes.status(f"{done} of {len(work)} prompts compared")
