@@ -258,7 +258,13 @@ def test_ctrl_c_keeps_what_came_and_exits_130() -> None:
 
 def test_interruption_while_loading_is_quiet() -> None:
     with started("summarize", HARBOUR) as process:
-        time.sleep(0.7)
+        maps = Path(f"/proc/{process.pid}/maps")
+        patience = time.monotonic() + 60
+        while maps.exists() and "libtorch" not in maps.read_text():
+            assert time.monotonic() < patience
+            time.sleep(0.05)
+        if not maps.exists():
+            time.sleep(2)  # no such file on this system
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and b"Traceback" not in errors

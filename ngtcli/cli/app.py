@@ -1,5 +1,6 @@
 """The `ngt` command: its subcommands, and what happens to errors."""
 
+import signal
 import sys
 from typing import Annotated
 
@@ -51,8 +52,21 @@ def options(
     """Options that stand before the command."""
 
 
+class _Interrupts:
+    """Remembers a Ctrl-C: where it meets an import, the library may turn it into another error."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, number: int, frame: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
 def main() -> None:
     """Entry point: every NgtError becomes two lines and an exit code."""
+    interrupts = _Interrupts()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a name or a text that the terminal cannot show
@@ -62,6 +76,8 @@ def main() -> None:
         abandon_stdout()
         sys.exit(0)
     except NgtError as error:
+        if interrupts.came:
+            sys.exit(INTERRUPTED)
         if "--debug" in sys.argv[1:2]:
             raise
         report_error(error)
@@ -69,6 +85,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
+        if interrupts.came:
+            sys.exit(INTERRUPTED)
         if "--debug" in sys.argv[1:2]:
             raise
         name = type(error).__name__
