@@ -45,6 +45,7 @@ ESCAPES = Path(__file__).parent / "escapes.json"
 _PROMPT = SOURCES.index("prompt")
 _SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
+_LEAST = 8  # nodes that are always looked for
 _MOST_RANKED = 400_000  # nodes of ranked successors
 _EMPTY = DraftTree()
 DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
@@ -96,7 +97,7 @@ class Auto:
         self.escapes = np.clip(1.0 - self.stops / self.visits, 0.001, 0.999)
         self._ids: Sequence[int] = ()
         self._output: list[int] = []
-        self._floor = 0.0
+        self._floor, self._paid = 0.0, 1024
         self.reset(Context(()))
 
     def _recall(self, pool: Pool, trust: float) -> None:
@@ -157,12 +158,15 @@ class Auto:
         if budget < 1 or (policy is not None and policy.resting(self._repeats())):
             return _EMPTY
         clock = time.perf_counter()
+        if policy is not None:  # no more than twice what paid last
+            budget = min(budget, max(_LEAST, 2 * self._paid))
         grown = grow(self._tries, self._at, self.escapes, budget, self._floor * _FLOOR)
         chances = grown[2]
         self._floor *= 0.8
         if len(chances) == budget:
             self._floor += 0.2 * chances[-1]
         pays = len(chances) if policy is None else policy.choose(chances)
+        self._paid = pays
         tree = self._tree(*(part[:pays] for part in grown)) if pays else _EMPTY
         if policy is not None:
             policy.drafted(time.perf_counter() - clock)

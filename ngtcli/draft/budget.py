@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 PATIENCE = 4  # proposals in a row that do not pay before drafting stops
 FIRST_REST, LONGEST_REST = 4, 256  # steps without a look, doubling
+_STALE = 16  # steps for which a table of costs is used again
 _NEWS = 0.05  # weight of one more observation of a cost
 
 
@@ -32,6 +33,8 @@ class CostCurve:
             raise ValueError("a cost curve needs the cost of one row, and costs above zero")
         self.rows = np.array(sorted(seconds), np.float64)
         self._seconds = np.array([seconds[int(r)] for r in self.rows], np.float64)
+        self._table = np.zeros(0)
+        self._news = 0
 
     @property
     def seconds(self) -> Floats:
@@ -52,6 +55,13 @@ class CostCurve:
         """Seconds of a pass over `rows` rows."""
         return float(self.over(np.array([rows]))[0])
 
+    def table(self, most: int) -> Floats:
+        """Seconds of passes over 1 to at least `most` rows; a few steps old at most."""
+        if len(self._table) < most or self._news >= _STALE:
+            self._table = self.over(np.arange(1, max(most, 64) + 1))
+            self._news = 0
+        return self._table
+
     def learn(self, rows: int, seconds: float) -> None:
         """Move the nearest measured point toward what a pass over `rows` just took.
 
@@ -60,6 +70,7 @@ class CostCurve:
         expected = self.at(rows)
         ratio = min(seconds / expected, 4.0)
         near = int(np.argmin(np.abs(np.log(self.rows / rows))))
+        self._news += 1
         self._seconds[near] *= 1.0 + _NEWS * (ratio - 1.0)
 
     def as_json(self) -> dict[str, float]:
@@ -97,13 +108,14 @@ class Policy:
 
     def choose(self, chances: Floats) -> int:
         """How many nodes pay, of nodes with falling `chances` of being accepted."""
-        costs = self.curve.over(np.arange(1, len(chances) + 2))
-        tokens = 1.0 + np.concatenate([[0.0], np.cumsum(chances)])
-        rates = tokens / (costs + self.drafting_s)
-        best = int(np.argmax(rates))
-        plain = 1.0 / costs[0]
+        costs = self.curve.table(len(chances) + 1)
+        tokens = np.ones(len(chances) + 1)
+        np.cumsum(chances, out=tokens[1:])
+        tokens[1:] += 1.0
+        rates = tokens / (costs[: len(tokens)] + self.drafting_s)
+        best = int(rates.argmax())
         self.why = f"{best} nodes, {tokens[best]:.2f} tokens expected"
-        if rates[best] > plain:
+        if rates[best] * costs[0] > 1.0:
             self._poor, self._next_rest = 0, FIRST_REST
         else:
             self._poor += 1
