@@ -53,7 +53,7 @@ def test_light_commands_load_neither_torch_nor_transformers(arguments: list[str]
     code = (
         "import sys\nfrom ngtcli.cli.app import main\nsys.argv = ['ngt', *sys.argv[1:]]\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'numba'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(

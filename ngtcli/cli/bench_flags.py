@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-LIVE_METHODS = "none,prompt-lookup,trie"
-REPLAYED_METHODS = "prompt-lookup,trie"
+LIVE_METHODS = "none,prompt-lookup,trie,auto"
+REPLAYED_METHODS = "prompt-lookup,akunu,trtllm,trie,auto"
 _SOURCES, _RACE, _OUT = "Prompts", "Measuring", "Results"
 
 FilesArgument = Annotated[
