@@ -178,19 +178,28 @@ def test_a_clear_winner_is_chosen_though_its_trie_is_larger() -> None:
 
 
 def test_overlapping_rounds_are_a_tie_and_the_smallest_trie_is_chosen() -> None:
-    large = cell("large", [100, 105, 110], [1.0] * 9, 99)
+    large = cell("large", [98, 101, 110], [1.0] * 9, 99)
     small = cell("small", [99, 100, 101], [2.0] * 9, 10)
     verdict = judge([large, small])
     assert verdict.best is large and verdict.tied == (large, small)
     assert verdict.chosen is small
     assert verdict.reason == (
-        "2 cells are within the noise of the best; small has the smallest trie of them"
+        "2 cells are within the noise of the best; of the 2 within 2% of its speed small has the"
+        " smallest trie"
     )
+
+
+def test_a_tied_cell_that_is_much_slower_is_listed_and_not_chosen() -> None:
+    large = cell("large", [90, 105, 110], [1.0] * 9, 99)
+    small = cell("small", [80, 90, 100], [2.0] * 9, 10)
+    verdict = judge([large, small])
+    assert verdict.tied == (large, small) and verdict.chosen is large
+    assert "no other within 2%" in verdict.reason
 
 
 def test_prompts_that_disagree_are_a_tie() -> None:
     one = cell("one", [100], [1.0] * 5 + [3.0] * 4, 5)
-    other = cell("other", [90], [2.0] * 9, 5)
+    other = cell("other", [99], [2.0] * 9, 5)
     verdict = judge([one, other])
     assert len(verdict.tied) == 2 and verdict.chosen is one  # fewer drafts
     assert "fewest drafts" in verdict.reason

@@ -2,7 +2,8 @@
 
 The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
 rounds overlap, or where a sign test over the prompts (two-sided, 5%) does not find the best one
-ahead. Of tied cells the one with the smallest trie is chosen: it costs least to build and to keep.
+ahead. Of the tied cells that are nearly as fast as the best the one with the smallest trie is
+chosen: it costs least to build and to keep.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from statistics import median
 from typing import Any
 
 LEVEL = 0.05
+NEAR = 0.02  # a tied cell slower by more than this share is not taken for its smaller trie
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,14 @@ def judge(cells: Sequence[Figures]) -> Verdict:
     order = sorted(cells, key=lambda c: -c.tokens_per_s)
     best = order[0]
     level = (best, *(c for c in order[1:] if tied(best, c)))
-    chosen = min(level, key=_weight)
+    near = [c for c in level if c.tokens_per_s >= (1 - NEAR) * best.tokens_per_s]
+    chosen = min(near, key=_weight)
     if len(order) == 1:
         reason = "it is the only cell"
     elif len(level) == 1:
         reason = "faster than every other cell beyond the noise of rounds and prompts"
     else:
-        reason = f"{len(level)} cells are within the noise of the best; {_why(chosen, level)}"
+        reason = f"{len(level)} cells are within the noise of the best; {_why(chosen, near)}"
     return Verdict(best, level, chosen, reason)
 
 
@@ -132,10 +135,12 @@ def _weight(cell: Figures) -> tuple[Any, ...]:
     return (cell.trie_bytes or 0, *(cell.values.get(name, 0) for name in names), -cell.tokens_per_s)
 
 
-def _why(chosen: Figures, level: Sequence[Figures]) -> str:
-    sizes = {c.trie_bytes or 0 for c in level}
-    if len(sizes) > 1:
-        same = sum((c.trie_bytes or 0) == min(sizes) for c in level)
-        rest = ", and of those the fewest drafts and shortest lengths" if same > 1 else ""
-        return f"{chosen.label} has the smallest trie of them{rest}"
-    return f"{chosen.label} has the fewest drafts and shortest lengths of them"
+def _why(chosen: Figures, near: Sequence[Figures]) -> str:
+    sizes = [c.trie_bytes or 0 for c in near]
+    if len(near) == 1:
+        return f"{chosen.label} is the best, no other within {NEAR:.0%} of its speed"
+    virtues = "the fewest drafts and shortest lengths"
+    if len(set(sizes)) > 1:
+        also = f" and {virtues}" if sizes.count(min(sizes)) > 1 else ""
+        virtues = f"the smallest trie{also}"
+    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.label} has {virtues}"
