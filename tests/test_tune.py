@@ -16,11 +16,19 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.streams import pointed
 from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.decode.model import BUILTIN_PATH
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate import tune as tuning
 from ngtcli.evaluate.sweep import Axis, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.evaluate.traces import TraceWriter
-from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, check_replayable, read_costs
+from ngtcli.evaluate.tune_prompts import prompts
+from ngtcli.evaluate.tune_sources import (
+    DEFAULT_COSTS,
+    Recording,
+    Running,
+    check_replayable,
+    read_costs,
+)
 from ngtcli.evaluate.verdict import Figures, Measurement, judge, sign_test, summarize
 from ngtcli.evaluate.winner import preset_path
 from ngtcli.prompts import load_preset
@@ -290,8 +298,9 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
         tuning.State(tmp_path / "s", "other")
     assert "--fresh" in caught.value.hint
     (tmp_path / "t").write_text("notes\n")
-    with pytest.raises(UsageError, match="not a state file"):
-        state_at(tmp_path / "t")
+    for fresh in (False, True):  # nobody's notes are overwritten
+        with pytest.raises(UsageError, match="not a state file"):
+            state_at(tmp_path / "t", fresh)
     (tmp_path / "b").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError):
         state_at(tmp_path / "b")
@@ -373,6 +382,42 @@ def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
     axes = parse_sweep([text])
     with pytest.raises(UsageError, match="a recording cannot"):
         check_replayable(axes, grid(axes, Settings())[0])
+
+
+def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
+    summarize, ask = load_preset("summarize"), load_preset("ask")
+    assert len(prompts([], None, summarize, None)) == 10
+    (tmp_path / "a.txt").write_text("One. Two.")
+    texts = [str(tmp_path / "a.txt")]
+    assert [(name, q) for name, _, q in prompts(texts, None, summarize, None)] == [("a.txt", "")]
+    asked = prompts(texts, None, ask, 3)
+    assert len(asked) == 3 and len({q for _, _, q in asked}) == 3
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_a_running_model_is_measured_as_it_answers() -> None:
+    from ngtcli.session import Session
+
+    preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
+    work = prompts([], None, preset, 2)
+    said: list[str] = []
+    source = Running(settings, preset, work, said.append, said.append)
+    loading = len(said)
+    session = Session(settings)
+    for changed in (settings, replace(settings, num_draft=2), replace(settings, method="none")):
+        session.settings = changed
+        session.forget()
+        runs = []
+        for _, documents, question in work:
+            answer = session.answer(session.prompt(preset, documents, question))
+            list(answer)
+            runs.append(answer.run.statistics)
+        measured = source.measure(changed)
+        assert measured.new_tokens == sum(r.new_tokens for r in runs)
+        assert measured.steps == sum(r.steps for r in runs)
+        assert (measured.trie_bytes is None) == (changed.method == "none")
+    assert len(said) == loading  # progress is the sweep's own
+    assert source.about["model"] == "builtin" and "float32" in source.about["device"]
 
 
 # --- what is shown ---

@@ -60,10 +60,15 @@ class State:
         self.done: dict[tuple[str, int], Measurement] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if fresh or not path.exists() or not path.stat().st_size:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            if text and _object(text.split("\n")[0]).get("format") != FORMAT:
+                raise UsageError(
+                    f"{path}: not a state file of ngt tune", "Name another with --state."
+                )
+            if fresh or not text:
                 self._write("w", {"format": FORMAT, "version": VERSION, "key": key})
             else:
-                self._read(path.read_text(encoding="utf-8"))
+                self._read(text)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not text"
             raise InputError(
@@ -73,10 +78,6 @@ class State:
     def _read(self, text: str) -> None:
         lines = text.split("\n")
         head = _object(lines[0])
-        if head.get("format") != FORMAT:
-            raise UsageError(
-                f"{self.path}: not a state file of ngt tune", "Name another with --state."
-            )
         if head.get("version") != VERSION or head.get("key") != self.key:
             raise UsageError(
                 f"{self.path}: from another sweep, data, model or settings",

@@ -13,6 +13,7 @@ from ngtcli.render.heatmap import (
     flat_rows,
     grid_cells,
     heat,
+    shown,
 )
 from ngtcli.render.terminal import visible
 
@@ -57,7 +58,7 @@ def _text(text: str) -> str:
 
 def _grid(report: Report, figure: Figure) -> str:
     down, across = report["sweep"]
-    heads = "".join(f"<th>{_text(str(v))}</th>" for v in report["sweep"][across])
+    heads = "".join(f"<th>{_text(shown(v))}</th>" for v in report["sweep"][across])
     rows = []
     for heading, line in grid_cells(report):
         cells = []
