@@ -29,7 +29,7 @@ from ngtcli.evaluate.tune_sources import (
     check_replayable,
     read_costs,
 )
-from ngtcli.evaluate.verdict import Figures, Measurement, judge, sign_test, summarize
+from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
 from ngtcli.evaluate.winner import preset_path
 from ngtcli.prompts import load_preset
 from ngtcli.render import heatmap
@@ -173,7 +173,8 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
 
 
 def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> Figures:
-    rounds = [Measurement(1000, 500, 1000 / s, tuple(prompts), 0.001, size) for s in speeds]
+    timed = tuple((100, seconds) for seconds in prompts)
+    rounds = [Measurement(1000, 500, 1000 / s, timed, 0.001, size) for s in speeds]
     return summarize(label, {"num_draft": len(label)}, rounds)
 
 
@@ -213,16 +214,19 @@ def test_prompts_that_disagree_are_a_tie() -> None:
     assert "fewest drafts" in verdict.reason
 
 
-def test_one_prompt_in_one_round_cannot_decide() -> None:
-    verdict = judge([cell("a", [100], [1.0], 5), cell("bb", [50], [2.0], 5)])
-    assert len(verdict.tied) == 2
+def test_few_prompts_in_one_round_cannot_decide() -> None:
+    for count, ties in ((1, 2), (5, 2), (6, 1)):
+        cells = [cell("a", [100], [1.0] * count, 5), cell("bb", [50], [2.0] * count, 5)]
+        assert len(judge(cells).tied) == ties
 
 
-def test_the_sign_test_is_exact() -> None:
-    assert sign_test(0, 0) == 1.0
-    assert sign_test(6, 0) == sign_test(0, 6) == 2 / 64
-    assert sign_test(2000, 0) == 0.0
-    assert sign_test(7, 1) == pytest.approx(18 / 256)
+def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
+    most_lose_little = [1.01] * 40 + [0.3] * 20
+    one_wins_much = [1.01] * 59 + [0.01]
+    plain = cell("plain", [90], [1.0] * 60, 5)
+    assert len(judge([cell("fast", [100], most_lose_little, 5), plain]).tied) == 1
+    assert len(judge([cell("fast", [100], one_wins_much, 5), plain]).tied) == 2
+    assert behind(plain, plain) == 1.0
 
 
 # --- running, stopping, going on ---
@@ -240,7 +244,7 @@ class Counting:
         if len(self.seen) == self.stop:
             raise KeyboardInterrupt
         self.seen.append(settings)
-        return Measurement(100, 50, settings.n / 10, (0.1, 0.2), 0.01, settings.n)
+        return Measurement(100, 50, settings.n / 10, ((60, 0.1), (40, 0.2)), 0.01, settings.n)
 
 
 AXES = parse_sweep(["n=8..10", "lp=2,3"])
@@ -346,7 +350,7 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     rows = row["steps"] * (1 + row["nodes_per_step"])  # at 1000 s a row drafting does not count
     assert measured.seconds == pytest.approx(1000 * rows, rel=1e-3)
     assert measured.trie_bytes and measured.trie_build_s is not None
-    assert len(measured.per_token) == 4
+    assert len(measured.prompts) == 4
     plain = source.measure(replace(settings, method="none"))
     assert plain.trie_bytes is None and plain.steps == plain.new_tokens
     assert plain.seconds == pytest.approx(1000 * plain.new_tokens, rel=1e-3)

@@ -86,9 +86,10 @@ class State:
         for line in lines[1:]:
             row = _object(line)
             try:
-                measured = {**row["measured"], "per_token": tuple(row["measured"]["per_token"])}
-                self.done[row["cell"], row["round"]] = Measurement(**measured)
-            except (KeyError, TypeError):
+                prompts = tuple((int(n), float(s)) for n, s in row["measured"]["prompts"])
+                measured = Measurement(**{**row["measured"], "prompts": prompts})
+                self.done[row["cell"], row["round"]] = measured
+            except (KeyError, TypeError, ValueError):
                 continue  # cut off as the run was ended: measured again
         if not text.endswith("\n"):
             with self.path.open("a", encoding="utf-8") as file:

@@ -205,7 +205,7 @@ def measurement(
         sum(tokens for tokens, _ in runs),
         steps,
         sum(seconds for _, seconds in runs),
-        tuple(seconds / max(1, tokens) for tokens, seconds in runs),
+        tuple(runs),
         median(build[0] for build in builds) if builds else None,
         int(median(build[1] for build in builds)) if builds else None,
     )
