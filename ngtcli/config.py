@@ -47,20 +47,23 @@ class Settings:
     color: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise UsageError(f"{name} is {value}", f"Give a value from {low:g} to {high:g}.")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)!r}", f"Choose from {', '.join(choices)}."
-                )
+        for name in (*_RANGES, *_CHOICES):
+            check_value(name, getattr(self, name))
         if self.lp >= self.n:
             raise UsageError(
                 f"lp is {self.lp} and n is {self.n}",
                 "The prefix lp must be shorter than the window n.",
             )
+
+
+def check_value(name: str, value: Any) -> None:
+    """Raise UsageError where `value`, of the right type, is out of the range of setting `name`."""
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise UsageError(f"{name} is {value}", f"Give a value from {low:g} to {high:g}.")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise UsageError(f"{name} is {value!r}", f"Choose from {', '.join(_CHOICES[name])}.")
 
 
 _RANGES: dict[str, tuple[float, float]] = {

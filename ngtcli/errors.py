@@ -2,6 +2,7 @@
 
 NgtError (1)
 ├── UsageError (2)            wrong flag, setting or preset
+│   └── GrammarError (2)      a text that breaks off from its grammar at one character
 ├── InputError (3)            a document is missing, unreadable or empty
 ├── ModelError (4)            the model cannot be had
 ├── ContextOverflowError (5)  the prompt does not fit the context
@@ -31,6 +32,14 @@ class UsageError(NgtError):
     """A flag, a setting or a preset is wrong."""
 
     exit_code = 2
+
+
+class GrammarError(UsageError):
+    """A written text is wrong at character `place` of `text`; both are shown, with a caret."""
+
+    def __init__(self, message: str, text: str, place: int, hint: str) -> None:
+        super().__init__(message, hint)
+        self.text, self.place = text, place
 
 
 class InputError(NgtError):

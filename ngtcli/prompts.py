@@ -4,10 +4,11 @@ A preset is a YAML file: how the prompt is worded, and any settings. A prompt kn
 tokens stand outside the documents, because the documents' own n-grams come from their cached trie.
 """
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ngtcli.errors import ContextOverflowError, UsageError, nearest
 from ngtcli.tokens import Tokenizer
 
 _WORDING = ("description", "template", "document", "titled_document", "separator")
+PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
 
@@ -32,6 +34,7 @@ class Preset:
     titled_document: str = "{name}\n{text}"
     separator: str = "\n\n"
     settings: Layer = Layer("preset")
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 def preset_folders() -> list[Path]:
@@ -58,10 +61,15 @@ def load_preset(name: str) -> Preset:
     path = files[name]
     data = read_mapping(path)
     wording = {k: _text(k, data[k], path) for k in _WORDING if k in data}
+    origin = data.pop(PROVENANCE, {})
+    if not isinstance(origin, dict):
+        raise UsageError(f"{path}: {PROVENANCE} is {origin!r}", "It must be a mapping.")
+    origin = json.loads(json.dumps(origin, default=str))  # YAML reads dates, JSON has none
     values = {k: check_key(k, v, path, _WORDING) for k, v in data.items() if k not in _WORDING}
     if "{documents}" not in wording.get("template", ""):
         raise UsageError(f"{path}: template lacks {{documents}}", "Add `template:` with it.")
-    return Preset(name, path, settings=Layer(f"preset {name}", values), **wording)
+    layer = Layer(f"preset {name}", values)
+    return Preset(name, path, settings=layer, provenance=origin, **wording)
 
 
 def _text(name: str, value: Any, path: Path) -> str:

@@ -242,12 +242,15 @@ class Session:
         method: str | None = None,
         num_draft: int = -1,
         split_times: bool = False,
+        trie: NGramTrie | None = None,
     ) -> Answer:
-        """An answer to `prompt`; method and number of drafts are the settings' unless given."""
+        """An answer to `prompt`; method and number of drafts are the settings' unless given.
+
+        `trie` stands in for the documents' cached one, which is then neither read nor written.
+        """
         s, wanted = self.settings, self.wanted(method)
-        own = wanted.settings
-        trie, report = None, TrieReport("none")
-        if wanted.method.documents and not self.model.plain_reason:
+        own, report = wanted.settings, TrieReport("none")
+        if trie is None and wanted.method.documents and not self.model.plain_reason:
             self._progress("Preparing the n-gram trie …")
             trie, report = document_trie(
                 prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,

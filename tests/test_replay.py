@@ -12,7 +12,7 @@ from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.replay import replay, run_replay, walk
+from ngtcli.evaluate.replay import replay, run_replay, select, walk
 from ngtcli.evaluate.traces import TraceWriter, read_traces, template_for
 
 SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
@@ -139,6 +139,21 @@ def test_tasks_limits_and_refusals(tmp_path: Path) -> None:
     assert [r["mean_acceptance_length"] for r in result["rows"]] == [1.0, 1.0, 4.0, 4.0]
     with pytest.raises(UsageError, match="no task 'c'"):
         run_replay(tmp_path / "t", ["none"], [4], ["c"])
+
+
+def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        for name in ("1", "1/2", "2", "q3", "none", "12"):
+            writer.add(name, "a", [1, 2, 3, 1, 2], [3, 1, 2, END])
+    traces = read_traces(tmp_path / "t").traces
+    odd, even = (select(traces, [], None, ids) for ids in ("odd", "even"))
+    assert [t.id for t in odd] == ["1", "1/2", "q3"]
+    assert [t.id for t in even] == ["2", "none", "12"]
+    assert [t.id for t in select(traces, [], 1, "even")] == ["2"]
+    assert run_replay(tmp_path / "t", ["none"], [4], ids="odd")["questions"] == 3
+    with pytest.raises(UsageError, match="no ids 'uneven'") as caught:
+        select(traces, [], None, "uneven")
+    assert caught.value.hint == "Did you mean even?"
 
 
 @pytest.mark.skipif(not SPEC_BENCH.is_dir(), reason="the Spec-Bench recording is not here")

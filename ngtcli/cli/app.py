@@ -13,6 +13,7 @@ from ngtcli.cli.measure import check
 from ngtcli.cli.stores import config_app, env, models_app, presets_app
 from ngtcli.cli.streams import abandon_stdout, report_error
 from ngtcli.cli.tries import trie_app
+from ngtcli.cli.tune import tune
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command()(summarize)
 app.command()(ask)
 app.command()(check)
 app.command()(bench)
+app.command()(tune)
 app.add_typer(trie_app, name="trie")
 app.add_typer(presets_app, name="presets")
 app.add_typer(config_app, name="config")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
-from ngtcli.errors import ClosedPipeError, NgtError
+from ngtcli.errors import ClosedPipeError, GrammarError, NgtError
 from ngtcli.render.terminal import DIM, drafted_style, paint, visible, wants_color
 
 
@@ -98,12 +98,27 @@ class Notes:
 
 
 def report_error(error: NgtError) -> None:
-    """One line for what happened, one for what to do."""
+    """One line for what happened, one for what to do; between them the text that is wrong."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")  # a status line may stand there
-    for line in (f"ngt: {error}", error.hint):
+    shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
+    for line in (f"ngt: {error}", *shown, error.hint):
         if line:
             sys.stderr.write(visible(line.replace("\n", " ")) + "\n")
+
+
+def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[str]:
+    """The part of `text` about `place`, and a line with a caret under that character.
+
+    >>> pointed("n=8..x", 5)
+    ['  n=8..x', '       ^']
+    """
+    from rich.cells import cell_len  # wide characters take two columns
+
+    first = max(0, place - before)
+    head = visible(text[first:place].replace("\n", " ").replace("\t", " "))
+    rest = text[place : place + after].replace("\n", " ").replace("\t", " ")
+    return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]
 
 
 def print_line(text: str) -> None:

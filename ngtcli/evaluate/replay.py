@@ -4,7 +4,9 @@ No model is needed: verification of a greedy run accepts just the drafts that th
 with. What a drafter would learn from scores is not in a recording; such methods are refused.
 """
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,16 +23,22 @@ from ngtcli.trie.pool import Pool
 
 Progress = Callable[[str], None]
 OVERALL = "overall"
+IDS = ("all", "odd", "even")
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a drafter did on some traces; `draft_us` holds microseconds of drafting per step."""
+    """What a drafter did on some traces.
+
+    `draft_us` holds microseconds of drafting per step, `nodes` how many steps had how many nodes,
+    probes included.
+    """
 
     questions: int = 0
     undrafted: int = 0
     statistics: Statistics = field(default_factory=Statistics)
     draft_us: list[float] = field(default_factory=list)
+    nodes: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: "Tally") -> None:
         """Add up with another."""
@@ -38,6 +46,7 @@ class Tally:
         self.undrafted += other.undrafted
         self.statistics.add(other.statistics)
         self.draft_us += other.draft_us
+        self.nodes.update(other.nodes)
 
     def row(self) -> dict[str, Any]:
         """The figures under their JSON names."""
@@ -95,6 +104,7 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         ids += kept
         done += len(kept)
         tally.undrafted += not tree.drafts
+        tally.nodes[len(tree)] += 1
         tally.statistics.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
     return tally
 
@@ -110,17 +120,18 @@ def run_replay(
     settings: DraftSettings | None = None,
     template: str = "",
     turns: str = "first",
+    ids: str = "all",
 ) -> dict[str, Any]:
     """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
 
     `limit` is per task. What methods share between questions (pools) lives through one run, in
-    the order of the questions, or is emptied at each with `fresh`. Raises NgtError where nothing
-    can be replayed.
+    the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
+    "odd" or "even" ids, or "all". Raises NgtError where nothing can be replayed.
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
     traces = read_traces(folder, template, turns)
-    chosen = select(traces.traces, tasks, limit)
+    chosen = select(traces.traces, tasks, limit, ids)
     wanted, refused = _able(methods, settings or DraftSettings())
     rows = []
     for one in wanted:
@@ -147,8 +158,16 @@ def run_replay(
     }
 
 
-def select(traces: Sequence[Trace], tasks: Sequence[str], limit: int | None) -> list[Trace]:
-    """Traces of `tasks` (all where none is named) in order, the first `limit` of each task."""
+def select(
+    traces: Sequence[Trace], tasks: Sequence[str], limit: int | None, ids: str = "all"
+) -> list[Trace]:
+    """Traces of `tasks` (all where none is named) in order, the first `limit` of each task.
+
+    Of them only those whose question has an "odd" or "even" number in its id, unless `ids` is
+    "all": choose settings on one half, report on the other.
+    """
+    if ids not in IDS:
+        raise UsageError(f"no ids {ids!r}", nearest(ids, IDS))
     known = list(dict.fromkeys(t.task for t in traces))
     for task in tasks:
         if task not in known:
@@ -156,12 +175,20 @@ def select(traces: Sequence[Trace], tasks: Sequence[str], limit: int | None) -> 
     out: list[Trace] = []
     counts = dict.fromkeys(tasks or known, 0)
     for trace in traces:
+        if ids != "all" and (_number(trace) % 2 == 1) != (ids == "odd"):
+            continue
         if trace.task in counts and (limit is None or counts[trace.task] < limit):
             counts[trace.task] += 1
             out.append(trace)
     if not out:
         raise UsageError("nothing to replay", "Record something, or raise --limit.")
     return out
+
+
+def _number(trace: Trace) -> int:
+    """The first number in a trace's id; its turns (`81/2`) stay with their question. 0: none."""
+    found = re.search(r"\d+", trace.id)
+    return int(found.group()) if found else 0
 
 
 def _able(
@@ -178,6 +205,14 @@ def _able(
     return able, refused
 
 
+def context_of(trace: Trace, traces: TraceSet) -> Context:
+    """What a drafter is told of a recorded prompt."""
+    return Context(
+        trace.prompt_ids, None, (trace.prompt_ids,), trace.references,
+        traces.tokenizer, traces.vocabulary,
+    )  # fmt: skip
+
+
 def _run(
     one: Wanted, num_draft: int, traces: TraceSet, chosen: Sequence[Trace], fresh: bool
 ) -> dict[str, Tally]:
@@ -189,11 +224,7 @@ def _run(
     for trace in chosen:
         if fresh:
             drafter = one.make()
-        context = Context(
-            trace.prompt_ids, None, (trace.prompt_ids,), trace.references,
-            traces.tokenizer, traces.vocabulary,
-        )  # fmt: skip
-        tally = replay(trace, drafter, context, num_draft)
+        tally = replay(trace, drafter, context_of(trace, traces), num_draft)
         tallies.setdefault(trace.task, Tally()).add(tally)
     return tallies
 

@@ -1,0 +1,261 @@
+"""`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.tune_output import check_outputs, deliver
+from ngtcli.config import Settings
+from ngtcli.errors import INTERRUPTED, UsageError
+from ngtcli.prompts import Preset
+
+if TYPE_CHECKING:
+    from ngtcli.evaluate.sweep import Axis, Cell, Skipped
+    from ngtcli.evaluate.tune import Source
+
+_DATA = "Data"
+_OUTPUT = "Output"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What to measure on: a recording and a part of it, or texts; without any, the examples."""
+
+    replay: Path | None
+    tasks: list[str]
+    limit: int | None
+    ids: str
+    costs: Path | None
+    texts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sweep: its axes, its cells, the settings below them, and the task's preset."""
+
+    axes: "tuple[Axis, ...]"
+    cells: "list[Cell]"
+    skipped: "list[Skipped]"
+    base: Settings
+    preset: Preset
+
+
+@with_settings
+def tune(
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on."),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option("--sweep", help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C."),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", help="Measure on this recording.", rich_help_panel=_DATA),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="Of a recording only this task.", rich_help_panel=_DATA),
+    ] = None,
+    ids: Annotated[
+        str,
+        typer.Option("--ids", help="Of a recording all, odd or even ids.", rich_help_panel=_DATA),
+    ] = "all",
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="Most prompts of a task.", rich_help_panel=_DATA),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            "--costs",
+            help="Seconds of a pass by its rows, as JSON, for a recording.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    docs: Annotated[
+        list[str] | None,
+        typer.Option("--docs", "-d", help="Texts to measure on.", rich_help_panel=_DATA),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=1000, help="How often to measure each cell.")
+    ] = 3,
+    preset: PresetOption = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Keep finished measurements in this file.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew, whatever was measured before.")
+    ] = False,
+    write: Annotated[
+        str | None,
+        typer.Option("--write", help="Save the winner as this preset.", rich_help_panel=_OUTPUT),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace that preset.", rich_help_panel=_OUTPUT)
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel=_OUTPUT)
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.", rich_help_panel=_OUTPUT)] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write a page to this file.", rich_help_panel=_OUTPUT),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the report to this file, whole."),
+    ] = None,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
+    form = check_outputs({"json": json, "markdown": markdown, "csv": csv}, html, output)
+    from ngtcli.evaluate.sweep import is_axis
+
+    axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
+    texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
+    data = Data(replay, task or [], limit, ids, costs, texts)
+    plan = _plan(axes, flags or {}, preset)
+    _check(data, plan)
+    saved = _saved(write, force)
+    notes = Notes(verbose)
+    report = _measure(data, plan, rounds, state, fresh, notes)
+    interrupted = report is None or not report["complete"]
+    if report is not None:
+        deliver(report, form, html, output, plan.base.color, verbose)
+    if interrupted:
+        notes.warn("interrupted; run the same command again to go on")
+        raise typer.Exit(INTERRUPTED)
+    if saved is not None and report is not None:
+        _write(saved, plan, report, notes)
+
+
+def _plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -> Plan:
+    """Read the sweep and the settings it is laid over. Raises UsageError."""
+    if not sweep:
+        raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
+    from ngtcli.evaluate.sweep import grid, parse_sweep
+
+    axes = parse_sweep(sweep)
+    # A swept value stands in for a flag, so that no other layer can be at odds with it.
+    swept = [axis.name for axis in axes]
+    if clash := next((name for name in swept if name in flags), None):
+        raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
+    resolved, chosen = resolve(flags, preset, "summarize")
+    cells, skipped = grid(axes, resolved.settings)
+    return Plan(axes, cells, skipped, resolved.settings, chosen)
+
+
+def _check(data: Data, plan: Plan) -> None:
+    """Raise UsageError for data that contradict each other or the sweep."""
+    if data.replay is None:
+        wrong = [
+            flag
+            for flag, given in (
+                ("--task", data.tasks), ("--ids", data.ids != "all"), ("--costs", data.costs),
+            )
+            if given
+        ]  # fmt: skip
+        if wrong:
+            raise UsageError(f"{wrong[0]} is for a recording", "Give --replay DIR with it.")
+        return
+    if data.texts:
+        raise UsageError("a recording and texts are given", "Leave out one of them.")
+    from ngtcli.evaluate.tune_sources import check_replayable
+
+    check_replayable(plan.axes, plan.cells)
+
+
+def _saved(name: str | None, force: bool) -> Path | None:
+    """Where the winner goes; a bad name is refused before hours are spent."""
+    if name is None:
+        return None
+    from ngtcli.evaluate.winner import preset_path
+
+    return preset_path(name, force)
+
+
+def _source(data: Data, plan: Plan, notes: Notes) -> "Source":
+    from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, Running
+
+    if data.replay is not None:
+        notes.status(f"Reading {data.replay} …")
+        costs = data.costs or DEFAULT_COSTS
+        return Recording(data.replay, data.tasks, data.limit, data.ids, costs)
+    from ngtcli.evaluate.tune_prompts import prompts
+
+    work = prompts(data.texts, piped_stdin(), plan.preset, data.limit)
+    return Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
+
+
+def _measure(
+    data: Data, plan: Plan, rounds: int, state: Path | None, fresh: bool, notes: Notes
+) -> dict[str, Any] | None:
+    """The report, of what there is when interrupted; None where there is nothing at all."""
+    from ngtcli.evaluate.tune import State, default_state, measure_all, report, state_key
+
+    try:
+        source = _source(data, plan, notes)
+        key = state_key(source.about, plan.axes, plan.base)
+        kept = State(state or default_state(key), key, fresh)
+    except KeyboardInterrupt:
+        notes.clear()
+        return None
+    if held := len(kept.done):
+        notes.remark(f"{held} measurements are taken over from {kept.path}.")
+    quiet = Progress(notes)
+    try:
+        measure_all(source, plan.cells, rounds, kept, quiet.show)
+    except KeyboardInterrupt:
+        pass
+    notes.clear()
+    made = report(source.about, plan.axes, plan.cells, plan.skipped, rounds, kept)
+    return {**made, "preset": plan.preset.name, "command": command()} if made["cells"] else None
+
+
+class Progress:
+    """How far the sweep is, on the status line; nothing where stderr is no terminal."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def show(self, done: int, total: int, left: float | None) -> None:
+        """`left` in seconds."""
+        if self._notes.terminal:
+            more = f" · about {_duration(left)} left" if left else ""
+            self._notes.status(f"{done} of {total} measurements{more}")
+
+
+def _duration(seconds: float) -> str:
+    """In words.
+
+    >>> _duration(75)
+    '1 min 15 s'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def command() -> str:
+    """The command line as it was given."""
+    return shlex.join(["ngt", *sys.argv[1:]])
+
+
+def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:
+    from ngtcli.evaluate.winner import provenance, write_winner
+
+    chosen = next(cell for cell in plan.cells if cell.label == report["chosen"])
+    swept = [axis.name for axis in plan.axes]
+    origin = provenance(report, plan.preset, report["command"])
+    write_winner(path, plan.preset, chosen.settings, swept, origin)
+    notes.say(f"Saved as {path}; use it with -p {path.stem}.")

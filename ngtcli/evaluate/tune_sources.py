@@ -1,0 +1,231 @@
+"""What a sweep is measured on: a recording, with a cost curve for its time, or a running model."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.drafter import DraftSettings, want
+from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.replay import context_of, replay, select
+from ngtcli.evaluate.sweep import Axis, Cell
+from ngtcli.evaluate.traces import read_traces
+from ngtcli.evaluate.verdict import Measurement
+from ngtcli.prompts import Preset
+from ngtcli.trie.ngram import NGramTrie, build_trie
+
+if TYPE_CHECKING:
+    from ngtcli.session import Session
+
+DEFAULT_COSTS = Path(__file__).parent / "costs.json"
+REPLAYABLE = ("method", "n", "lp", "num_draft", "learn_output")
+Notify = Callable[[str], None]
+
+
+def read_costs(path: Path) -> tuple[CostCurve, str]:
+    """A cost curve and what it was measured on. Raises InputError.
+
+    The file maps rows (the root and its drafts) to seconds of a pass, as in `{"1": 0.01, "32":
+    0.02}`; or it holds such a map as `seconds`, and as `of` what was measured.
+    """
+    try:
+        stored = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        seconds, of = stored.get("seconds", stored), stored.get("of", path.name)
+        return CostCurve({int(rows): float(s) for rows, s in seconds.items()}), str(of)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: {reason}", "Check the path.") from None
+    except (ValueError, TypeError, AttributeError):
+        raise InputError(
+            f"{path}: not a cost curve", 'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.'
+        ) from None
+
+
+def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
+    """Raise UsageError for what a recording cannot tell."""
+    for axis in axes:
+        if axis.name not in REPLAYABLE:
+            raise UsageError(
+                f"a recording cannot tell what {axis.name} does",
+                f"Sweep {', '.join(REPLAYABLE)}, or leave --replay out.",
+            )
+    for cell in cells:
+        wanted = want(cell.settings.method, DraftSettings())
+        if wanted.method.live:
+            raise UsageError(
+                f"a recording cannot measure {wanted.name}: it needs {wanted.method.needs}",
+                "Leave --replay out to measure it on a model.",
+            )
+
+
+class Recording:
+    """A recorded run: acceptance is the recording's, time is the cost curve's and the drafter's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tasks: Sequence[str] = (),
+        limit: int | None = None,
+        ids: str = "all",
+        costs: Path = DEFAULT_COSTS,
+    ) -> None:
+        curve, of = read_costs(costs)
+        self._seconds = {int(rows): s for rows, s in curve.as_json().items()}
+        self._set = read_traces(folder)
+        self._traces = select(self._set.traces, tasks, limit, ids)
+        texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self._traces]
+        self.about: dict[str, Any] = {
+            "source": "replay",
+            "model": self._set.model,
+            "device": f"none: passes cost what they cost {of}",
+            "data": _chosen(folder, tasks, limit, ids),
+            "data_sha256": _digest(texts),
+            "prompts": len(self._traces),
+            "costs": {str(rows): s for rows, s in self._seconds.items()},
+        }
+
+    def measure(self, settings: Settings) -> Measurement:
+        """Drive a new drafter over all questions, in order."""
+        costs = CostCurve(self._seconds)
+        shared = DraftSettings(
+            settings.n, settings.lp, settings.num_draft, settings.learn_output, None, costs
+        )
+        wanted = want(settings.method, shared)
+        drafter, own = wanted.make(), wanted.settings
+        runs: list[tuple[int, float]] = []
+        steps = 0
+        for trace in self._traces:
+            tally = replay(trace, drafter, context_of(trace, self._set), own.num_draft)
+            passes = sum(count * costs.at(1 + k) for k, count in tally.nodes.items())
+            runs.append((tally.statistics.new_tokens, passes + sum(tally.draft_us) / 1e6))
+            steps += tally.statistics.steps
+        builds = []
+        if wanted.method.documents:
+            builds = [timed_trie([t.prompt_ids], own.n, own.lp)[1:] for t in self._traces]
+        return measurement(runs, steps, builds)
+
+
+class Running:
+    """A model that answers; every prompt is one document, or one of the questions about it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        preset: Preset,
+        work: Sequence[tuple[str, Sequence[Document], str]],
+        progress: Notify,
+        warn: Notify,
+    ) -> None:
+        self._preset, self._work = preset, work
+        self._progress, self._warn = progress, warn
+        self._warned: set[str] = set()
+        self._sessions: dict[tuple[str, ...], Session] = {}
+        self._loading = False
+        model = self._session(settings).model
+        prompts = [(name, [d.text for d in documents], q) for name, documents, q in work]
+        self.about: dict[str, Any] = {
+            "source": "live",
+            "model": settings.model,
+            "device": f"{_device(model.device)}, {str(model.dtype).removeprefix('torch.')}",
+            "data": f"{len(work)} prompts of preset {preset.name}",
+            "data_sha256": _digest([preset.template, prompts]),
+            "prompts": len(work),
+        }
+
+    def _session(self, settings: Settings) -> "Session":
+        """The session of a model; it is warmed up once."""
+        from ngtcli.session import Session
+
+        key = (settings.model, settings.draft_model, settings.device, settings.dtype)
+        if key not in self._sessions:
+            self._loading = True
+            session = Session(settings, self._say, self._warn_once)
+            self._sessions[key] = session
+            session.settings = replace(settings, max_tokens=min(8, settings.max_tokens))
+            _, documents, question = self._work[0]
+            for _ in session.answer(session.prompt(self._preset, documents, question), "none"):
+                pass
+            self._loading = False
+        session = self._sessions[key]
+        session.settings = settings
+        session.forget()  # drafters of another cell have other settings
+        return session
+
+    def _say(self, message: str) -> None:
+        """What a session is doing, but while cells are measured: how far that is says more."""
+        if self._loading:
+            self._progress(message)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            self._warn(message)
+
+    def measure(self, settings: Settings) -> Measurement:
+        """Answer all prompts, in order."""
+        session = self._session(settings)
+        wanted = session.wanted()
+        tries = wanted.method.documents and not session.model.plain_reason
+        runs, builds, steps = [], [], 0
+        for _, documents, question in self._work:
+            prompt = session.prompt(self._preset, documents, question)
+            trie = None
+            if tries:
+                ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
+                trie, *build = timed_trie(ids, wanted.settings.n, wanted.settings.lp)
+                builds.append(build)
+            answer = session.answer(prompt, trie=trie)
+            for _ in answer:
+                pass
+            made = answer.run.statistics
+            runs.append((made.new_tokens, made.decode_s))
+            steps += made.steps
+        return measurement(runs, steps, builds)
+
+
+def timed_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> tuple[NGramTrie, float, int]:
+    """A trie, the seconds it took to build, and its bytes."""
+    clock = time.perf_counter()
+    trie = build_trie(documents, n, lp)
+    return trie, time.perf_counter() - clock, trie.arrays.nbytes
+
+
+def measurement(
+    runs: Sequence[tuple[int, float]], steps: int, builds: Sequence[Sequence[float]]
+) -> Measurement:
+    """One measurement from (new tokens, seconds) a prompt and (seconds, bytes) a trie."""
+    return Measurement(
+        sum(tokens for tokens, _ in runs),
+        steps,
+        sum(seconds for _, seconds in runs),
+        tuple(runs),
+        median(build[0] for build in builds) if builds else None,
+        int(median(build[1] for build in builds)) if builds else None,
+    )
+
+
+def _chosen(folder: Path, tasks: Sequence[str], limit: int | None, ids: str) -> str:
+    parts = [folder.name, ", ".join(tasks) or "all tasks"]
+    parts += [f"{ids} ids"] if ids != "all" else []
+    parts += [f"the first {limit} of each task"] if limit is not None else []
+    return ", ".join(parts)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _device(device: Any) -> str:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{device.type} with {threads} thread{'s' if threads > 1 else ''}"

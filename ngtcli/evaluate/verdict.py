@@ -1,0 +1,153 @@
+"""Which cell to take, and whether the measurements can tell. Plain numbers in, a verdict out.
+
+The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
+rounds overlap, or where the best one may owe its lead to the prompts that happened to be there:
+prompts are drawn anew, with replacement and for both cells alike, a thousand times, and in over
+2.5% of the draws it is not ahead. Under six prompts nothing can be said. Of the tied cells that are
+nearly as fast as the best the one with the smallest trie is chosen: it costs least to build and to
+keep.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+LEVEL = 0.025
+DRAWS = 1000
+FEWEST = 6  # prompts: of fewer, all may well favour one cell by chance
+NEAR = 0.02  # a tied cell slower by more than this share is not taken for its smaller trie
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One pass over all prompts with the settings of one cell.
+
+    `seconds` is decoding alone; `prompts` holds new tokens and seconds of each prompt. The trie's
+    build time in seconds and its bytes are medians over prompts, None for methods without one.
+    """
+
+    new_tokens: int
+    steps: int
+    seconds: float
+    prompts: tuple[tuple[int, float], ...]
+    trie_build_s: float | None = None
+    trie_bytes: int | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.new_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All rounds of one cell. `least` and `most` are those of tokens/s over rounds.
+
+    `prompts` holds new tokens and median seconds of each prompt.
+    """
+
+    label: str
+    values: Mapping[str, Any]
+    rounds: int
+    tokens_per_s: float
+    least: float
+    most: float
+    mean_acceptance_length: float
+    prompts: tuple[tuple[int, float], ...]
+    trie_build_s: float | None
+    trie_bytes: int | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Under JSON names; tokens/s, seconds and bytes."""
+        build = self.trie_build_s
+        return {
+            "cell": self.label,
+            "values": dict(self.values),
+            "rounds": self.rounds,
+            "tokens_per_s": round(self.tokens_per_s, 3),
+            "tokens_per_s_least_and_most": [round(self.least, 3), round(self.most, 3)],
+            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
+            "trie_build_s": None if build is None else round(build, 6),
+            "trie_bytes": self.trie_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`tied` are the cells that cannot be told from `best`, itself included; the fastest first."""
+
+    best: Figures
+    tied: tuple[Figures, ...]
+    chosen: Figures
+    reason: str
+
+
+def summarize(label: str, values: Mapping[str, Any], rounds: Sequence[Measurement]) -> Figures:
+    """The figures of a cell: medians over its rounds, of which there is at least one."""
+    speeds = [m.tokens_per_s for m in rounds]
+    builds = [m.trie_build_s for m in rounds if m.trie_build_s is not None]
+    sizes = [m.trie_bytes for m in rounds if m.trie_bytes is not None]
+    return Figures(
+        label, values, len(rounds), median(speeds), min(speeds), max(speeds),
+        sum(m.new_tokens for m in rounds) / max(1, sum(m.steps for m in rounds)),
+        tuple(_middle(runs) for runs in zip(*(m.prompts for m in rounds), strict=True)),
+        median(builds) if builds else None,
+        int(median(sizes)) if sizes else None,
+    )  # fmt: skip
+
+
+def _middle(runs: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    return runs[0][0], median(seconds for _, seconds in runs)
+
+
+def behind(best: Figures, other: Figures) -> float:
+    """The share of draws of prompts in which `best` is not ahead of `other`."""
+    a, b = (np.array(cell.prompts, np.float64) for cell in (best, other))
+    draws = np.random.default_rng(0).multinomial(len(a), [1 / len(a)] * len(a), DRAWS)
+    (tokens, seconds), (their_tokens, their_seconds) = (draws @ a).T, (draws @ b).T
+    return float(np.mean(tokens * their_seconds <= their_tokens * seconds))
+
+
+def tied(best: Figures, other: Figures) -> bool:
+    """Whether the measurements cannot tell that `best` is faster than `other`."""
+    if max(best.rounds, other.rounds) > 1 and other.most >= best.least:
+        return True
+    return len(best.prompts) < FEWEST or behind(best, other) > LEVEL
+
+
+def judge(cells: Sequence[Figures]) -> Verdict:
+    """The verdict over at least one cell."""
+    order = sorted(cells, key=lambda c: -c.tokens_per_s)
+    best = order[0]
+    level = (best, *(c for c in order[1:] if tied(best, c)))
+    near = [c for c in level if c.tokens_per_s >= (1 - NEAR) * best.tokens_per_s]
+    chosen = min(near, key=_weight)
+    if len(order) == 1:
+        reason = "it is the only cell"
+    elif len(level) == 1:
+        reason = "faster than every other cell beyond the noise of rounds and prompts"
+    else:
+        reason = f"{len(level)} cells are within the noise of the best; {_why(chosen, near)}"
+    return Verdict(best, level, chosen, reason)
+
+
+def _weight(cell: Figures) -> tuple[Any, ...]:
+    """What a cell costs where speed cannot decide: trie, then nodes to check, then lengths."""
+    names = ("num_draft", "n", "lp")
+    return (cell.trie_bytes or 0, *(cell.values.get(name, 0) for name in names), -cell.tokens_per_s)
+
+
+def _why(chosen: Figures, near: Sequence[Figures]) -> str:
+    sizes = [c.trie_bytes or 0 for c in near]
+    if len(near) == 1:
+        return f"{chosen.label} is the best, no other within {NEAR:.0%} of its speed"
+    virtues = "the fewest drafts and shortest lengths"
+    if len(set(sizes)) > 1:
+        also = f" and {virtues}" if sizes.count(min(sizes)) > 1 else ""
+        virtues = f"the smallest trie{also}"
+    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.label} has {virtues}"

@@ -1,0 +1,678 @@
+"""`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import END
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.cli.streams import pointed
+from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.decode.model import BUILTIN_PATH
+from ngtcli.errors import GrammarError, InputError, UsageError
+from ngtcli.evaluate import tune as tuning
+from ngtcli.evaluate.sweep import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.evaluate.traces import TraceWriter
+from ngtcli.evaluate.tune_prompts import prompts
+from ngtcli.evaluate.tune_sources import (
+    DEFAULT_COSTS,
+    Recording,
+    Running,
+    check_replayable,
+    read_costs,
+)
+from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
+from ngtcli.evaluate.winner import preset_path
+from ngtcli.prompts import load_preset
+from ngtcli.render import heatmap
+from ngtcli.render.heatmap_page import to_html
+
+# --- the grammar ---
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        ("n=8..16", "n", tuple(range(8, 17))),
+        ("n=8..16+3", "n", (8, 11, 14)),
+        ("num_draft=8..64*2", "num_draft", (8, 16, 32, 64)),
+        ("num-draft=0,8..10,100", "num_draft", (0, 8, 9, 10, 100)),
+        ("lp=3", "lp", (3,)),
+        ("lp=3,2,3", "lp", (3, 2)),
+        ("temperature=0..1", "temperature", (0.0, 1.0)),
+        ("temperature=0..0.3+0.1", "temperature", (0.0, 0.1, 0.2, 0.3)),
+        ("top_p=.5,1e-1", "top_p", (0.5, 0.1)),
+        ("presence_penalty=-1..1+.5", "presence_penalty", (-1.0, -0.5, 0.0, 0.5, 1.0)),
+        ("learn_output=true,False", "learn_output", (True, False)),
+        ("method=none,trie:lp=4,auto", "method", ("none", "trie:lp=4", "auto")),
+        ("stop=END", "stop", (("END",),)),
+    ],
+)
+def test_an_axis_is_read(text: str, name: str, values: tuple[Any, ...]) -> None:
+    assert parse_axis(text) == Axis(name, values)
+    assert [type(v) for v in parse_axis(text).values] == [type(v) for v in values]
+
+
+@pytest.mark.parametrize(
+    ("text", "caret"),
+    [
+        ("m=8", "^"),
+        ("n", " ^"),
+        ("n=", "  ^"),
+        ("n=8,,9", "    ^"),
+        ("n=x", "  ^"),
+        ("n=8..", "     ^"),
+        ("n=8.16", "  ^"),
+        ("n=8..16x", "       ^"),
+        ("n=8..16+", "        ^"),
+        ("n=8..16+0", "        ^"),
+        ("n=8..16*1", "        ^"),
+        ("n=16..8", "      ^"),
+        ("n=8..16+2*2", "         ^"),
+        ("n=8.5", "  ^"),
+        ("n=7,100", "    ^"),
+        ("temperature=0..1*2", "                 ^"),
+        ("temperature=0..1+1e-9", "                 ^"),
+        ("temperature=1e99", "            ^"),
+        ("learn_output=yes", "             ^"),
+        ("method=trie,tire", "            ^"),
+        ("device=cpu,gpu", "           ^"),
+        ("n=８", "  ^"),
+    ],
+)
+def test_what_is_wrong_is_pointed_at(text: str, caret: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        parse_axis(text)
+    assert " " * caught.value.place + "^" == caret
+    assert caught.value.text == text and caught.value.hint and "\n" not in caught.value.hint
+
+
+def test_the_caret_stands_under_its_character_in_long_and_wide_texts() -> None:
+    assert pointed("n=8..x", 5) == ["  n=8..x", "       ^"]
+    assert pointed("stop=東京,x", 8) == ["  stop=東京,x", "            ^"]
+    line, caret = pointed("x" * 500 + "!" + "y" * 500, 500)
+    assert len(line) < 60 and line[len(caret) - 1] == "!"
+    assert pointed("a\x1bb", 2)[0] == "  a␛b"
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        axis = parse_axis(text)
+    except GrammarError as error:
+        assert 0 <= error.place <= len(text)
+    else:
+        assert axis.values
+
+
+@given(
+    st.sampled_from(SETTING_NAMES),
+    st.text(alphabet="0123456789.,+*-e:=truefals", max_size=20),
+)
+def test_any_text_near_the_grammar_is_read_or_refused(name: str, text: str) -> None:
+    try:
+        values = parse_axis(f"{name}={text}").values
+    except UsageError:
+        return
+    kind = type(getattr(Settings(), name))
+    assert values and len(set(values)) == len(values)
+    assert all(type(v) is kind for v in values)
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40), st.booleans())
+def test_ranges_are_those_of_a_naive_reading(a: int, more: int, by: int, factor: bool) -> None:
+    if factor:
+        a, by = max(a, 1), max(by, 2)
+    expected, x = [], a
+    while x <= a + more:
+        expected.append(x)
+        x = x * by if factor else x + by
+    sign = "*" if factor else "+"
+    assert list(parse_axis(f"num_draft={a}..{a + more}{sign}{by}").values) == expected
+
+
+@given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 100))
+def test_ranges_of_floats_do_not_drift(a: int, more: int, by: int) -> None:
+    text = f"temperature={Decimal(a) / 100}..{Decimal(a + more) / 100}+{Decimal(by) / 100}"
+    expected = [float(Decimal(x) / 100) for x in range(a, a + more + 1, by)]
+    assert list(parse_axis(text).values) == expected
+
+
+def test_axes_are_told_from_files() -> None:
+    assert is_axis("n=8..9") and is_axis("num-draft=1")
+    assert not is_axis("notes.txt") and not is_axis("./a=b.txt") and not is_axis("a.b=c")
+
+
+def test_a_name_may_come_once_and_cells_are_bounded() -> None:
+    with pytest.raises(GrammarError, match="twice"):
+        parse_sweep(["n=8", "num_draft=1", "n=9"])
+    with pytest.raises(UsageError, match="cells"):
+        parse_sweep(["n=3..64", "num_draft=1..64"])
+
+
+def test_cells_that_cannot_be_are_skipped_and_named() -> None:
+    cells, skipped = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
+    assert [c.label for c in cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
+    assert [dict(s.values) for s in skipped] == [{"n": 3, "lp": 3}]
+    assert skipped[0].reason == "lp is 3 and n is 3"
+    cells, skipped = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
+    assert [dict(s.values) for s in skipped] == [{"method": "trie:n=4", "lp": 5}]
+    with pytest.raises(UsageError, match="no cell"):
+        grid(parse_sweep(["n=2", "lp=2..3"]), Settings())
+
+
+# --- the verdict ---
+
+
+def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> Figures:
+    timed = tuple((100, seconds) for seconds in prompts)
+    rounds = [Measurement(1000, 500, 1000 / s, timed, 0.001, size) for s in speeds]
+    return summarize(label, {"num_draft": len(label)}, rounds)
+
+
+def test_a_clear_winner_is_chosen_though_its_trie_is_larger() -> None:
+    slow = cell("slow", [90, 91, 92], [2.0] * 9, 10)
+    fast = cell("fast", [100, 101, 102], [1.0] * 9, 99)
+    verdict = judge([slow, fast])
+    assert verdict.tied == (fast,) and verdict.chosen is fast
+    assert verdict.reason.startswith("faster than every other cell")
+
+
+def test_overlapping_rounds_are_a_tie_and_the_smallest_trie_is_chosen() -> None:
+    large = cell("large", [98, 101, 110], [1.0] * 9, 99)
+    small = cell("small", [99, 100, 101], [2.0] * 9, 10)
+    verdict = judge([large, small])
+    assert verdict.best is large and verdict.tied == (large, small)
+    assert verdict.chosen is small
+    assert verdict.reason == (
+        "2 cells are within the noise of the best; of the 2 within 2% of its speed small has the"
+        " smallest trie"
+    )
+
+
+def test_a_tied_cell_that_is_much_slower_is_listed_and_not_chosen() -> None:
+    large = cell("large", [90, 105, 110], [1.0] * 9, 99)
+    small = cell("small", [80, 90, 100], [2.0] * 9, 10)
+    verdict = judge([large, small])
+    assert verdict.tied == (large, small) and verdict.chosen is large
+    assert "no other within 2%" in verdict.reason
+
+
+def test_prompts_that_disagree_are_a_tie() -> None:
+    one = cell("one", [100], [1.0] * 5 + [3.0] * 4, 5)
+    other = cell("other", [99], [2.0] * 9, 5)
+    verdict = judge([one, other])
+    assert len(verdict.tied) == 2 and verdict.chosen is one  # fewer drafts
+    assert "fewest drafts" in verdict.reason
+
+
+def test_few_prompts_in_one_round_cannot_decide() -> None:
+    for count, ties in ((1, 2), (5, 2), (6, 1)):
+        cells = [cell("a", [100], [1.0] * count, 5), cell("bb", [50], [2.0] * count, 5)]
+        assert len(judge(cells).tied) == ties
+
+
+def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
+    most_lose_little = [1.01] * 40 + [0.3] * 20
+    one_wins_much = [1.01] * 59 + [0.01]
+    plain = cell("plain", [90], [1.0] * 60, 5)
+    assert len(judge([cell("fast", [100], most_lose_little, 5), plain]).tied) == 1
+    assert len(judge([cell("fast", [100], one_wins_much, 5), plain]).tied) == 2
+    assert behind(plain, plain) == 1.0
+
+
+# --- running, stopping, going on ---
+
+
+class Counting:
+    """A source that makes figures up and stops after a number of measurements."""
+
+    def __init__(self, stop: int = 10**9) -> None:
+        self.about: Mapping[str, Any] = {"model": "none", "data_sha256": "x"}
+        self.seen: list[Settings] = []
+        self.stop = stop
+
+    def measure(self, settings: Settings) -> Measurement:
+        if len(self.seen) == self.stop:
+            raise KeyboardInterrupt
+        self.seen.append(settings)
+        return Measurement(100, 50, settings.n / 10, ((60, 0.1), (40, 0.2)), 0.01, settings.n)
+
+
+AXES = parse_sweep(["n=8..10", "lp=2,3"])
+CELLS, SKIPPED = grid(AXES, Settings())
+
+
+def state_at(path: Path, fresh: bool = False) -> tuning.State:
+    return tuning.State(path, tuning.state_key(Counting().about, AXES, Settings()), fresh)
+
+
+def test_every_round_measures_every_cell_in_an_order_of_its_own() -> None:
+    plan = tuning.schedule(CELLS, 3)
+    parts = [[c.label for c, turn in plan if turn == t] for t in range(3)]
+    assert all(sorted(p) == sorted(c.label for c in CELLS) for p in parts)
+    assert parts[0] != parts[1] and plan == tuning.schedule(CELLS, 3)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 11])
+def test_an_interrupted_run_goes_on_where_it_was(stop: int, tmp_path: Path) -> None:
+    first, second = Counting(stop), Counting()
+    with pytest.raises(KeyboardInterrupt):
+        tuning.measure_all(first, CELLS, 2, state_at(tmp_path / "s"), lambda *_: None)
+    partial = tuning.report({}, AXES, CELLS, SKIPPED, 2, state_at(tmp_path / "s"))
+    assert (partial["measured"], partial["complete"]) == (stop, False)
+    told: list[tuple[int, int, float | None]] = []
+    state = state_at(tmp_path / "s")
+    tuning.measure_all(second, CELLS, 2, state, lambda *t: told.append(t))
+    assert len(first.seen) + len(second.seen) == 12
+    assert told[0] == (stop, 12, None) and told[-1][:2] == (12, 12)
+    whole = state_at(tmp_path / "whole")
+    tuning.measure_all(Counting(), CELLS, 2, whole, lambda *_: None)
+    assert whole.done == state.done == state_at(tmp_path / "s").done
+
+
+def test_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    tuning.measure_all(Counting(), CELLS, 1, state_at(path), lambda *_: None)
+    path.write_text(path.read_text()[:-30])
+    again = Counting()
+    tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
+    assert len(again.seen) == 1 and len(state_at(path).done) == 6
+
+
+def test_more_rounds_go_on_and_fresh_starts_anew(tmp_path: Path) -> None:
+    tuning.measure_all(Counting(), CELLS, 1, state_at(tmp_path / "s"), lambda *_: None)
+    more = Counting()
+    tuning.measure_all(more, CELLS, 3, state_at(tmp_path / "s"), lambda *_: None)
+    assert len(more.seen) == 12
+    assert not state_at(tmp_path / "s", fresh=True).done
+
+
+def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
+    state_at(tmp_path / "s")
+    with pytest.raises(UsageError, match="another sweep") as caught:
+        tuning.State(tmp_path / "s", "other")
+    assert "--fresh" in caught.value.hint
+    (tmp_path / "t").write_text("notes\n")
+    for fresh in (False, True):  # nobody's notes are overwritten
+        with pytest.raises(UsageError, match="not a state file"):
+            state_at(tmp_path / "t", fresh)
+    (tmp_path / "b").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError):
+        state_at(tmp_path / "b")
+    with pytest.raises(InputError, match="cannot be used"):
+        state_at(tmp_path / "s" / "below")
+
+
+def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
+    about, base = {"model": "a", "data_sha256": "b"}, Settings()
+    key = tuning.state_key(about, AXES, base)
+    assert key == tuning.state_key(about, AXES, replace(base, color="never", n=20))
+    assert key != tuning.state_key({**about, "model": "c"}, AXES, base)
+    assert key != tuning.state_key(about, AXES, replace(base, num_draft=8))
+    assert key != tuning.state_key(about, AXES[:1], base)
+
+
+# --- what is measured ---
+
+
+def record(folder: Path, count: int = 4) -> Path:
+    """A recording whose outputs repeat their prompts, with tasks a and b."""
+    with TraceWriter(folder, "print", "tiny", 97) as writer:
+        for i in range(count):
+            prompt = [*range(10, 40), 50 + i, *range(10, 40), 5]
+            writer.add(str(i), "ab"[i % 2], prompt, [*range(12, 30), 50 + i, END])
+    return folder
+
+
+def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
+    tmp_path: Path,
+) -> None:
+    from ngtcli.evaluate.replay import run_replay
+
+    folder = record(tmp_path / "r")
+    (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')
+    source = Recording(folder, costs=tmp_path / "costs.json")
+    settings = replace(Settings(), num_draft=8)
+    measured = source.measure(settings)
+    row = run_replay(folder, ["trie"], [8])["rows"][-1]
+    assert measured.new_tokens / measured.steps == pytest.approx(
+        row["mean_acceptance_length"], abs=1e-4
+    )
+    rows = row["steps"] * (1 + row["nodes_per_step"])  # at 1000 s a row drafting does not count
+    assert measured.seconds == pytest.approx(1000 * rows, rel=1e-3)
+    assert measured.trie_bytes and measured.trie_build_s is not None
+    assert len(measured.prompts) == 4
+    plain = source.measure(replace(settings, method="none"))
+    assert plain.trie_bytes is None and plain.steps == plain.new_tokens
+    assert plain.seconds == pytest.approx(1000 * plain.new_tokens, rel=1e-3)
+
+
+def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
+    folder = record(tmp_path / "r")
+    whole, odd = Recording(folder), Recording(folder, ids="odd")
+    assert (whole.about["prompts"], odd.about["prompts"]) == (4, 2)
+    assert Recording(folder, tasks=["b"]).about["data_sha256"] == odd.about["data_sha256"]
+    assert whole.about["data_sha256"] != odd.about["data_sha256"]
+    assert "odd ids" in odd.about["data"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}']
+)
+def test_a_bad_cost_curve_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "costs.json").write_text(text)
+    with pytest.raises(InputError, match="not a cost curve"):
+        read_costs(tmp_path / "costs.json")
+
+
+def test_the_default_cost_curve_says_what_it_was_measured_on() -> None:
+    curve, of = read_costs(DEFAULT_COSTS)
+    assert "built-in model" in of and curve.at(64) > curve.at(1)
+    with pytest.raises(InputError, match="no such file"):
+        read_costs(Path("nowhere.json"))
+
+
+@pytest.mark.parametrize("text", ["temperature=0,1", "method=recycling"])
+def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
+    axes = parse_sweep([text])
+    with pytest.raises(UsageError, match="a recording cannot"):
+        check_replayable(axes, grid(axes, Settings())[0])
+
+
+def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
+    summarize, ask = load_preset("summarize"), load_preset("ask")
+    assert len(prompts([], None, summarize, None)) == 10
+    (tmp_path / "a.txt").write_text("One. Two.")
+    texts = [str(tmp_path / "a.txt")]
+    assert [(name, q) for name, _, q in prompts(texts, None, summarize, None)] == [("a.txt", "")]
+    asked = prompts(texts, None, ask, 3)
+    assert len(asked) == 3 and len({q for _, _, q in asked}) == 3
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_a_running_model_is_measured_as_it_answers() -> None:
+    from ngtcli.session import Session
+
+    preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
+    work = prompts([], None, preset, 2)
+    said: list[str] = []
+    source = Running(settings, preset, work, said.append, said.append)
+    loading = len(said)
+    session = Session(settings)
+    for changed in (settings, replace(settings, num_draft=2), replace(settings, method="none")):
+        session.settings = changed
+        session.forget()
+        runs = []
+        for _, documents, question in work:
+            answer = session.answer(session.prompt(preset, documents, question))
+            list(answer)
+            runs.append(answer.run.statistics)
+        measured = source.measure(changed)
+        assert measured.new_tokens == sum(r.new_tokens for r in runs)
+        assert measured.steps == sum(r.steps for r in runs)
+        assert (measured.trie_bytes is None) == (changed.method == "none")
+    assert len(said) == loading  # progress is the sweep's own
+    assert source.about["model"] == "builtin" and "float32" in source.about["device"]
+
+
+# --- what is shown ---
+
+
+def shown_report(**changes: Any) -> dict[str, Any]:
+    def row(n: int, lp: int, speed: float, standing: str) -> dict[str, Any]:
+        return {
+            "cell": f"n={n} lp={lp}", "values": {"n": n, "lp": lp}, "rounds": 3,
+            "tokens_per_s": speed, "tokens_per_s_least_and_most": [speed - 1, speed + 1],
+            "mean_acceptance_length": speed / 50, "trie_build_s": n / 1e4,
+            "trie_bytes": n * 1000, "standing": standing,
+        }  # fmt: skip
+
+    return {
+        "kind": "tune", "model": "m", "device": "d", "data": "x", "data_sha256": "0", "prompts": 9,
+        "command": "ngt tune --sweep 'n=3,8' lp=2,3", "sweep": {"n": [3, 8], "lp": [2, 3]},
+        "rounds": 3, "measured": 9, "planned": 9, "complete": True,
+        "cells": [row(3, 2, 100, "chosen"), row(8, 2, 101, "tied"), row(8, 3, 50, "")],
+        "skipped": [{"values": {"n": 3, "lp": 3}, "reason": "lp is 3 and n is 3"}],
+        "best": "n=8 lp=2", "tied": ["n=8 lp=2", "n=3 lp=2"], "chosen": "n=3 lp=2",
+        "reason": "2 cells are within the noise of the best", **changes,
+    }  # fmt: skip
+
+
+GRID = """\
+tokens/s                    acceptance length
+
+ n \\ lp        2       3     n \\ lp        2        3
+ ───────────────────────     ────────────────────────
+ 3        100.0*       –     3        2.000*        –
+ 8        101.0=    50.0     8        2.020=    1.000
+
+* chosen   = within the noise of the best
+Chosen: n=3 lp=2 (100.0 tokens/s, acceptance length 2.000, trie
+0.30 ms and 3.0 kB).
+Why: 2 cells are within the noise of the best.
+Not to be told apart: n=8 lp=2; n=3 lp=2.
+Skipped 1 cell: lp is 3 and n is 3."""
+
+
+def bare(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_two_names_are_a_grid_that_reads_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain = heatmap.to_terminal(shown_report(), 64, colour=False)
+    painted = heatmap.to_terminal(shown_report(), 64, colour=True)
+    assert "\n".join(line.rstrip() for line in bare(plain).split("\n")) == GRID
+    assert "\x1b[" in painted and "48;5;" in painted and "48;5;" not in plain
+    assert bare(painted).split() == bare(plain).split()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "48;5;" not in heatmap.to_terminal(shown_report(), 64, colour=True)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    for changes in ({}, {"sweep": {"n": [3, 8], "lp": [2, 3], "num_draft": [8]}}):
+        text = bare(heatmap.to_terminal(shown_report(**changes), width, True, every=True))
+        assert max(len(line) for line in text.split("\n")) <= width
+        assert all(figure in text for figure in ("100.0", "50.0", "2.020"))
+
+
+def test_a_wide_grid_becomes_a_list() -> None:
+    lps = list(range(2, 60))
+    text = bare(heatmap.to_terminal(shown_report(sweep={"n": [3, 8], "lp": lps}), 80, False))
+    assert "n=8 lp=3" in text and "build ms" in text
+
+
+def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
+    cells = shown_report()["cells"][:1]
+    report = shown_report(cells=cells, complete=False, measured=1)
+    text = bare(heatmap.to_terminal(report, 80, False))
+    assert text.count("·") == 4 and "1 of 9 measurements" in text
+
+
+def test_pipes_csv_and_markdown_hold_every_figure() -> None:
+    report = shown_report()
+    lines = heatmap.to_plain(report).split("\n")
+    assert lines[0].split("\t")[:4] == ["n", "lp", "rounds", "tokens_per_s"]
+    assert lines[1].split("\t")[:4] == ["3", "2", "3", "100"] and len(lines) == 4
+    assert heatmap.to_csv(report).split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
+    markdown = heatmap.to_markdown(report)
+    assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0* | – |" in markdown
+
+
+def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
+    page = to_html(shown_report(model="<script>x</script>\x1b"))
+    assert "<script" not in page and "&lt;script&gt;" in page and "\x1b" not in page
+    assert "http" not in page and "light dark" in page and "100.0*" in page
+
+
+# --- the command ---
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    from ngtcli.cli.app import main
+
+    monkeypatch.setattr("sys.argv", ["ngt", *arguments])
+    try:
+        main()
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(record(tmp_path / "r"))
+    arguments = [
+        "tune",
+        "--replay",
+        folder,
+        "--rounds",
+        "2",
+        "--json",
+        "--sweep",
+        "n=4,8",
+        "lp=2..3",
+    ]
+    assert call(monkeypatch, *arguments) == 0
+    out = capsys.readouterr()
+    body = json.loads(out.out)
+    assert body["sweep"] == {"n": [4, 8], "lp": [2, 3]} and len(body["cells"]) == 4
+    assert body["complete"] and body["measured"] == 8 and out.err == ""
+    assert {"tokens_per_s", "mean_acceptance_length", "trie_build_s", "trie_bytes"} <= set(
+        body["cells"][0]
+    )
+    assert call(monkeypatch, *arguments) == 0  # nothing is left to measure
+    assert json.loads(capsys.readouterr().out)["cells"] == body["cells"]
+
+
+def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(record(tmp_path / "r"))
+    measure, left = Recording.measure, [3]
+
+    def interrupted(self: Recording, settings: Settings) -> Measurement:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return measure(self, settings)
+
+    monkeypatch.setattr(Recording, "measure", interrupted)
+    sweep = ["tune", "--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best"]
+    assert call(monkeypatch, *sweep) == 130
+    out = capsys.readouterr()
+    assert len(out.out.splitlines()) == 4 and "go on" in out.err
+    assert "best" not in preset_names()
+    left[0] = 1
+    assert call(monkeypatch, *sweep) == 0
+    out = capsys.readouterr()
+    assert len(out.out.splitlines()) == 5
+    assert "3 measurements are taken over" in out.err and "Saved as" in out.err
+    assert "best" in preset_names()
+
+
+def preset_names() -> list[str]:
+    from ngtcli.prompts import preset_files
+
+    return list(preset_files())
+
+
+def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(record(tmp_path / "r"))
+    sweep = ["tune", "--replay", folder, "--sweep", "num_draft=5", "--n", "9", "--write", "best"]
+    assert call(monkeypatch, *sweep) == 0
+    preset = load_preset("best")
+    assert preset.template == load_preset("summarize").template
+    assert {"n": 9, "num_draft": 5, "method": "trie"}.items() <= preset.settings.values.items()
+    assert preset.provenance["model"] == "tiny" and preset.provenance["based_on"] == "summarize"
+    assert preset.provenance["command"].startswith("ngt tune --replay")
+    assert preset.provenance["figures"]["rounds"] == 3
+    capsys.readouterr()
+    assert call(monkeypatch, "config", "show", "-p", "best", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["num_draft"] == {"value": 5, "origin": "preset best"}
+    assert call(monkeypatch, "presets", "show", "best", "--json") == 0
+    assert call(monkeypatch, *sweep) == 2
+    assert "--force" in capsys.readouterr().err
+    assert call(monkeypatch, *sweep, "--force", "--rounds", "4") == 0
+    assert load_preset("best").provenance["rounds"] == 4
+
+
+def test_a_preset_may_be_written_over_another_one_and_keeps_its_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(record(tmp_path / "r"))
+    sweep = ["tune", "--replay", folder, "--sweep", "lp=2", "-p"]
+    assert call(monkeypatch, *sweep, "ask", "--write", "first") == 0
+    assert call(monkeypatch, *sweep, "first", "--write", "second") == 0
+    ask, second = load_preset("ask"), load_preset("second")
+    assert (second.template, second.separator) == (ask.template, ask.separator)
+    assert second.provenance["based_on"] == "first"
+
+
+@pytest.mark.parametrize("name", ["", ".x", "a/b", "../a", "a b", "-a"])
+def test_a_preset_needs_a_plain_name(name: str) -> None:
+    with pytest.raises(UsageError):
+        preset_path(name, False)
+
+
+def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
+    folder = own_home / "config" / "presets"
+    folder.mkdir(parents=True)
+    text = {"template": "{documents}"}
+    (folder / "a.yaml").write_text(yaml.dump(text) + "provenance: {date: 2026-01-02}\n")
+    (folder / "b.yaml").write_text(yaml.dump(text) + "provenance: me\n")
+    assert load_preset("a").provenance == {"date": "2026-01-02"}
+    with pytest.raises(UsageError, match="provenance"):
+        load_preset("b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["tune"], 2, "nothing to sweep"),
+        (["tune", "--sweep", "n=x"], 2, "  n=x\n    ^\n"),
+        (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
+        (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
+        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "for a recording"),
+        (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
+        (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
+        (["tune", "--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
+        (["tune", "--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
+        (["tune", "--sweep", "n=8", "--write", "a/b"], 2, "no name"),
+        (["tune", "--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
+    ],
+)
+def test_wrong_use_is_said_in_two_lines(
+    arguments: list[str],
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, *arguments) == code
+    out = capsys.readouterr()
+    assert said.lower() in out.err.lower() and out.out == ""
+    assert len(out.err.strip().split("\n")) == (4 if "^" in said else 2)
+
+
+def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(record(tmp_path / "r"))
+    page, table = tmp_path / "t.html", tmp_path / "t.csv"
+    sweep = ["tune", "--replay", folder, "--sweep", "n=4,8", "lp=2,3", "--ids", "odd"]
+    assert call(monkeypatch, *sweep, "--csv", "-o", str(table), "--html", str(page)) == 0
+    assert len(table.read_text().splitlines()) == 5
+    assert page.read_text().startswith("<!doctype html>")
