@@ -31,6 +31,7 @@ class Settings:
     learn_output: bool = False
     pool: bool = True
     pool_documents: bool = False
+    calibrate: bool = True
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0

@@ -195,10 +195,13 @@ class Session:
         return self._drafters[wanted.spec]
 
     def _curve(self) -> CostCurve | None:
-        """What passes cost on this device: stored, or measured now and stored."""
+        """What passes cost on this device: stored, or measured now and stored, unless unwanted.
+
+        None leaves the number of nodes as it is set.
+        """
         if self._costs is None and not self.model.plain_reason:
             self._costs = load_curve(self.model)
-            if self._costs is None:
+            if self._costs is None and self.settings.calibrate:
                 self._progress("Measuring what a pass costs …")
                 self._costs = calibrate(self.model)
                 save_curve(self.model, self._costs)

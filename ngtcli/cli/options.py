@@ -22,6 +22,7 @@ _HELP: dict[str, str] = {
     "learn_output": "Draft from the generated text as well.",
     "pool": "For auto: draft from earlier answers of the model as well, and keep this one.",
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
+    "calibrate": "For auto: measure at first use what a pass costs on this device.",
     "max_tokens": "Most tokens of answer.",
     "temperature": "0 is greedy.",
     "top_p": "Keep the likeliest tokens up to this probability.",
@@ -40,6 +41,7 @@ _HELP: dict[str, str] = {
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
+        "calibrate",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
