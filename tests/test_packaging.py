@@ -27,7 +27,7 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         weights = archive.getinfo("ngtcli/builtin/model/model.safetensors")
-    assert {"ngtcli/presets/ask.yaml", "ngtcli/presets/summarize.yaml"} <= names
+    assert {f"ngtcli/presets/{name}.yaml" for name in ("ask", "chat", "summarize")} <= names
     assert {"ngtcli/examples/harbour.txt", "ngtcli/builtin/model/tokenizer.json"} <= names
     assert {"ngtcli/examples/questions.jsonl", "ngtcli/render/report.css"} <= names
     assert weights.file_size <= 20_000_000

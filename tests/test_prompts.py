@@ -30,6 +30,13 @@ def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
     assert load_preset("ask").template == f"{{documents}}\n\n{ASK}"
 
 
+@pytest.mark.parametrize("name", ["ask", "chat", "summarize"])
+def test_shipped_presets_name_the_command_and_the_figures_behind_them(name: str) -> None:
+    origin = load_preset(name).provenance
+    assert origin["command"].startswith("ngt tune --replay") and len(origin["data_sha256"]) == 64
+    assert {"odd ids, chosen on", "even ids"} <= origin["figures"].keys()
+
+
 def test_a_users_preset_hides_a_shipped_one(own_home: Path) -> None:
     user_preset(own_home, "summarize", "template: 'Short: {documents}'\nnum_draft: 8\n")
     assert load_preset("summarize").template == "Short: {documents}"

@@ -212,7 +212,7 @@ def _measure(
         notes.clear()
         return None
     if held := len(kept.done):
-        notes.remark(f"{held} measurements are taken over from {kept.path}.")
+        notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
     quiet = Progress(notes)
     try:
         measure_all(source, plan.cells, rounds, kept, quiet.show)

@@ -160,12 +160,10 @@ def report(
     """Everything that was measured and what follows from it, ready for JSON."""
     measured = figures(cells, rounds, state)
     verdict = judge(measured) if measured else None
-    level = {c.label for c in verdict.tied} if verdict else set()
-    rows = []
-    for cell in measured:
-        chosen = verdict is not None and cell.label == verdict.chosen.label
-        standing = "chosen" if chosen else "tied" if cell.label in level else ""
-        rows.append({**cell.as_json(), "standing": standing})
+    standing = {c.label: "tied" for c in verdict.tied} if verdict else {}
+    if verdict:
+        standing[verdict.chosen.label] = "chosen"
+    rows = [{**c.as_json(), "standing": standing.get(c.label, "")} for c in measured]
     done = sum(row["rounds"] for row in rows)
     return {
         "kind": "tune",
