@@ -393,9 +393,18 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
     assert len(prompts([], None, summarize, None)) == 10
     (tmp_path / "a.txt").write_text("One. Two.")
     texts = [str(tmp_path / "a.txt")]
-    assert [(name, q) for name, _, q in prompts(texts, None, summarize, None)] == [("a.txt", "")]
+    assert [(name, q) for name, _, q in prompts(texts, None, summarize, None)] == [
+        ("summarize a.txt", "")
+    ]
     asked = prompts(texts, None, ask, 3)
     assert len(asked) == 3 and len({q for _, _, q in asked}) == 3
+    lines = tmp_path / "p.jsonl"
+    lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
+    assert [q for _, _, q in prompts([], None, ask, None, lines)] == ["A?"]
+    assert [d[0].text for _, d, _ in prompts([], None, summarize, None, lines)] == ["C. D."]
+    lines.write_text('{"article": "C. D."}\n')
+    with pytest.raises(InputError, match="no prompt with a question"):
+        prompts([], None, ask, None, lines)
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

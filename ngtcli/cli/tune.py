@@ -34,6 +34,7 @@ class Data:
     ids: str
     costs: Path | None
     texts: list[str]
+    prompts: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ def tune(
         list[str] | None,
         typer.Option("--docs", "-d", help="Texts to measure on.", rich_help_panel=_DATA),
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option("--prompts", help="Prompts as JSON lines.", rich_help_panel=_DATA),
+    ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, max=1000, help="How often to measure each cell.")
     ] = 3,
@@ -124,7 +129,7 @@ def tune(
 
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
-    data = Data(replay, task or [], limit, ids, costs, texts)
+    data = Data(replay, task or [], limit, ids, costs, texts, prompts)
     plan = _plan(axes, flags or {}, preset)
     _check(data, plan)
     saved = _saved(write, force)
@@ -168,8 +173,10 @@ def _check(data: Data, plan: Plan) -> None:
         ]  # fmt: skip
         if wrong:
             raise UsageError(f"{wrong[0]} is for a recording", "Give --replay DIR with it.")
+        if data.texts and data.prompts:
+            raise UsageError("texts and --prompts are given", "Leave out one of them.")
         return
-    if data.texts:
+    if data.texts or data.prompts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
     from ngtcli.evaluate.tune_sources import check_replayable
 
@@ -192,9 +199,9 @@ def _source(data: Data, plan: Plan, notes: Notes) -> "Source":
         notes.status(f"Reading {data.replay} …")
         costs = data.costs or DEFAULT_COSTS
         return Recording(data.replay, data.tasks, data.limit, data.ids, costs)
-    from ngtcli.evaluate.tune_prompts import prompts
+    from ngtcli.evaluate import tune_prompts
 
-    work = prompts(data.texts, piped_stdin(), plan.preset, data.limit)
+    work = tune_prompts.prompts(data.texts, piped_stdin(), plan.preset, data.limit, data.prompts)
     return Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
 
 

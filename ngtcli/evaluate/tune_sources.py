@@ -146,7 +146,7 @@ class Running:
         key = (settings.model, settings.draft_model, settings.device, settings.dtype)
         if key not in self._sessions:
             self._loading = True
-            session = Session(settings, self._say, self._warn_once)
+            session = Session(settings, self._say, self._warn_once, persist=False)
             self._sessions[key] = session
             session.settings = replace(settings, max_tokens=min(8, settings.max_tokens))
             _, documents, question = self._work[0]
