@@ -155,13 +155,13 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
     arguments = [
         "bench", "--replay", str(tmp_path), "--methods", "trie, recycling", "--num-draft", "16",
         "--tasks", "qa,rag", "--limit", "5", "--fresh", "--template", "vicuna", "--turns",
-        "all", "--n", "9", "--html", str(tmp_path / "r.html"),
+        "all", "--ids", "odd", "--n", "9", "--html", str(tmp_path / "r.html"),
     ]  # fmt: skip
     app(arguments, standalone_mode=False)
-    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns = given
+    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns, ids = given
     assert (folder, methods, num_drafts) == (tmp_path, ["trie", "recycling"], [16])
-    assert (tasks, limit, fresh, template, turns) == (
-        ["qa", "rag"], 5, True, "vicuna", "all",
+    assert (tasks, limit, fresh, template, turns, ids) == (
+        ["qa", "rag"], 5, True, "vicuna", "all", "odd",
     )  # fmt: skip
     assert settings.n == 9 and settings.lp == 3
     out = capsys.readouterr().out

@@ -18,6 +18,7 @@ from ngtcli.cli.bench_flags import (
     FilesArgument,
     FreshOption,
     HtmlOption,
+    IdsOption,
     LimitOption,
     MarkdownOption,
     MethodsOption,
@@ -61,6 +62,7 @@ class Request:
     replay: Path | None
     template: str
     turns: str
+    ids: str
     methods: list[str]
     against: str
     rounds: int
@@ -78,8 +80,8 @@ def bench(
     files: FilesArgument = None, docs: DocsOption = None, prompts: PromptsOption = None,
     tasks: TasksOption = "", limit: LimitOption = None, noise: NoiseOption = 0,
     replay: ReplayOption = None, template: TemplateOption = "",
-    turns: TurnsOption = "first", methods: MethodsOption = "", against: AgainstOption = "",
-    rounds: RoundsOption = 5, num_draft: NumDraftOption = "",
+    turns: TurnsOption = "first", ids: IdsOption = "all", methods: MethodsOption = "",
+    against: AgainstOption = "", rounds: RoundsOption = 5, num_draft: NumDraftOption = "",
     sweep_num_draft: SweepOption = False, fresh: FreshOption = False,
     quality: QualityOption = True, record: RecordOption = None, preset: PresetOption = None,
     json: JsonOption = False, markdown: MarkdownOption = False, html: HtmlOption = None,
@@ -90,7 +92,7 @@ def bench(
     resolved, chosen = resolve(flags or {}, preset, "summarize")
     named = _names(methods) or [m for m in ((flags or {}).get("method"),) if m]
     request = Request(
-        files or [], docs or [], prompts, _names(tasks), limit, noise, replay, template, turns,
+        files or [], docs or [], prompts, _names(tasks), limit, noise, replay, template, turns, ids,
         named, against, rounds, num_draft, sweep_num_draft, fresh, quality, record,
         resolved.settings, chosen if preset else None,
     )  # fmt: skip
@@ -115,8 +117,9 @@ def _measure(request: Request, notes: Notes) -> dict[str, Any]:
     num_drafts = _num_drafts(request)
     if request.replay:
         return _replay(request, request.replay, num_drafts, notes)
-    if request.template:
-        raise UsageError("--template is for recordings", "Give --replay FOLDER with it.")
+    if request.template or request.ids != "all":
+        flag = "--template" if request.template else "--ids"
+        raise UsageError(f"{flag} is for recordings", "Give --replay FOLDER with it.")
     _check_race(request)
     return _live(request, num_drafts, notes)
 
@@ -157,6 +160,7 @@ def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes)
     result: dict[str, Any] = run_replay(
         folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,
         shared_settings(request.settings), request.template, request.turns,
+        request.ids,
     )  # fmt: skip
     notes.clear()
     check_some_left(methods, result["refused"])

@@ -49,6 +49,10 @@ TurnsOption = Annotated[
         "--turns", help="Of recorded conversations: first or all.", rich_help_panel=_SOURCES
     ),
 ]
+IdsOption = Annotated[
+    str,
+    typer.Option("--ids", help="Of a recording all, odd or even ids.", rich_help_panel=_SOURCES),
+]
 MethodsOption = Annotated[
     str,
     typer.Option(
