@@ -1,7 +1,8 @@
 """Exercises for a model that copies and finds: documents, questions about them, quoted answers.
 
 `TaskMixture.sample` makes conversations over one document: the document once, then several turns,
-since every further turn costs a tenth of the document's tokens and teaches as much. All randomness
+since every further turn costs a tenth of the document's tokens and teaches as much; the turns do
+not depend on each other. All randomness
 comes from the generator handed in, so a run can be repeated.
 """
 
@@ -17,7 +18,7 @@ SUMMARIZE = "Summarize the text above in a few sentences."
 ASK = "Answer the question from the text above.\nQuestion: {question}"
 
 _WEIGHTS = {
-    "newwiki-qa": 0.42,
+    "newwiki-qa": 0.50,
     "scitldr": 0.14,
     "peps": 0.12,
     "rust-rfcs": 0.08,
@@ -164,8 +165,8 @@ class TaskMixture:
             return []
         real = [(q, p.sentences[i]) for p in paragraphs for q, i in p.questions]
         turns = []
-        for _ in range(rng.randint(2, min(6, 2 + len(prose)))):
-            if real and rng.random() < 0.65:
+        for _ in range(rng.randint(3, min(8, 3 + len(prose)))):
+            if real and rng.random() < 0.75:
                 question, answer = real.pop(rng.randrange(len(real)))
                 turns.append((ASK.format(question=question), answer))
             elif rng.random() < 0.12:
