@@ -100,10 +100,10 @@ def test_questions_and_summaries_are_made_of_their_text() -> None:
     for sentence in SENTENCES * 10:
         question = pseudo_question(sentence, rng)
         assert question.endswith("?") and len(question.split()) >= 2
-    summary = extract_summary([Paragraph(tuple(SENTENCES))], rng)
-    assert summary and all(s in SENTENCES for s in split_sentences(summary))
-    assert split_sentences(summary)[0] == SENTENCES[0]
-    assert extract_summary([Paragraph(("Too short.",))], rng) is None
+    assert extract_summary([Paragraph(tuple(SENTENCES))]) == " ".join(SENTENCES[:2])
+    marked = Paragraph(tuple(SENTENCES), summary=3)
+    assert extract_summary([marked]) == " ".join(SENTENCES[3:5])
+    assert extract_summary([Paragraph(("Too short.",))]) is None
 
 
 def test_the_lexicon_knows_forms_and_rarity() -> None:

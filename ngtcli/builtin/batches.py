@@ -22,7 +22,7 @@ from ngtcli.builtin.recipe import Recipe
 from ngtcli.builtin.tasks import Conversation, TaskMixture
 from ngtcli.builtin.tokenizer import ASSISTANT, END, USER
 
-HARD_TOKENS = 4  # the tokens that choose the sentence; what follows is copying
+HARD_TOKENS = 4  # the tokens that choose a sentence; what follows is copying
 _POOL = 40  # batches drawn at a time, so that rows of like length stand together
 
 
@@ -62,6 +62,7 @@ class DocumentBatches:
     def __init__(self, mixture: TaskMixture, tokenizer: Any, recipe: Recipe) -> None:
         self._mixture, self._tokenizer, self._recipe = mixture, tokenizer, recipe
         self._marks = [tokenizer.token_to_id(t) for t in (USER, ASSISTANT, END)]
+        self._gap = tokenizer.encode("a. b").ids[2]  # the space between two sentences
 
     def encode(self, talk: Conversation, length: int) -> Row:
         """One conversation as a row; whole turns are left out past `length` tokens."""
@@ -78,13 +79,19 @@ class DocumentBatches:
             count = len(asked) + len(answer)
             if len(row) + count > length:
                 break
-            hard = min(HARD_TOKENS, len(answer))
             row.ids.extend([*asked, *answer])
             row.weights.extend([0.0] * len(asked))
-            row.weights.extend([self._recipe.hard_weight] * hard + [1.0] * (len(answer) - hard))
+            row.weights.extend(self._weigh(answer))
             row.positions.extend(range(len(document), len(document) + count))
             row.blocks.extend([turn] * count)
         return row
+
+    def _weigh(self, answer: list[int]) -> list[float]:
+        """Hard are the first tokens of every sentence, and whether another sentence follows."""
+        gaps = [i for i, token in enumerate(answer) if token == self._gap]
+        hard = {len(answer) - 1, *range(HARD_TOKENS)}
+        hard.update(i + k for i in gaps for k in range(HARD_TOKENS + 1))
+        return [self._recipe.hard_weight if i in hard else 1.0 for i in range(len(answer))]
 
     def stream(self, seed: int, longest: int) -> Iterator[Batch]:
         """Endless batches of rows of at most `longest` tokens, the same for the same seed."""

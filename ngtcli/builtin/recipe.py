@@ -32,7 +32,7 @@ class Recipe:
     batch_tokens: int = 4096
     hard_weight: float = 2.0  # of an answer's first tokens, which choose the sentence
     decay: float = 0.6  # share of the time in which the rates sink to zero
-    lengths: tuple[tuple[float, int], ...] = ((0.3, 512), (0.94, 896), (0.98, 1536), (2.0, 4096))
+    lengths: tuple[tuple[float, int], ...] = ((0.3, 512), (0.94, 896), (0.98, 1536), (1.1, 4096))
     seed: int = 0
 
 

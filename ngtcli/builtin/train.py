@@ -116,10 +116,14 @@ class Trainer:
         self.model.to(torch.float32).load_state_dict(master)
         (folder / "recipe.json").write_text(json.dumps(asdict(self.recipe), indent=1) + "\n")
 
+    def done(self) -> float:
+        """Share of the time that is spent, 0 to 1."""
+        share: float = min(1.0, self.progress.elapsed / max(1.0, self.budget))
+        return share
+
     def longest(self) -> int:
         """Most tokens in a row now, by the share of the time that is spent."""
-        done = self.progress.elapsed / self.budget
-        return next(length for share, length in self.recipe.lengths if done < share)
+        return next(length for share, length in self.recipe.lengths if self.done() < share)
 
     def batches(self) -> Iterator[Batch]:
         """Endless batches, their rows as long as the clock says."""
@@ -132,9 +136,8 @@ class Trainer:
 
     def scale(self) -> float:
         """Of the learning rates: warm-up over 50 steps, flat, then linear to zero."""
-        done = self.progress.elapsed / self.budget
         warm = min(1.0, (self.progress.step + 1) / 50)
-        scale: float = warm * min(1.0, max(0.01, (1 - done) / self.recipe.decay))
+        scale: float = warm * min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
         return scale
 
     @torch.no_grad()
