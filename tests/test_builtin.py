@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
+from ngtcli.builtin.batches import DocumentBatches, pad
 from ngtcli.builtin.corpus import Article, Paragraph, read_corpus, split_sentences
 from ngtcli.builtin.evaluate import Exercise, holds_gold, keyword_baseline, verbatim_share
 from ngtcli.builtin.initial import Marks, plant_circuit
-from ngtcli.builtin.tasks import TaskMixture, extract_summary, pseudo_question
-from ngtcli.builtin.train import Recipe, make_model
+from ngtcli.builtin.lexicon import Lexicon, count_words, stem
+from ngtcli.builtin.recipe import Recipe, make_model, make_tokenizer
+from ngtcli.builtin.tasks import Conversation, TaskMixture, extract_summary, pseudo_question
 from ngtcli.decode.model import BUILTIN_PATH
 from ngtcli.documents.load import Document
 
@@ -99,10 +100,20 @@ def test_questions_and_summaries_are_made_of_their_text() -> None:
     for sentence in SENTENCES * 10:
         question = pseudo_question(sentence, rng)
         assert question.endswith("?") and len(question.split()) >= 2
-    summary = extract_summary([Paragraph(tuple(SENTENCES))], rng)
-    assert summary and all(s in SENTENCES for s in split_sentences(summary))
-    assert split_sentences(summary)[0] == SENTENCES[0]
-    assert extract_summary([Paragraph(("Too short.",))], rng) is None
+    assert extract_summary([Paragraph(tuple(SENTENCES))]) == " ".join(SENTENCES[:2])
+    marked = Paragraph(tuple(SENTENCES), summary=3)
+    assert extract_summary([marked]) == " ".join(SENTENCES[3:5])
+    assert extract_summary([Paragraph(("Too short.",))]) is None
+
+
+def test_the_lexicon_knows_forms_and_rarity() -> None:
+    assert stem(" Building") == stem("builds") == "build" and stem(" the") == "the"
+    texts = ["the mill and the river", "the flood", "the trees"] * 30
+    tokenizer = make_tokenizer([Article("peps", "x", (Paragraph(tuple(texts)),))], 0)
+    lexicon = count_words(tokenizer, texts)
+    common, rare, sign = (tokenizer.encode(f"a{t}").ids[1] for t in (" the", " flood", "?"))
+    assert lexicon.weights[sign] == 0.0 and lexicon.weights[common] == 0.0
+    assert lexicon.weights[rare] > 0.0
 
 
 def test_measures() -> None:
@@ -113,18 +124,59 @@ def test_measures() -> None:
     assert verbatim_share("old mill stands beside the water at all", [document]) == 0.4
 
 
-def test_the_planted_circuit_copies_before_any_training() -> None:
-    marks = Marks((17, 18), 2, 3)
-    model = make_model(Recipe(), 1024, marks)
-    rng = np.random.default_rng(0)
-    segment = rng.permutation(np.arange(20, 1024))[:30]
-    ids = torch.tensor([[2, *np.tile(segment, 3)]])
+SPACE, USER_ID, ASKER, OPENER = 4, 2, 3, 5  # token ids of a made-up vocabulary
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A model with the circuit, untrained; every token from 20 on is a rare word of its own."""
+    lexicon = Lexicon(tuple(range(1024)), tuple(float(i >= 20) for i in range(1024)))
+    return make_model(Recipe(), 1024, Marks((SPACE, USER_ID), USER_ID, ASKER, (OPENER,)), lexicon)
+
+
+def test_the_planted_circuit_copies_before_any_training(planted) -> None:
+    rng = random.Random(0)
+    segment = rng.sample(range(20, 1024), 30)
+    ids = torch.tensor([[USER_ID, *segment * 3]])
     with torch.no_grad():
-        best = model(ids).logits[0].argmax(-1)
-    right = (best[40:-1] == ids[0, 41:]).float().mean()
-    assert right > 0.5
+        best = planted(ids).logits[0].argmax(-1)
+    assert (best[40:-1] == ids[0, 41:]).float().mean() > 0.8
     with pytest.raises(ValueError, match="layers"):
-        plant_circuit(make_small(), marks, 0)
+        plant_circuit(make_small(), Marks((), 2, 3, ()), Lexicon((), ()), 0)
+
+
+def test_the_planted_circuit_finds_the_sentence_that_a_question_names(planted) -> None:
+    rng = random.Random(1)
+    right = 0
+    for _ in range(20):
+        sentences = [rng.sample(range(20, 1024), 12) for _ in range(6)]
+        wanted = rng.choice(sentences)
+        document = [i for s in sentences for i in (*s, SPACE)]
+        asked = rng.sample(wanted[3:], 4)
+        ids = torch.tensor([[USER_ID, *document, OPENER, *asked, ASKER]])
+        with torch.no_grad():
+            right += int(planted(ids).logits[0, -1].argmax()) == wanted[0]
+    assert right >= 15
+
+
+def test_a_turn_in_a_batch_is_scored_as_if_it_were_alone(planted, tmp_path: Path) -> None:
+    articles = read_corpus(corpus(tmp_path / "data"))
+    tokenizer = make_tokenizer(articles, 0)
+    batches = DocumentBatches(TaskMixture(articles), tokenizer, Recipe())
+    turns = (("Who?", "The old mill."), ("When was it built?", "It was built by two."))
+    together = batches.encode(Conversation("A text.", turns), 500)
+    alone = batches.encode(Conversation("A text.", turns[1:]), 500)
+    batch = pad([together, alone])
+    with torch.no_grad():
+        scores = planted(
+            batch.ids, attention_mask=batch.mask(), position_ids=batch.positions
+        ).logits
+        plain = planted(torch.tensor([alone.ids])).logits
+    size = len(alone) - alone.blocks.count(0)
+    assert torch.allclose(
+        scores[0, len(together) - size : len(together)], plain[0, -size:], atol=1e-3
+    )
+    assert len(batches.encode(Conversation("A text.", turns), len(together) - 1)) < len(together)
 
 
 def make_small():

@@ -390,7 +390,7 @@ def test_check_exits_6_where_drafting_changes_a_token(tmp_path: Path) -> None:
         "    if not len(tree):\n        return real(tree, choose)\n"
         "    return Path((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))\n"
         "loop.verify = broken\nfrom ngtcli.cli.app import main\n"
-        f"sys.argv = ['ngt', 'check', {HARBOUR!r}, '--json', '--drafts=4', '--max-tokens=20']\n"
+        f"sys.argv = ['ngt', 'check', {HARBOUR!r}, '--json', '--drafts=4', '--max-tokens=100']\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)

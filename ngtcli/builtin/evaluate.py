@@ -38,15 +38,19 @@ class Outcome:
     """What was answered, and how it compares."""
 
     text: str
-    ended: bool
-    verbatim: float
-    right: bool
+    ended: bool  # by the end token, not by the token limit
+    verbatim: float  # share of 4-grams, 0 to 1
+    right: bool  # holds a gold answer; for a summary, which has none, False
     baseline_right: bool
-    mean_acceptance_length: float
+    mean_acceptance_length: float  # tokens a step
 
 
 def questions(articles: Sequence[Article], distractors: int, seed: int = 0) -> list[Exercise]:
-    """All real questions of the held-out newwiki-qa articles, in a fixed random order."""
+    """All real questions of the held-out newwiki-qa articles, in an order fixed by `seed`.
+
+    The documents are the question's paragraph and `distractors` paragraphs of other held-out
+    articles, which must be at least as many, at random places around it.
+    """
     held = [a for a in articles if a.held_out and a.source == "newwiki-qa"]
     pool = [(a.name, " ".join(p.sentences)) for a in held for p in a.paragraphs]
     rng = random.Random(seed)
@@ -64,7 +68,10 @@ def questions(articles: Sequence[Article], distractors: int, seed: int = 0) -> l
 
 
 def summaries(articles: Sequence[Article], seed: int = 0) -> list[Exercise]:
-    """Openings of held-out documents, 80 to 400 words, in a fixed random order."""
+    """Openings of held-out documents, 80 to 400 words, in an order fixed by `seed`.
+
+    Whole paragraphs from the first on; meetings are left out, for they open with small talk.
+    """
     exercises = []
     for article in articles:
         if not article.held_out or article.source == "qmsum":
@@ -83,20 +90,30 @@ def summaries(articles: Sequence[Article], seed: int = 0) -> list[Exercise]:
 
 
 def holds_gold(text: str, golds: Sequence[str]) -> bool:
-    """Whether the words of some gold answer stand together in `text`."""
+    """Whether the words of some gold answer stand together in `text`, whatever their case.
+
+    >>> holds_gold("It was two Brothers.", ["two brothers"])
+    True
+    """
     padded = f" {' '.join(words(text))} "
     return any(f" {' '.join(words(g))} " in padded for g in golds if words(g))
 
 
 def keyword_baseline(exercise: Exercise) -> str:
-    """The sentence that shares most content words with the question; ties: the first."""
+    """The sentence that shares most content words with the question; ties: the first.
+
+    Raises ValueError when the documents hold no sentence.
+    """
     asked = set(words(exercise.question)) - FUNCTION_WORDS
     sentences = [s for d in exercise.documents for s in split_sentences(d.text)]
     return max(sentences, key=lambda s: len(asked & set(words(s))))
 
 
 def verbatim_share(text: str, documents: Sequence[Document], n: int = 4) -> float:
-    """Share of the word n-grams inside sentences of `text` that occur in a document; 1 if none."""
+    """Share, 0 to 1, of the word n-grams inside sentences of `text` that occur in a document.
+
+    A text without any n-gram counts as 1.
+    """
     grams = [g for s in split_sentences(text) for g in _grams(words(s), n)]
     known = {g for d in documents for g in _grams(words(d.text), n)}
     return sum(g in known for g in grams) / len(grams) if grams else 1.0
@@ -107,7 +124,7 @@ def _grams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
 
 
 def answer_all(session: Session, exercises: Sequence[Exercise]) -> Iterator[Outcome]:
-    """Greedy answers through the same path as `ngt ask` and `ngt summarize`."""
+    """Greedy answers through the same path as `ngt ask` and `ngt summarize`, one an exercise."""
     presets = {"ask": load_preset("ask"), "summarize": load_preset("summarize")}
     for exercise in exercises:
         preset = presets["ask" if exercise.question else "summarize"]
@@ -125,7 +142,10 @@ def answer_all(session: Session, exercises: Sequence[Exercise]) -> Iterator[Outc
 
 
 def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Means over the outcomes, as shares and words."""
+    """Means over the outcomes: shares 0 to 1, counts of words, sentences and tokens a step.
+
+    Raises ZeroDivisionError when there is none.
+    """
     count = len(outcomes)
 
     def mean(values: Any) -> float:
@@ -145,6 +165,7 @@ def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Read the arguments, measure the three tasks, print one JSON object."""
     parser = argparse.ArgumentParser(description="Measure a model on held-out documents.")
     parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl.xz texts")
     parser.add_argument("--model", default="builtin")

@@ -7,14 +7,14 @@ so a sentence has the same ids wherever it stands, and a model this small can se
 from collections.abc import Iterable
 from typing import Any
 
-VOCABULARY = 6144
+VOCABULARY = 8192
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 SPECIAL = (PAD, END, USER, ASSISTANT)
 
-# After a sentence end the space alone; else a line break, a word, up to three digits, other signs.
+# After a sentence end the space alone; else a line break, a word, up to four digits, other signs.
 PATTERN = (
     r"(?<=[.!?])[ ]+(?=\S)|(?<=[.!?][\"”’')\]])[ ]+(?=\S)"
-    r"|\s*\n\s*|['’](?:s|t|re|ve|m|ll|d)\b| ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+"
+    r"|\s*\n\s*|['’](?:s|t|re|ve|m|ll|d)\b| ?\p{L}+| ?\p{N}{1,4}| ?[^\s\p{L}\p{N}]+|\s+"
 )
 
 CHAT_TEMPLATE = (
