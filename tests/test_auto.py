@@ -29,7 +29,7 @@ from ngtcli.draft.blend import (
     credit,
     grow,
 )
-from ngtcli.draft.budget import FIRST_REST, PATIENCE, CostCurve, Policy
+from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, CostCurve, Policy
 from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
@@ -331,6 +331,19 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
     assert gaps[0] == FIRST_REST + 1
     assert all(b in (2 * a - 1, a) for a, b in zip(gaps, gaps[1:], strict=False))
     assert policy.stand_downs == len(gaps) + 1
+
+
+def test_a_cost_measured_too_high_is_found_out() -> None:
+    policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
+    sizes = []
+    for _ in range(LOOK_AROUND * 400):
+        if policy.resting(repeats=True):
+            continue
+        size = policy.choose(np.full(8, 0.5))
+        policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
+        sizes.append(size)
+    assert sizes[0] == 0
+    assert sizes[-1] == 8
 
 
 def test_a_text_that_repeats_ends_the_rest_at_once() -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from ngtcli.draft.budget import CostCurve
 from ngtcli.draft.tree import chain
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
-TIMES = 3
+TIMES = 7
 VERSION = 1
 
 
@@ -57,27 +56,31 @@ def save_curve(model: TargetModel, curve: CostCurve) -> None:
 def calibrate(model: TargetModel, limit_s: float = 2.0) -> CostCurve:
     """Time passes over 1 to 64 rows behind a short text, for about `limit_s` seconds.
 
-    The model's cache is emptied. What the time does not suffice for is left to extrapolation and
-    to the steps of real runs.
+    The sizes take turns and the quickest of their passes counts, so that what else the machine does
+    meanwhile spoils little. The model's cache is emptied. What the time does not suffice for is
+    left to extrapolation and to the steps of real runs.
     """
     token = max(0, min(model.vocabulary - 1, 17))
     # Reading 512 tokens takes a large model on a CPU half a minute; 64 tell as much there.
     context = min(64 if model.device.type == "cpu" else 512, model.context - max(ROWS) - 1)
-    seconds: dict[int, float] = {}
     model.start(max(context, 1) + max(ROWS) + 1)
     model.prefill([token] * max(context, 1))
-    model.forward(token, chain([token]))  # warms up
+    seconds: dict[int, float] = {}
     clock = time.perf_counter()
-    for rows in ROWS:
-        if rows >= model.context:
-            break
-        taken = []
-        for _ in range(TIMES):
-            begin = time.perf_counter()
-            scores = model.forward(token, chain([token] * (rows - 1)))
-            scores.argmax(-1).tolist()  # waits for the device, as verification does
-            taken.append(time.perf_counter() - begin)
-        seconds[rows] = statistics.median(taken)
-        if time.perf_counter() - clock + 2 * TIMES * seconds[rows] > limit_s and len(seconds) > 1:
-            break
+    for _ in range(TIMES + 1):
+        for rows in [r for r in ROWS if r < model.context]:
+            left = limit_s - (time.perf_counter() - clock)
+            if left < 2 * seconds.get(rows, 0.0) and len(seconds) > 1:
+                return CostCurve(seconds)
+            if left < 0 and len(seconds) > 1:
+                break
+            taken = _seconds_of_a_pass(model, token, rows)
+            seconds[rows] = min(taken, seconds.get(rows, taken))
     return CostCurve(seconds)
+
+
+def _seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:
+    begin = time.perf_counter()
+    scores = model.forward(token, chain([token] * (rows - 1)))
+    scores.argmax(-1).tolist()  # waits for the device, as verification does
+    return time.perf_counter() - begin

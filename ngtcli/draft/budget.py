@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 PATIENCE = 4  # proposals in a row that do not pay before drafting stops
 FIRST_REST, LONGEST_REST = 4, 256  # steps without a look, doubling
+LOOK_AROUND = 32  # every so many choices take twice the nodes, to learn what they cost
 _STALE = 16  # steps for which a table of costs is used again
 _NEWS = 0.05  # weight of one more observation of a cost
 
@@ -87,6 +88,7 @@ class Policy:
         self.budgets: Counter[int] = Counter()
         self.stand_downs = 0
         self.why = ""
+        self._choices = 0
         self.start()
 
     def start(self) -> None:
@@ -114,6 +116,9 @@ class Policy:
         tokens[1:] += 1.0
         rates = tokens / (costs[: len(tokens)] + self.drafting_s)
         best = int(rates.argmax())
+        self._choices += 1
+        if self._choices % LOOK_AROUND == 0:  # or a cost once measured too high would stay so
+            best = min(len(chances), 2 * best + 2)
         self.why = f"{best} nodes, {tokens[best]:.2f} tokens expected"
         if rates[best] * costs[0] > 1.0:
             self._poor, self._next_rest = 0, FIRST_REST
