@@ -146,6 +146,7 @@ class Session:
         self._costs: CostCurve | None = None
         self._pool: Pool | None = None
         if not settings.draft_model:
+            progress("Preparing to draft …")
             self.wanted().make()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)

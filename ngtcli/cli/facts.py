@@ -82,7 +82,9 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
         return answer.run.model.plain_reason
     if settings.num_draft == 0:
         return "num-draft is 0"
-    return "no match in the documents"
+    if answer.policy:
+        return "no draft would have paid"
+    return "no match"
 
 
 def explanation(answer: "Answer", step: "Step") -> str:

@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -42,15 +43,15 @@ def load_curve(model: TargetModel) -> CostCurve | None:
 def save_curve(model: TargetModel, curve: CostCurve) -> None:
     """Store a curve, atomically; a cache that cannot be written is done without."""
     path = curve_path(model)
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, suffix=".partial", delete=False, encoding="utf-8"
-        ) as file:
-            json.dump(curve.as_json(), file)
-        os.replace(file.name, path)
-    except OSError:
-        return
+        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(curve.as_json(), file)
+            os.replace(partial, path)
+        finally:
+            Path(partial).unlink(missing_ok=True)
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0) -> CostCurve:

@@ -154,6 +154,7 @@ class Auto:
             self._earlier.extend(answer)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        """The likeliest continuations, at most `budget` nodes and no more than pay."""
         policy = self.policy
         if budget < 1 or (policy is not None and policy.resting(self._repeats())):
             return _EMPTY

@@ -69,6 +69,7 @@ class Lookahead:
                 self._remember(ids[at], tuple(ids[at + 1 : at + o.level]))
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        """Pooled n-grams after the last token, and behind them the window as probes."""
         self._last = ids[-1]
         tokens, parents = self._guesses(budget)
         drafts = len(tokens)

@@ -69,6 +69,7 @@ class Recycling:
         """Nothing is forgotten: the matrix is shared by all prompts."""
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        """The static tree, filled from the matrix below the last token."""
         self._last = ids[-1]
         tokens: list[int] = []
         parents: list[int] = []

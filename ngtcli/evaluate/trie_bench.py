@@ -97,6 +97,7 @@ def measure(texts: Sequence[str], tokenizer: Any, n: int, lp: int, runs: int) ->
 
 
 def main() -> None:
+    """Read texts, measure, print one JSON object."""
     parser = argparse.ArgumentParser(description="Measure building, storing and drafting.")
     parser.add_argument(
         "--data", type=Path, required=True, help="a .jsonl.xz with texts, or a text"
