@@ -63,7 +63,7 @@ def test_means_leave_out_what_has_no_reference_and_em_what_was_not_asked() -> No
 def test_without_the_extra_rouge_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.evaluate.quality.find_spec", lambda _: None)
     quality = Quality()
-    assert quality.note == NO_ROUGE and "ngt[quality]" in NO_ROUGE
+    assert quality.note == NO_ROUGE and "pip install -e '.[quality]'" in NO_ROUGE
     assert "rouge_l" not in quality.scores([("x", ("x",), True)])
 
 

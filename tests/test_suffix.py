@@ -66,7 +66,7 @@ def test_without_its_library_suffix_says_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)
     with pytest.raises(UsageError) as caught:
         method("suffix")
-    assert "pip install 'ngt[peers]'" in caught.value.hint
+    assert "pip install -e '.[peers]'" in caught.value.hint
 
 
 @pytest.mark.parametrize(

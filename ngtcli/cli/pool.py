@@ -6,6 +6,7 @@ import typer
 
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.streams import print_line, print_table
+from ngtcli.render.results import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 
@@ -38,4 +39,6 @@ def pool_clear(json: JsonOption = False) -> None:
     for path in files:
         path.unlink(missing_ok=True)
     body = {"files": len(files), "bytes": size}
-    print_line(dump_json(body) if json else f"{len(files)} pools, {size / 1e3:.0f} kB removed")
+    print_line(
+        dump_json(body) if json else f"{counted(len(files), 'pool')}, {size / 1e3:.0f} kB removed"
+    )

@@ -76,6 +76,6 @@ def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
     except ImportError as error:
         raise UsageError(
             f"arctic-inference cannot be imported ({error})",
-            "Install it with pip install 'ngt[peers]'; it needs a C++ compiler.",
+            "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++ compiler).",
         ) from None
     return Suffix(SuffixDecodingCache(own.max_tree_depth, own.max_cached_requests), own)

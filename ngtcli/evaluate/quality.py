@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from statistics import fmean
 
-NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (pip install 'ngt[quality]')"
+NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (in your clone: pip install -e '.[quality]')"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
