@@ -400,6 +400,7 @@ def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path
     assert "step 1 · " in done.stderr
     (pool,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
     assert pool["tokens"] == body["statistics"]["new_tokens"]
-    invoke(app, [*wanted, "--method", "auto", "--no-pool"])
+    without = invoke(app, [*wanted, "--method", "auto", "--no-pool", "--no-calibrate"])
+    assert json.loads(without.stdout)["text"] == plain_run["text"]
     (after,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
     assert after["tokens"] == pool["tokens"]

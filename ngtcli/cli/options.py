@@ -13,8 +13,8 @@ from ngtcli.prompts import Preset, load_preset
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",
-    "method": "How drafts are made: none (plain decoding), trie, prompt-lookup, llma, akunu,"
-    " trtllm, rest, suffix, lookahead, recycling or draft-model; options as NAME:KEY=VALUE.",
+    "method": "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma,"
+    " akunu, trtllm, rest, suffix, lookahead, recycling or draft-model; options as NAME:KEY=VALUE.",
     "draft_model": "Model that drafts for --method draft-model; same tokenizer, smaller.",
     "n": "Window of the n-gram trie, in tokens.",
     "lp": "Longest prefix matched in the trie, in tokens.",
@@ -62,7 +62,8 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more o
 def _parameter(name: str) -> inspect.Parameter:
     default = getattr(_DEFAULTS, name)
     panel = next(title for title, names in _PANELS.items() if name in names)
-    flag = f"--{name.replace('_', '-')}"
+    word = name.replace("_", "-")
+    flag = f"--{word}/--no-{word}" if isinstance(default, bool) else f"--{word}"
     flags = [flag, "-m"] if name == "model" else [flag]
     kind: Any = list[str] if isinstance(default, tuple) else type(default)
     shown = "" if default in ("", ()) else f" [default: {default}]"
