@@ -13,7 +13,7 @@ from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
-from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import (
     Assistant,
     Context,

@@ -23,18 +23,27 @@ from ngtcli.draft.blend import (
     NOWHERE,
     ORDERS,
     SOURCES,
-    _depth_first,
     advance,
     bucket_of,
     credit,
-    grow,
 )
-from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, CostCurve, Policy
+from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, Policy
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.growth import _depth_first, grow
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
 from ngtcli.trie.pool import QUOTE, SUFFIX, Pool, load_pool, own_words, pool_path, save_pool
 from ngtcli.trie.store import TrieFileError
+
+
+def never() -> bool:
+    return False
+
+
+def always() -> bool:
+    return True
+
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -131,9 +140,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 ) -> None:
     drafter = prepared(prompt, output, pool, seed)
     naive = Naive([[output], [prompt], [pool] if pool else [], []], drafter.escapes)
-    _, parents, chances, origins, _ = grow(
-        drafter._tries, drafter._at, drafter.escapes, budget, 0.0
-    )
+    _, parents, chances, origins, _ = grow(drafter._held, drafter._at, drafter.escapes, budget, 0.0)
     wanted = naive.tree((prompt + output)[-ORDERS:], budget)
     assert chances.tolist() == pytest.approx(wanted, rel=1e-4)
     assert all(-1 <= p < i for i, p in enumerate(parents.tolist()))
@@ -149,7 +156,7 @@ def test_credit_sums_to_the_chance_of_the_token(
     drafter = prepared(prompt, output, [], seed)
     naive = Naive([[output], [prompt], [], []], drafter.escapes)
     stops, visits = np.zeros_like(drafter.escapes), np.zeros_like(drafter.escapes)
-    chance = credit(drafter._tries, drafter._at, token, drafter.escapes, stops, visits)
+    chance = credit(drafter._held, drafter._at, token, drafter.escapes, stops, visits)
     found = naive.chances((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= NOWHERE + 1e-9
@@ -176,7 +183,7 @@ def test_places_move_with_the_text() -> None:
     fresh = np.full_like(drafter._at, NONE)
     fresh[:, 0] = 0
     for token in [1, 2, 3, 1, 2, 3, 1]:
-        advance(drafter._tries, fresh, token)
+        advance(drafter._held, fresh, token)
     assert fresh[1].tolist() == drafter._at[1].tolist()
     assert fresh[2].tolist() == drafter._at[2].tolist()
 
@@ -323,7 +330,7 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
     policy = Policy(CURVES["steep"])
     looks = []
     for step in range(600):
-        if not policy.resting(repeats=False):
+        if not policy.resting(never):
             looks.append(step)
             policy.choose(np.full(8, 0.01))
     assert looks[:PATIENCE] == list(range(PATIENCE))
@@ -337,7 +344,7 @@ def test_a_cost_measured_too_high_is_found_out() -> None:
     policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
     sizes = []
     for _ in range(LOOK_AROUND * 400):
-        if policy.resting(repeats=True):
+        if policy.resting(always):
             continue
         size = policy.choose(np.full(8, 0.5))
         policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
@@ -350,8 +357,8 @@ def test_a_text_that_repeats_ends_the_rest_at_once() -> None:
     policy = Policy(CURVES["steep"])
     for _ in range(PATIENCE):
         policy.choose(np.full(8, 0.01))
-    assert policy.resting(repeats=False)
-    assert not policy.resting(repeats=True)
+    assert policy.resting(never)
+    assert not policy.resting(always)
 
 
 def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:

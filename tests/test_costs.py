@@ -5,7 +5,7 @@ from conftest import make_target
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.model import load_model
-from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.costs import CostCurve
 from ngtcli.session import Session
 
 

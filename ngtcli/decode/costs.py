@@ -12,7 +12,7 @@ import torch
 
 from ngtcli.config import home
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.tree import chain
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)

@@ -177,7 +177,7 @@ class Run:
         scores = self.model.score(layout)
         self._watch.lap("forward")
         path = verify(tree, self._chooser(scores))
-        if self._reader is not None:
+        if self._reader is not None and self._reader.top_k:
             self._watch.lap("verify")
             top = scores.topk(self._reader.top_k).indices.cpu().numpy()
             self._reader.learn(Feedback(tree, top))

@@ -18,16 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.blend import (
-    BUCKETS,
-    ORDERS,
-    SOURCES,
-    advance,
-    arrange,
-    follow,
-    grow,
-)
-from ngtcli.draft.budget import CostCurve, Policy
+from ngtcli.draft.blend import BUCKETS, ORDERS, SOURCES, advance, follow
+from ngtcli.draft.budget import Policy
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import (
     Context,
     Drafter,
@@ -36,9 +29,12 @@ from ngtcli.draft.drafter import (
     check_range,
     read_options,
 )
+from ngtcli.draft.growth import arrange, grow, settle
+from ngtcli.draft.repeats import Repeats
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE, CountTrie
 from ngtcli.trie.pool import Pool
+from ngtcli.trie.ranks import Ranks
 
 Ints = npt.NDArray[Any]
 ESCAPES = Path(__file__).parent / "escapes.json"
@@ -46,7 +42,7 @@ _PROMPT = SOURCES.index("prompt")
 _SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
 _LEAST = 8  # nodes that are always looked for
-_MOST_RANKED = 400_000  # nodes of ranked successors
+_RANKED = 3  # of the model's choices after a token are learned
 _EMPTY = DraftTree()
 DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
 
@@ -74,10 +70,13 @@ def fitted_escapes() -> npt.NDArray[np.float64]:
 
 
 class Auto:
-    """Holds a trie of counts for each source, and where each of them is matched."""
+    """Holds what each source is asked of, and where each of them is matched.
+
+    While the policy rests nothing is looked up, scored or learned: tokens wait until drafting is
+    taken up again.
+    """
 
     origins = (*SOURCES, DOCUMENT)
-    top_k = 3
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class Auto:
         self.visits = np.full(_SHAPE, options.trust)
         self.pool = pool
         self._earlier = CountTrie(ORDERS)
-        self._scores = CountTrie(2)
+        self._ranks = Ranks(0)
         if pool is not None:
             self._recall(pool, options.trust)
         self.escapes = np.clip(1.0 - self.stops / self.visits, 0.001, 0.999)
@@ -118,7 +117,10 @@ class Auto:
         if self.policy is not None:
             self.policy.start()
         self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        if len(self._ranks.weights) != context.vocabulary:
+            self._ranks = Ranks(context.vocabulary)
         self._ids = context.ids
+        self._repeats = Repeats(context.ids)
         ids = np.asarray(context.ids, dtype=np.int32)
         self._documents = _learn(self._prompt, ids, context.references)
         self._gather()
@@ -126,17 +128,24 @@ class Auto:
         self._at[:, 0] = 0
         self._last = int(ids[-1]) if len(ids) else 0
         for token in ids[-ORDERS:]:
-            advance(self._tries, self._at, token)
+            advance(self._held, self._at, token)
+        self._waiting: list[int] = []
+        self._grown: Sequence[Ints] = ()
+        self._drafting_s = 0.0
+        self._resting = False
 
     def _gather(self) -> None:
-        tries = (self._own, self._prompt, self._earlier, self._scores)
-        self._tries = tuple(trie.arrays for trie in tries)
+        tries = (self._own.arrays, self._prompt.arrays, self._earlier.arrays)
+        self._held = (tries, self._ranks.arrays)
+
+    @property
+    def top_k(self) -> int:
+        """How many of the model's next best choices are wanted: none while the policy rests."""
+        return 0 if self._resting or not len(self._ranks.weights) else _RANKED
 
     def learn(self, feedback: Feedback) -> None:
         """Take the model's next best choices after every scored token for further guesses."""
-        if self._scores.used > _MOST_RANKED:
-            self._scores.clear()
-        self._scores.extend_ranks((self._last, *feedback.tree.tokens), feedback.top)
+        self._ranks.learn((self._last, *feedback.tree.tokens), feedback.top)
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
@@ -144,6 +153,7 @@ class Auto:
         self._output = []
         if pool is None or not output:
             return
+        self._catch_up()
         pool.stops, pool.visits = self.stops.copy(), self.visits.copy()
         kept = pool.add(output, self._ids)
         if self._earlier.tokens + sum(map(len, kept)) > 2 * pool.limit:
@@ -156,21 +166,25 @@ class Auto:
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         policy = self.policy
-        if budget < 1 or (policy is not None and policy.resting(self._repeats())):
+        self._resting = budget < 1 or (policy is not None and policy.resting(self._repeat))
+        if self._resting:
             return _EMPTY
         clock = time.perf_counter()
+        self._catch_up()
         if policy is not None:  # no more than twice what paid last
             budget = min(budget, max(_LEAST, 2 * self._paid))
-        grown = grow(self._tries, self._at, self.escapes, budget, self._floor * _FLOOR)
+        grown = grow(self._held, self._at, self.escapes, budget, self._floor * _FLOOR)
         chances = grown[2]
         self._floor *= 0.8
         if len(chances) == budget:
             self._floor += 0.2 * chances[-1]
-        pays = len(chances) if policy is None else policy.choose(chances)
-        self._paid = pays
-        tree = self._tree(*(part[:pays] for part in grown)) if pays else _EMPTY
-        if policy is not None:
-            policy.drafted(time.perf_counter() - clock)
+        pays = self._paid = len(chances) if policy is None else policy.choose(chances)
+        tree = _EMPTY
+        if pays:
+            parts = [part[:pays] for part in grown]
+            self._grown = parts[:3]
+            tree = self._tree(*parts)
+        self._drafting_s = time.perf_counter() - clock
         return tree
 
     def _tree(
@@ -183,21 +197,38 @@ class Auto:
         return DraftTree(tuple(new[0]), tuple(new[1]), origins=new[2], names=self.origins)
 
     def observe(self, tokens: Sequence[int]) -> None:
-        new = np.asarray(tokens, dtype=np.int32)
         self._output += tokens
+        self._waiting += tokens
+        if self._resting:
+            return
+        clock = time.perf_counter()
+        if self._grown and self.policy is not None:
+            nodes, parents, chances = self._grown
+            new = np.asarray(tokens, np.int32)
+            settle(nodes, parents, chances, new, self.policy.tally)
+        self._grown = ()
+        self._catch_up()
+        if self.policy is not None:
+            self.policy.drafted(self._drafting_s + time.perf_counter() - clock)
+
+    def _catch_up(self) -> None:
+        """Learn the tokens that wait."""
+        if not self._waiting:
+            return
+        new = np.asarray(self._waiting, dtype=np.int32)
+        self._waiting = []
         self._own.reserve(len(new))
         self._gather()
         self._own.used = follow(
-            self._tries, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
+            self._held, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
             self._own.used,
         )  # fmt: skip
         self._own.tokens += len(new)
-        self._last = int(tokens[-1]) if tokens else self._last
+        self._last = int(new[-1])
 
-    def _repeats(self) -> bool:
-        """Whether the last four tokens stood in generated text or prompt before."""
-        own, prompt = self._at[0, 4], self._at[1, 4]
-        return bool(own != NONE and self._own.nodes[own, 1] != NONE) or bool(prompt != NONE)
+    def _repeat(self) -> bool:
+        """Whether the last tokens stood in generated text or prompt before."""
+        return self._repeats.at_end(self._output)
 
     def spent(self, rows: int, seconds: float) -> None:
         """Refine the cost of a pass."""
@@ -243,10 +274,10 @@ def _place_of(run: Ints, ids: Ints, at: int) -> int:
 @lru_cache(maxsize=1)
 def _compile() -> None:
     """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
-    drafter = Auto(AutoOptions(), fitted_escapes())
-    drafter.reset(Context((1, 2, 1, 2), references=((2, 1),)))
+    drafter = Auto(AutoOptions(), fitted_escapes(), CostCurve({1: 1.0, 2: 1.0}))
+    drafter.reset(Context((1, 2, 1, 2), references=((2, 1),), vocabulary=3))
     drafter.propose((), 4)
-    drafter.learn(Feedback(_EMPTY, np.zeros((1, 3), np.int64)))
+    drafter.learn(Feedback(_EMPTY, np.zeros((1, _RANKED), np.int64)))
     drafter.observe([1])
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError, nearest
 from ngtcli.trie.ngram import NGramTrie
@@ -101,7 +101,9 @@ class ReadsScores(Protocol):
     """A drafter that also learns from scores: `learn` is called after each pass, before
     `observe`. Further results of a pass, such as hidden states, would be fields of Feedback."""
 
-    top_k: int
+    @property
+    def top_k(self) -> int:
+        """How many ids of each row are wanted; 0 after a proposal whose scores are not."""
 
     def learn(self, feedback: Feedback) -> None:
         """Learn from one pass."""

@@ -37,7 +37,7 @@ def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], 
             drafter.reset(Context(trace.prompt_ids))
             for token in trace.output_ids:
                 if is_odd(trace):
-                    chance = credit(drafter._tries, drafter._at, token, escapes, stops, visits)
+                    chance = credit(drafter._held, drafter._at, token, escapes, stops, visits)
                     logs.append(-float(np.log(chance)))
                 drafter.observe([token])
         mean = (stops.sum(2, keepdims=True) + 1) / (visits.sum(2, keepdims=True) + 2)

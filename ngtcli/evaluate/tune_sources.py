@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.draft.budget import CostCurve
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import DraftSettings, want
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import context_of, replay, select
