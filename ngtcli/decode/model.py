@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,10 +149,9 @@ class TargetModel:
         A dict of one for each kind of layer where a model mixes full and sliding attention.
         """
         rows, length = len(tree) + 1, self.length
-        ancestors = torch.from_numpy(tree.ancestors())
-        full = torch.zeros((1, 1, rows, length + rows), dtype=self.dtype)
         lowest = torch.finfo(self.dtype).min
-        full[..., length:].masked_fill_(~ancestors, lowest)
+        full = torch.zeros((1, 1, rows, length + rows), dtype=self.dtype)
+        full[..., length:] = torch.from_numpy(np.where(tree.ancestors(), 0.0, lowest))
         if self._window is None:
             return full.to(self.device)
         at = torch.tensor(positions)

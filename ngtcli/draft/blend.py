@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ngtcli.trie.counts import NONE, find, learn
+from ngtcli.trie.counts import NONE, find, learn, unowned
 
 SOURCES = ("own text", "prompt", "pool", "scores")
 SCORES = 3
@@ -32,7 +32,7 @@ def bucket_of(total: float, kinds: int) -> int:
     return seen * 3 + varied
 
 
-@njit(cache=True)
+@unowned
 def advance(held: Any, at: Any, token: int) -> None:
     """Move `at` on by one token, in place."""
     for s in range(SCORES):
@@ -43,7 +43,7 @@ def advance(held: Any, at: Any, token: int) -> None:
     at[SCORES, 1] = token if token < len(held[1][0]) else NONE
 
 
-@njit(cache=True)
+@unowned
 def blend(
     held: Any, at: Any, escape: Any, least: float, tokens: Any, chances: Any, origins: Any
 ) -> int:
@@ -54,6 +54,8 @@ def blend(
     found = 0
     mass = 1.0
     for k in range(at.shape[1] - 1, -1, -1):
+        if mass < least:
+            break
         for s in range(SCORES):
             node = at[s, k]
             if node == NONE:
@@ -111,11 +113,16 @@ def credit(held: Any, at: Any, token: int, escape: Any, stops: Any, visits: Any)
 
     Adds to `stops` and `visits`, shaped as `escape` (source, order, bucket); the token's chance.
     """
-    orders = at.shape[1]
-    given = np.zeros(at.shape[0] * orders)
-    asked = np.empty((at.shape[0] * orders, 3), np.int32)
+    given, asked = np.empty(at.size), np.empty((at.size, 3), np.int32)
+    return _credit(held, at, token, escape, stops, visits, given, asked)
+
+
+@unowned
+def _credit(
+    held: Any, at: Any, token: int, escape: Any, stops: Any, visits: Any, given: Any, asked: Any
+) -> float:
     mass, whole, n = 1.0, 0.0, 0
-    for k in range(orders - 1, -1, -1):
+    for k in range(at.shape[1] - 1, -1, -1):
         for s in range(at.shape[0]):
             share, total, kinds = _share(held, at[s, k], s, k, token)
             if total <= 0.0:
@@ -130,7 +137,7 @@ def credit(held: Any, at: Any, token: int, escape: Any, stops: Any, visits: Any)
     whole += mass * NOWHERE
     left = 1.0
     for i in range(n):
-        s, k, bucket = asked[i]
+        s, k, bucket = asked[i, 0], asked[i, 1], asked[i, 2]
         stops[s, k, bucket] += given[i] / whole
         visits[s, k, bucket] += left
         left -= given[i] / whole
@@ -165,9 +172,9 @@ def follow(
     The number of nodes of the own text's trie after it; it must have room for them.
     """
     nodes, counts, slots, top = held[0][0]
-    one = np.empty(1, np.int32)
+    one, given, asked = np.empty(1, np.int32), np.empty(at.size), np.empty((at.size, 3), np.int32)
     for token in ids:
-        credit(held, at, token, escape, stops, visits)
+        _credit(held, at, token, escape, stops, visits, given, asked)
         one[0] = token
         used = learn(one, nodes, counts, slots, top, open_, used)
         advance(held, at, token)

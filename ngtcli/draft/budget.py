@@ -36,8 +36,12 @@ def trust_of(tally: Any) -> Any:
     >>> trust_of(np.array([[0.0, 0.0], [0.0, 3.0]])).tolist()  # three expected, none came
     [0.25, 0.0625]
     """
-    whole = (tally[0].sum() + 1.0) / (tally[1].sum() + 1.0)
-    return (tally[0] + whole) / (tally[1] + 1.0)
+    hits, expected, trust = 1.0, 1.0, np.empty(tally.shape[1])
+    for i in range(len(trust)):
+        hits, expected = hits + tally[0, i], expected + tally[1, i]
+    for i in range(len(trust)):
+        trust[i] = (tally[0, i] + hits / expected) / (tally[1, i] + 1.0)
+    return trust
 
 
 @njit(cache=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from ngtcli.draft.blend import advance, blend
-from ngtcli.trie.counts import NONE
+from ngtcli.trie.counts import NONE, unowned
 
 _TRIED = 12  # continuations that may become nodes, the likeliest
 _HELD = 160
@@ -25,15 +25,32 @@ def grow(held: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
     chances, origins = np.empty(budget, np.float64), np.empty(budget, np.int8)
     standing = np.empty(budget, np.int32)
     places = np.empty((budget + 1, start.shape[0], start.shape[1]), np.int32)
-    places[0] = start
+    for s in range(start.shape[0]):  # an assignment of slices takes seconds to compile
+        for k in range(start.shape[1]):
+            places[0, s, k] = start[s, k]
     most = _TRIED * (budget + 1)
     heap, waiting = np.empty((most, 2)), np.empty((most, 3), np.int32)  # token, parent, origin
     room = (np.empty(_HELD, np.int32), np.empty(_HELD), np.empty(_HELD, np.int8))
+    out = (tokens, parents, chances, origins, standing)
+    used = _fill(held, places, escape, budget, floor, heap, waiting, room, out)
+    return tokens[:used], parents[:used], chances[:used], origins[:used], standing[:used]
+
+
+@unowned
+def _fill(
+    held: Any, places: Any, escape: Any, budget: int, floor: float, heap: Any, waiting: Any,
+    room: Any, out: Any,
+) -> int:  # fmt: skip
+    """The loop of `grow`; the number of nodes."""
+    tokens, parents, chances, origins, standing = out
     size, listed, used, chance = 0, 0, 0, 1.0
     while used < budget:
         found = blend(held, places[used], escape, floor / chance, room[0], room[1], room[2])
         for _ in range(min(_TRIED, found)):
-            i = np.argmax(room[1][:found])
+            i = 0
+            for other in range(1, found):
+                if room[1][other] > room[1][i]:
+                    i = other
             if room[1][i] <= 0.0:
                 break
             waiting[listed, 0], waiting[listed, 1], waiting[listed, 2] = (
@@ -52,10 +69,12 @@ def grow(held: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
         tokens[used], parents[used], origins[used] = waiting[one, 0], parent - 1, waiting[one, 2]
         chances[used] = chance
         used += 1
-        places[used] = places[parent]
+        for s in range(places.shape[1]):
+            for k in range(places.shape[2]):
+                places[used, s, k] = places[parent, s, k]
         advance(held, places[used], waiting[one, 0])
         standing[used - 1] = _longest(places[used, origins[used - 1]])
-    return tokens[:used], parents[:used], chances[:used], origins[:used], standing[:used]
+    return used
 
 
 @njit(cache=True, inline="always")
@@ -70,8 +89,9 @@ def _longest(places: Any) -> Any:
 def _push(heap: Any, size: int, value: float, item: int) -> int:
     at = size
     while at > 0 and heap[(at - 1) // 2, 0] < value:
-        heap[at] = heap[(at - 1) // 2]
-        at = (at - 1) // 2
+        above = (at - 1) // 2
+        heap[at, 0], heap[at, 1] = heap[above, 0], heap[above, 1]
+        at = above
     heap[at, 0], heap[at, 1] = value, item
     return size + 1
 
@@ -87,7 +107,7 @@ def _pop(heap: Any, size: int) -> int:
             below += 1
         if heap[below, 0] <= value:
             break
-        heap[at] = heap[below]
+        heap[at, 0], heap[at, 1] = heap[below, 0], heap[below, 1]
         at = below
     heap[at, 0], heap[at, 1] = value, item
     return size
@@ -126,7 +146,9 @@ def arrange(
 @njit(cache=True)
 def _depth_first(parents: Any) -> Any:
     n = len(parents)
-    first, following = np.full(n + 1, -1, np.int32), np.full(n, -1, np.int32)
+    first, following = np.empty(n + 1, np.int32), np.empty(n, np.int32)
+    for i in range(n + 1):
+        first[i] = -1
     for i in range(n - 1, -1, -1):  # lists of children, built from behind
         following[i] = first[parents[i] + 1]
         first[parents[i] + 1] = i

@@ -62,12 +62,14 @@ class DraftTree:
 
         Shape (k + 1, k + 1), the root in row and column 0.
         """
-        seen = np.zeros((len(self) + 1, len(self) + 1), dtype=np.bool_)
-        seen[0, 0] = True
+        rows = [bytearray(len(self) + 1)]  # quicker than rows of an array
+        rows[0][0] = 1
         for i, parent in enumerate(self.parents, 1):
-            seen[i] = seen[parent + 1]
-            seen[i, i] = True
-        return seen
+            row = rows[parent + 1][:]
+            row[i] = 1
+            rows.append(row)
+        seen = np.frombuffer(bytearray().join(rows), np.bool_)
+        return seen.reshape(len(rows), len(rows))
 
     def cut(self, depth: int, nodes: int, probe_depth: int | None = None) -> "DraftTree":
         """The tree without what is deeper than `depth`, and its first `nodes` drafts at most.

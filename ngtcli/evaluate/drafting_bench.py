@@ -1,9 +1,10 @@
 """What a draft costs before the model sees it: `python -m ngtcli.evaluate.drafting_bench`.
 
-Times, place by place in turn, our proposal (longest-prefix match and best-first tree), our layout
+Times, place by place in turn, what `trie` proposes (longest match, best-first tree), our layout
 of it (positions and additive tree mask for a cache of the text's length), and beside them the
 construction as the paper describes it, written plainly: a trie of objects with Algorithm 1's
-prefixes, every path below the match collected and sorted, the mask filled node by node.
+prefixes, every path below the match collected and sorted, the mask filled node by node. Then the
+parts of a step of `auto`.
 """
 
 import argparse
@@ -18,12 +19,15 @@ import torch
 
 from ngtcli.decode.model import load_model
 from ngtcli.documents.load import load
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.auto import Auto, AutoOptions, fitted_escapes
+from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.tree import DraftTree
 from ngtcli.draft.trie import TrieDrafter
 from ngtcli.render.sinks import dump_json
 from ngtcli.trie.ngram import build_trie
 
+_OBSERVED = 5  # tokens
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -118,20 +122,51 @@ def measure(model: Any, ids: Sequence[int], n: int, lp: int, nodes: int, times: 
         if len(tree) == nodes:
             for part, seconds in zip(taken, np.diff(clock), strict=True):
                 taken[part].append(float(seconds) * 1e6)
-    both = {
-        "ours": np.add(taken["propose"], taken["layout"]),
-        "as_in_the_paper": np.add(taken["plain_draft"], taken["plain_mask"]),
-    }
-    figures = {
+    taken["ours"] = np.add(taken["propose"], taken["layout"]).tolist()
+    taken["as_in_the_paper"] = np.add(taken["plain_draft"], taken["plain_mask"]).tolist()
+    return {"tokens": len(ids), "cache_rows": model.length, "nodes": nodes,
+            "trees": len(taken["propose"]), **_summary(taken)}  # fmt: skip
+
+
+def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
+    """The same of `auto` where all nodes pay; the text is the prompt, and places of it the output.
+
+    `observe` takes in five tokens, `learn` the runners-up of each node.
+    """
+    drafter = Auto(AutoOptions(), fitted_escapes(), CostCurve({1: 1.0, 64: 1.0}))
+    drafter.reset(Context(ids, vocabulary=model.vocabulary))
+    rng = random.Random(0)
+    taken: dict[str, list[float]] = {k: [] for k in ("propose", "layout", "learn", "observe")}
+    for _ in range(times):
+        at = rng.randrange(len(ids) - _OBSERVED)
+        clock = [time.perf_counter()]
+        tree = drafter.propose((), nodes)
+        clock.append(time.perf_counter())
+        model.lay_out(ids[at], tree)
+        clock.append(time.perf_counter())
+        top = np.array([rng.choices(ids, k=drafter.top_k) for _ in range(len(tree) + 1)])
+        begin = time.perf_counter()
+        drafter.learn(Feedback(tree, top))
+        clock.append(clock[-1] + time.perf_counter() - begin)
+        begin = time.perf_counter()
+        drafter.observe(ids[at : at + _OBSERVED])
+        clock.append(clock[-1] + time.perf_counter() - begin)
+        if len(tree) == nodes:
+            for part, seconds in zip(taken, np.diff(clock), strict=True):
+                taken[part].append(float(seconds) * 1e6)
+    taken["propose_and_layout"] = np.add(taken["propose"], taken["layout"]).tolist()
+    return {"trees": len(taken["propose"]), **_summary(taken)}
+
+
+def _summary(taken: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    return {
         name: {
             "median_us": round(float(np.median(us)), 1),
             "p99_us": round(float(np.percentile(us, 99)), 1),
         }
-        for name, us in {**taken, **both}.items()
+        for name, us in taken.items()
         if len(us)
     }
-    return {"tokens": len(ids), "cache_rows": model.length, "nodes": nodes,
-            "trees": len(taken["propose"]), **figures}  # fmt: skip
 
 
 def main() -> None:
@@ -146,7 +181,8 @@ def main() -> None:
     args = parser.parse_args()
     model = load_model(args.model)
     ids = [i for d in load(args.files) for i in model.tokenizer.encode(d.text)]
-    print(dump_json(measure(model, ids, args.n, args.lp, args.num_draft, args.times)))
+    figures = measure(model, ids, args.n, args.lp, args.num_draft, args.times)
+    print(dump_json({**figures, "auto": measure_auto(model, ids, args.num_draft, args.times)}))
 
 
 if __name__ == "__main__":
