@@ -33,7 +33,16 @@ from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
 from ngtcli.draft.growth import _depth_first, grow
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
-from ngtcli.trie.pool import QUOTE, SUFFIX, Pool, load_pool, own_words, pool_path, save_pool
+from ngtcli.trie.pool import (
+    QUOTE,
+    SUFFIX,
+    Pool,
+    load_pool,
+    own_words,
+    pool_path,
+    save_pool,
+    used_last,
+)
 from ngtcli.trie.store import TrieFileError
 
 
@@ -224,6 +233,37 @@ def test_no_run_of_four_tokens_of_the_prompt_is_kept(answer: list[int], prompt: 
         assert not known & {tuple(run[i : i + QUOTE]) for i in range(len(run) - QUOTE + 1)}
     if not known:
         assert kept == ([answer] if answer else [])
+
+
+def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
+    old, other, said = [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12], [0, 2, 3, 4, 5, 0]
+    pool = Pool(limit=18)
+    for answer in (old, other, said):
+        pool.add(answer, [])
+    assert [a.tolist() for a in pool.answers] == [other, old, said]
+    pool.add([20] * 6, [])
+    assert [a.tolist() for a in pool.answers] == [old, said, [20] * 6]
+    path = tmp_path / f"x{SUFFIX}"  # the same order by way of a file
+    first = tallied([old, other])
+    first.limit = 18
+    save_pool(path, first, "tiny", 97)
+    again = load_pool(path, 97, 18, False)
+    again.stops, again.visits = first.stops, first.visits
+    again.add(said, [])
+    save_pool(path, again, "tiny", 97)
+    assert [a.tolist() for a in load_pool(path, 97, 18, False).answers] == [other, old, said]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=6), ids)
+def test_used_answers_are_those_with_a_run_in_common(
+    answers: list[list[int]], said: list[int]
+) -> None:
+    def runs(text: list[int]) -> set[tuple[int, ...]]:
+        return {tuple(text[i : i + QUOTE]) for i in range(len(text) - QUOTE + 1)}
+
+    wanted = sorted(answers, key=lambda a: bool(runs(a) & runs(said)))
+    arrays = [np.array(a, np.int32) for a in answers]
+    assert [a.tolist() for a in used_last(arrays, np.array(said, np.int32))] == wanted
 
 
 def tallied(answers: list[list[int]]) -> Pool:
