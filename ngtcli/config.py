@@ -23,7 +23,7 @@ class Settings:
     """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
 
     model: str = "builtin"
-    method: str = "trie"
+    method: str = "auto"
     draft_model: str = ""
     n: int = 13
     lp: int = 3

@@ -75,7 +75,7 @@ def test_json_is_one_object_with_the_names_of_the_field() -> None:
     assert s["new_tokens"] == len(body["tokens"])
     assert s["steps"] == sum(histogram.values())
     assert s["accepted_tokens"] == sum(k * v for k, v in histogram.items())
-    assert s["accepted_tokens"] == sum(t["origin"] == "draft" for t in body["tokens"])
+    assert s["accepted_tokens"] == sum(t["origin"] != "model" for t in body["tokens"])
     assert "".join(t["text"] for t in body["tokens"]) == body["text"]
     assert body["documents"][0]["name"] == "harbour.txt"
     assert len(body["documents"][0]["sha256"]) == 64
@@ -91,13 +91,13 @@ def test_drafted_and_plain_text_are_the_same() -> None:
 
 
 def test_the_second_run_finds_the_trie_cached() -> None:
-    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5")
+    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5", "--method", "trie")
     states = [json.loads(ngt(*arguments).stdout)["trie"]["status"] for _ in range(2)]
     assert states == ["built", "cached"]
 
 
 def test_a_damaged_trie_is_rebuilt_with_one_line(own_home: Path) -> None:
-    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5")
+    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5", "--method", "trie")
     first = json.loads(ngt(*arguments).stdout)
     (file,) = (own_home / "cache" / "tries").iterdir()
     file.write_bytes(file.read_bytes()[:-9])
@@ -108,8 +108,22 @@ def test_a_damaged_trie_is_rebuilt_with_one_line(own_home: Path) -> None:
 
 def test_an_unwritable_cache_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = ngt("summarize", HARBOUR, "--max-tokens", "5", NGT_HOME=str(tmp_path / "file"))
-    assert done.returncode == 0 and done.stdout and b"not cached" in done.stderr
+    nowhere = str(tmp_path / "file")
+    for method, words in (("trie", b"not cached"), ("auto", b"not stored")):
+        given = ("summarize", HARBOUR, "--max-tokens", "5", "--method", method)
+        done = ngt(*given, NGT_HOME=nowhere)
+        assert done.returncode == 0 and done.stdout and words in done.stderr
+
+
+def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
+    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5")
+    first = json.loads(ngt(*arguments).stdout)
+    (file,) = (own_home / "cache" / "tries").glob("*.pool.safetensors")
+    file.write_bytes(file.read_bytes()[:-9])
+    done = ngt(*arguments)
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"anew" in done.stderr
+    assert json.loads(done.stdout)["text"] == first["text"]
+    assert ngt(*arguments).stderr == b""
 
 
 @pytest.mark.parametrize(
@@ -217,15 +231,16 @@ def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     assert cut["truncated"]
 
 
-def test_a_full_disk_costs_only_the_cache() -> None:
+@pytest.mark.parametrize(("method", "words"), [("trie", b"not cached"), ("auto", b"not stored")])
+def test_a_full_disk_costs_only_the_cache(method: str, words: bytes) -> None:
     import resource
 
     done = subprocess.run(
-        [*NGT, "summarize", HARBOUR, "--max-tokens", "3"], capture_output=True,
+        [*NGT, "summarize", HARBOUR, "--max-tokens", "3", "--method", method], capture_output=True,
         stdin=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)),
     )  # fmt: skip
-    assert done.returncode == 0 and done.stdout and b"not cached" in done.stderr
+    assert done.returncode == 0 and done.stdout and words in done.stderr
 
 
 def started(*arguments: str) -> subprocess.Popen[bytes]:
@@ -321,7 +336,8 @@ def test_trie_commands() -> None:
     shown = json.loads(ngt("trie", "show", HARBOUR, "--json").stdout)
     assert shown["key"] == listed["key"] and shown["most_frequent"][0]["count"] >= 2
     assert json.loads(ngt("trie", "show", built["path"], "--json").stdout)["key"] == shown["key"]
-    used = json.loads(ngt("summarize", HARBOUR, "--json", "--max-tokens", "2").stdout)
+    asked = ("summarize", HARBOUR, "--json", "--max-tokens", "2", "--method", "trie")
+    used = json.loads(ngt(*asked).stdout)
     assert used["trie"]["status"] == "cached"
     assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 1
     assert json.loads(ngt("trie", "list", "--json").stdout) == []

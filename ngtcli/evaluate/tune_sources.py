@@ -20,6 +20,7 @@ from ngtcli.evaluate.traces import read_traces
 from ngtcli.evaluate.verdict import Measurement
 from ngtcli.prompts import Preset
 from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.trie.pool import Pool
 
 if TYPE_CHECKING:
     from ngtcli.session import Session
@@ -92,11 +93,12 @@ class Recording:
         }
 
     def measure(self, settings: Settings) -> Measurement:
-        """Drive a new drafter over all questions, in order."""
+        """Drive a new drafter, with a new pool, over all questions, in order."""
         costs = CostCurve(self._seconds)
         shared = DraftSettings(
-            settings.n, settings.lp, settings.num_draft, settings.learn_output, None, costs
-        )
+            settings.n, settings.lp, settings.num_draft, settings.learn_output, None, costs,
+            Pool(quotes=settings.pool_documents) if settings.pool else None,
+        )  # fmt: skip
         wanted = want(settings.method, shared)
         drafter, own = wanted.make(), wanted.settings
         runs: list[tuple[int, float]] = []
