@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli.facts import answer_json, explanation, origins, summary_facts
+from ngtcli.cli.facts import answer_json, explanation, origins, policy_words, summary_facts
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, piped_stdin, print_line
 from ngtcli.config import Settings
@@ -182,8 +182,8 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
     if not (request.json or request.json_tokens or request.output):
         color = wants_color(sys.stdout, request.settings.color)
         sinks.append(ColourSink(sys.stdout) if color else PlainSink(sys.stdout))
-        if color and request.verbose:
-            notes.legend(origins(answer), "the model's own")
+        if color and request.verbose and request.settings.method != "none":
+            notes.legend(origins(answer))
     with closed_pipes_end_quietly():
         try:
             for step in answer:
@@ -200,6 +200,8 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
     _deliver(request, answer, kept)
     if notes.terminal or request.verbose:
         notes.facts(summary_facts(request.settings, answer))
+    if request.verbose:
+        notes.remark(" ".join(policy_words(answer)))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:

@@ -1,5 +1,6 @@
 """What is told of an answer beside its text: JSON, the summary line, a line a step."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,26 @@ def _policy_facts(policy: dict[str, Any]) -> list[str]:
     return facts
 
 
+def policy_words(answer: "Answer") -> list[str]:
+    """Why the drafter drafted as much as it did, in sentences; none where it decides nothing."""
+    policy = answer.policy
+    if not policy:
+        return []
+    costs = {int(rows): seconds for rows, seconds in policy["cost_s"].items()}
+    most = max(costs)
+    words = [
+        f"A pass over {most} rows costs {costs[most] / costs[1]:.1f} times one over a single row,"
+        f" drafting {policy['drafting_s'] / costs[1]:.0%} of that.",
+        f"Drafts were accepted {policy['came_true']:.1f} times as often as expected, of late.",
+    ]
+    if policy["stand_downs"]:
+        words.append(
+            "Drafting stood down while no number of nodes was expected to make up for its cost,"
+            f" {policy['budgets'].get('0', 0)} of {answer.run.statistics.steps} steps."
+        )
+    return words
+
+
 def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
     if settings.method == "none":
         return "method none"
@@ -95,7 +116,6 @@ def explanation(answer: "Answer", step: "Step") -> str:
     return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
 
 
-def origins(answer: "Answer") -> dict[str, str]:
-    """Words for the legend: what drafts of this method come from."""
-    origins = getattr(answer.run.drafter, "origins", ())
-    return {o: f"drafted from {o}" for o in origins} or {"draft": "drafted"}
+def origins(answer: "Answer") -> Sequence[str]:
+    """What drafts of this method come from, as far as it tells."""
+    return getattr(answer.run.drafter, "origins", ("draft",))

@@ -3,7 +3,7 @@
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
@@ -76,25 +76,32 @@ class Notes:
     def warn(self, message: str) -> None:
         self.say(f"ngt: {message}")
 
-    def legend(self, origins: Mapping[str, str], own: str) -> None:
-        """What the colours of an answer mean: words by origin, then those for no colour."""
+    def legend(self, origins: Sequence[str]) -> None:
+        """What the colours of an answer mean: the names of what its drafts may come from."""
         painted = wants_color(sys.stderr, "auto")
-        words = [paint(w, drafted_style(o)) if painted else w for o, w in origins.items()]
         self.clear()
-        sys.stderr.write(f"Legend: {' · '.join([*words, own])}\n")
+        for line in lines_of(["Drafts by source:", *origins, "the model's own"], stderr_width()):
+            words = [paint(w, drafted_style(w)) if painted and w in origins else w for w in line]
+            sys.stderr.write(" · ".join(words).replace(": · ", ": ") + "\n")
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""
-        width = stderr_width()
-        lines = [""]
-        for part in parts:
-            joined = f"{lines[-1]} · {part}" if lines[-1] else part
-            if len(joined) < width:
-                lines[-1] = joined
-            else:
-                lines.append(part)
-        for line in lines:
-            self.say(line, dim=True)
+        for line in lines_of(parts, stderr_width()):
+            self.say(" · ".join(line), dim=True)
+
+
+def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
+    """Lines of parts that stay below `width` with " · " between them, as far as parts do.
+
+    >>> lines_of(["one", "two", "three"], 10)
+    [['one', 'two'], ['three']]
+    """
+    lines: list[list[str]] = [[]]
+    for part in parts:
+        if lines[-1] and len(" · ".join([*lines[-1], part])) >= width:
+            lines.append([])
+        lines[-1].append(part)
+    return lines
 
 
 def report_error(error: NgtError) -> None:

@@ -141,6 +141,7 @@ class Policy:
         return {
             "budgets": {str(k): self.budgets[k] for k in sorted(self.budgets)},
             "stand_downs": self.stand_downs,
+            "came_true": round(float((self.tally[0].sum() + 1) / (self.tally[1].sum() + 1)), 3),
             "trust": [round(float(t), 3) for t in trust_of(self.tally)],
             "drafting_s": round(self.drafting_s, 7),
             "cost_s": {k: round(v, 7) for k, v in self.curve.as_json().items()},
