@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import (
@@ -50,9 +51,10 @@ class SamplingSettings:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
-def keyed_uniform(seed: int, position: int) -> float:
-    """One number in [0, 1) for (seed, position), by the counter-based Philox generator."""
-    return float(np.random.Generator(np.random.Philox(key=seed, counter=position)).random())
+def keyed_race(seed: int, position: int, size: int) -> npt.NDArray[np.float64]:
+    """`size` exponential numbers for (seed, position), by the counter-based Philox generator."""
+    generator = np.random.Generator(np.random.Philox(key=seed, counter=position << 64))
+    return np.maximum(generator.standard_exponential(size), 1e-300)
 
 
 class Sampler:
@@ -79,7 +81,9 @@ class Sampler:
     def distribution(self, scores: Tensor, output: Sequence[int]) -> Tensor:
         """Warped probabilities, float64, of penalised scores; temperature, top-k, top-p, min-p."""
         ids = torch.tensor([[*self._prompt, *output]], device=scores.device)
-        return torch.softmax(self._warpers(ids, scores[None])[0].double(), dim=-1)
+        warped = self._warpers(ids, scores[None])[0]
+        wide = warped.cpu() if warped.device.type == "mps" else warped  # no float64 there
+        return torch.softmax(wide.double(), dim=-1)
 
     def _penalize(self, scores: Tensor, output: Sequence[int]) -> Tensor:
         s = self.settings
@@ -97,11 +101,13 @@ class Sampler:
         return scores
 
     def _draw(self, probabilities: Tensor, position: int) -> int:
-        """Inverse of the cumulative distribution, in order of token ids."""
-        total = probabilities.cumsum(dim=-1)
-        point = keyed_uniform(self.settings.seed, position) * float(total[-1])
-        index = int(torch.searchsorted(total, torch.tensor(point, device=total.device), right=True))
-        return min(index, int(probabilities.nonzero()[-1]))
+        """Exponential race: of all tokens the one whose number divided by its probability is least.
+
+        A rounding error in the scores can change the outcome only where the two first are as near
+        as that, whereas one in a cumulative distribution adds up over all tokens.
+        """
+        race = torch.from_numpy(keyed_race(self.settings.seed, position, len(probabilities)))
+        return int((probabilities / race.to(probabilities.device)).argmax())
 
 
 def _warpers(settings: SamplingSettings) -> Any:
