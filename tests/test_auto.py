@@ -1,4 +1,4 @@
-"""`auto`: counts, blending and tree against naive forms; the budget against brute force."""
+"""`auto`: counts, blending and tree against naive forms; no token is changed."""
 
 import heapq
 import json
@@ -27,32 +27,16 @@ from ngtcli.draft.blend import (
     bucket_of,
     credit,
 )
-from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, Policy
 from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.drafter import Context, DraftSettings, Feedback, make_drafter
 from ngtcli.draft.growth import _depth_first, grow
+from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
 from ngtcli.trie.pool import (
-    QUOTE,
-    SUFFIX,
     Pool,
-    load_pool,
-    own_words,
-    pool_path,
-    save_pool,
-    used_last,
 )
-from ngtcli.trie.store import TrieFileError
-
-
-def never() -> bool:
-    return False
-
-
-def always() -> bool:
-    return True
-
+from ngtcli.trie.ranks import WIDTH, Ranks
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -216,91 +200,6 @@ def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
     assert without._earlier.tokens == 0
 
 
-def test_the_pool_holds_no_text_of_the_prompt_unless_told() -> None:
-    prompt = [1, 2, 3, 4, 5, 6]
-    answer = [9, 8, 2, 3, 4, 5, 7, 9, 1, 2, 3]
-    assert list(own_words(answer, prompt)) == [[9, 8], [7, 9, 1, 2, 3]]
-    assert [a.tolist() for a in Pool(quotes=True).add(answer, prompt)] == [answer]
-    assert [a.tolist() for a in Pool().add(answer, prompt)] == [[9, 8], [7, 9, 1, 2, 3]]
-    assert Pool().add(prompt, prompt) == []
-
-
-@given(ids, ids)
-def test_no_run_of_four_tokens_of_the_prompt_is_kept(answer: list[int], prompt: list[int]) -> None:
-    known = {tuple(prompt[i : i + QUOTE]) for i in range(len(prompt) - QUOTE + 1)}
-    kept = list(own_words(answer, prompt))
-    for run in kept:
-        assert not known & {tuple(run[i : i + QUOTE]) for i in range(len(run) - QUOTE + 1)}
-    if not known:
-        assert kept == ([answer] if answer else [])
-
-
-def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
-    old, other, said = [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12], [0, 2, 3, 4, 5, 0]
-    pool = Pool(limit=18)
-    for answer in (old, other, said):
-        pool.add(answer, [])
-    assert [a.tolist() for a in pool.answers] == [other, old, said]
-    pool.add([20] * 6, [])
-    assert [a.tolist() for a in pool.answers] == [old, said, [20] * 6]
-    path = tmp_path / f"x{SUFFIX}"  # the same order by way of a file
-    first = tallied([old, other])
-    first.limit = 18
-    save_pool(path, first, "tiny", 97)
-    again = load_pool(path, 97, 18, False)
-    again.stops, again.visits = first.stops, first.visits
-    again.add(said, [])
-    save_pool(path, again, "tiny", 97)
-    assert [a.tolist() for a in load_pool(path, 97, 18, False).answers] == [other, old, said]
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=6), ids)
-def test_used_answers_are_those_with_a_run_in_common(
-    answers: list[list[int]], said: list[int]
-) -> None:
-    def runs(text: list[int]) -> set[tuple[int, ...]]:
-        return {tuple(text[i : i + QUOTE]) for i in range(len(text) - QUOTE + 1)}
-
-    wanted = sorted(answers, key=lambda a: bool(runs(a) & runs(said)))
-    arrays = [np.array(a, np.int32) for a in answers]
-    assert [a.tolist() for a in used_last(arrays, np.array(said, np.int32))] == wanted
-
-
-def tallied(answers: list[list[int]]) -> Pool:
-    pool = Pool(stops=np.full(6, 1.5), visits=np.full(6, 4.0))
-    for answer in answers:
-        pool.add(answer, [])
-    return pool
-
-
-def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
-    path = tmp_path / f"x{SUFFIX}"
-    assert load_pool(path, 97, 100, False).answers == []
-    one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
-    save_pool(path, one, "tiny", 97)
-    save_pool(path, other, "tiny", 97)
-    save_pool(path, one, "tiny", 97)  # nothing new in it
-    found = load_pool(path, 97, 100, False)
-    assert [a.tolist() for a in found.answers] == [[1, 2, 3], [4, 5]]
-    assert found.stops is not None
-    assert found.stops.tolist() == [1.5] * 6
-    assert [a.tolist() for a in load_pool(path, 97, 4, False).answers] == [[4, 5]]
-
-
-def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / f"x{SUFFIX}"
-    save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
-    with pytest.raises(TrieFileError, match="out of range"):
-        load_pool(path, 96, 100, False)
-    whole = path.read_bytes()
-    for bad in (whole[:-5], whole[:-3] + b"abc", b"", b"{}" * 40):
-        path.write_bytes(bad)
-        with pytest.raises(TrieFileError):
-            load_pool(path, 97, 100, False)
-        save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun anew
-        assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[5, 6]]
-
-
 def test_tallies_of_earlier_sessions_are_taken_up() -> None:
     shape = (len(SOURCES), ORDERS, BUCKETS)
     pool = Pool(stops=np.full(shape, 300.0).ravel(), visits=np.full(shape, 1000.0).ravel())
@@ -336,101 +235,48 @@ def test_auto_changes_no_token(sampling: SamplingSettings) -> None:
             assert decode(model, drafter, prompt, sampling).output == wanted
 
 
+def test_scores_that_foretell_nothing_are_seldom_asked_for() -> None:
+    for follows, least, most in (((2, 3, 4), 80, 80), ((9, 9, 9), 8, 20)):
+        drafter = Auto(AutoOptions(), fitted_escapes())
+        drafter.reset(Context([1], vocabulary=12))
+        rng, asked = random.Random(0), 0
+        for step in range(180):
+            drafter.propose([], 4)
+            if drafter.top_k:
+                drafter.learn(Feedback(DraftTree(), np.array([follows])))
+                asked += step >= 100
+            drafter.observe([rng.choice([2, 3, 4])])
+        assert least <= asked <= most
+
+
+@given(st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3, unique=True), max_size=30))
+def test_ranks_weigh_what_was_ranked_high_of_late(rows: list[list[int]]) -> None:
+    ranks = Ranks(21)
+    wanted: dict[int, float] = {}
+    for row in rows:
+        ranks.learn([5], np.array([row]))
+        wanted = {t: w / 2 for t, w in wanted.items()}
+        for rank, t in enumerate(row):
+            if t not in wanted and len(wanted) == WIDTH:
+                del wanted[min(wanted, key=lambda t: wanted[t])]
+            wanted[t] = wanted.get(t, 0.0) + 1 / (rank + 1)
+        wanted = {t: w for t, w in wanted.items() if w >= 1e-3}
+    found = ranks.of(5)
+    assert sum(found.values()) == pytest.approx(ranks.sums[5, 0])
+    assert sorted(found.values()) == pytest.approx(sorted(wanted.values()), rel=1e-3)
+    assert ranks.of(6) == {}
+
+
 @pytest.mark.parametrize("option", ["trust=0", "trust=x", "trst=1"])
 def test_wrong_options_are_named(option: str) -> None:
     with pytest.raises(UsageError):
         make_drafter(f"auto:{option}", DraftSettings())
 
 
-CURVES = {
-    "flat": CostCurve({1: 1.0, 64: 1.0}),
-    "cheap": CostCurve({1: 1.0, 64: 1.6}),
-    "steep": CostCurve({1: 1.0, 2: 2.0, 64: 64.0}),
-    "stepped": CostCurve({1: 1.0, 8: 1.0, 9: 2.0, 16: 2.0, 17: 4.0, 64: 16.0}),
-}
-
-
-@pytest.mark.parametrize("name", list(CURVES))
-@given(st.lists(st.floats(0.0, 1.0), min_size=0, max_size=64))
-def test_the_budget_is_the_best_of_all(name: str, draws: list[float]) -> None:
-    chances = np.array(sorted(draws, reverse=True))
-    chosen = Policy(CURVES[name]).choose(chances)
-    rates = [(1 + chances[:k].sum()) / CURVES[name].at(1 + k) for k in range(len(chances) + 1)]
-    assert rates[chosen] == pytest.approx(max(rates))
-
-
-def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
-    chances = np.full(64, 0.3)
-    assert Policy(CURVES["steep"]).choose(chances) == 0
-    assert Policy(CURVES["flat"]).choose(chances) == 64
-    assert Policy(CURVES["stepped"]).choose(np.full(64, 0.02)) == 7
-
-
-def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
-    policy = Policy(CURVES["steep"])
-    looks = []
-    for step in range(600):
-        if not policy.resting(never):
-            looks.append(step)
-            policy.choose(np.full(8, 0.01))
-    assert looks[:PATIENCE] == list(range(PATIENCE))
-    gaps = np.diff(looks[PATIENCE - 1 :])
-    assert gaps[0] == FIRST_REST + 1
-    assert all(b in (2 * a - 1, a) for a, b in zip(gaps, gaps[1:], strict=False))
-    assert policy.stand_downs == len(gaps) + 1
-
-
-def test_a_cost_measured_too_high_is_found_out() -> None:
-    policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
-    sizes = []
-    for _ in range(LOOK_AROUND * 400):
-        if policy.resting(always):
-            continue
-        size = policy.choose(np.full(8, 0.5))
-        policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
-        sizes.append(size)
-    assert sizes[0] == 0
-    assert sizes[-1] == 8
-
-
-def test_a_text_that_repeats_ends_the_rest_at_once() -> None:
-    policy = Policy(CURVES["steep"])
-    for _ in range(PATIENCE):
-        policy.choose(np.full(8, 0.01))
-    assert policy.resting(never)
-    assert not policy.resting(always)
-
-
-def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
-    curve = CostCurve({1: 1.0, 8: 2.0, 64: 3.0})
-    for _ in range(300):
-        curve.learn(8, 5.0)
-    assert curve.at(8) == pytest.approx(5.0, rel=0.05)
-    assert curve.at(64) >= curve.at(8)
-    curve.learn(1, 1000.0)
-    assert curve.at(1) < 1.2  # one disturbed step says little
-    assert curve.at(128) > curve.at(64) - 1e-9
-    with pytest.raises(ValueError, match="one row"):
-        CostCurve({2: 1.0})
-
-
 def test_the_fitted_escapes_are_whole() -> None:
     escapes = fitted_escapes()
     assert escapes.shape == (len(SOURCES), ORDERS, BUCKETS)
     assert ((escapes > 0) & (escapes < 1)).all()
-
-
-def test_the_pools_are_listed_and_cleared() -> None:
-    invoke = CliRunner().invoke
-    assert json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout) == []
-    path = pool_path("print", "tiny")
-    save_pool(path, tallied([[1, 2, 3]]), "tiny", 97)
-    path.with_name(f"broken{SUFFIX}").write_bytes(b"x")
-    (row,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
-    assert (row["model"], row["answers"], row["tokens"]) == ("tiny", 1, 3)
-    assert "tiny" in invoke(app, ["trie", "pool", "show"]).stdout
-    assert json.loads(invoke(app, ["trie", "pool", "clear", "--json"]).stdout)["files"] == 2
-    assert not path.exists()
 
 
 def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path) -> None:

@@ -177,9 +177,10 @@ class Run:
         scores = self.model.score(layout)
         self._watch.lap("forward")
         path = verify(tree, self._chooser(scores))
-        if self._reader is not None and self._reader.top_k:
+        wanted = self._reader.top_k if self._reader is not None else 0
+        if self._reader is not None and wanted:
             self._watch.lap("verify")
-            top = scores.topk(self._reader.top_k).indices.cpu().numpy()
+            top = scores.topk(wanted).indices.cpu().numpy()
             self._reader.learn(Feedback(tree, top))
             self._watch.lap("draft")
         return path.nodes, path.tokens

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.blend import BUCKETS, ORDERS, SOURCES, advance, follow
+from ngtcli.draft.blend import BUCKETS, ORDERS, SCORES, SOURCES, advance, follow
 from ngtcli.draft.budget import Policy
 from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import (
@@ -43,6 +43,8 @@ _SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
 _LEAST = 8  # nodes that are always looked for
 _RANKED = 3  # of the model's choices after a token are learned
+_WORTH, _SELDOM = 0.02, 8  # tokens foretold below which scores are asked every so many steps
+_FADE = 0.97  # a token
 _EMPTY = DraftTree()
 DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
 
@@ -97,6 +99,7 @@ class Auto:
         self._ids: Sequence[int] = ()
         self._output: list[int] = []
         self._floor, self._paid = 0.0, 1024
+        self._worth, self._asked = 0.3, 0  # share of tokens that scores foretold, of late
         self.reset(Context(()))
 
     def _recall(self, pool: Pool, trust: float) -> None:
@@ -140,8 +143,14 @@ class Auto:
 
     @property
     def top_k(self) -> int:
-        """How many of the model's next best choices are wanted: none while the policy rests."""
-        return 0 if self._resting or not len(self._ranks.weights) else _RANKED
+        """How many of the model's next best choices are wanted.
+
+        None while the policy rests, and seldom where they hardly ever foretell a token.
+        """
+        if self._resting or not len(self._ranks.weights):
+            return 0
+        self._asked += 1
+        return _RANKED if self._worth > _WORTH or self._asked % _SELDOM == 0 else 0
 
     def learn(self, feedback: Feedback) -> None:
         """Take the model's next best choices after every scored token for further guesses."""
@@ -219,10 +228,15 @@ class Auto:
         self._waiting = []
         self._own.reserve(len(new))
         self._gather()
+        before = self.stops[SCORES].sum()
         self._own.used = follow(
             self._held, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
             self._own.used,
         )  # fmt: skip
+        fading = _FADE ** len(new)
+        self._worth = fading * self._worth + (1 - fading) * (
+            self.stops[SCORES].sum() - before
+        ) / len(new)
         self._own.tokens += len(new)
         self._last = int(new[-1])
 

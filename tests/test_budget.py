@@ -1,0 +1,138 @@
+"""How many nodes pay: against brute force on made-up costs, and over a text that changes."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, Policy
+from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.growth import settle
+from ngtcli.draft.repeats import Repeats
+
+
+def never() -> bool:
+    return False
+
+
+def always() -> bool:
+    return True
+
+
+ids = st.lists(st.integers(0, 4), max_size=40)
+
+
+@given(ids, st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=12))
+def test_repeats_are_those_of_a_plain_search(prompt: list[int], steps: list[list[int]]) -> None:
+    repeats, output = Repeats(prompt), []
+    for step in steps:
+        output += step
+        text = prompt + output
+        runs = [text[i : i + 4] for i in range(len(text) - 3)]
+        assert repeats.at_end(output) == (len(runs) > 0 and runs[-1] in runs[:-1])
+
+
+def test_chances_that_do_not_come_true_are_trusted_less() -> None:
+    policy = Policy(CURVES["cheap"])
+    chances = np.full(8, 0.2)
+    assert policy.choose(chances) == 8
+    nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
+    for _ in range(6):  # none of the eight is what came
+        settle(nodes, parents, chances, np.array([99], np.int32), policy.tally)
+    assert policy.choose(chances) == 0
+    assert policy.as_json()["came_true"] < 0.2
+    for _ in range(300):  # time passes
+        policy.choose(np.zeros(0))
+    assert policy.choose(chances) == 8
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9)
+)
+def test_settling_counts_what_was_accepted(draws: list[float], seed: int, token: int) -> None:
+    rng = random.Random(seed)
+    chances = np.array(sorted(draws, reverse=True))
+    parents = np.array([rng.randrange(-1, i) for i in range(len(draws))], np.int32)
+    tokens = np.arange(len(draws), dtype=np.int32)  # all different: a path is named by its tokens
+    path, node = [], min(token, len(draws) - 1)
+    while node >= 0:
+        path.append(node)
+        node = int(parents[node])
+    tally = np.zeros((2, 8))
+    settle(tokens, parents, chances, np.array([*path[::-1], 77], np.int32), tally)
+    assert tally[0].sum() == len(path)
+    assert tally[1].sum() == pytest.approx(sum(draws))
+
+
+CURVES = {
+    "flat": CostCurve({1: 1.0, 64: 1.0}),
+    "cheap": CostCurve({1: 1.0, 64: 1.6}),
+    "steep": CostCurve({1: 1.0, 2: 2.0, 64: 64.0}),
+    "stepped": CostCurve({1: 1.0, 8: 1.0, 9: 2.0, 16: 2.0, 17: 4.0, 64: 16.0}),
+}
+
+
+@pytest.mark.parametrize("name", list(CURVES))
+@given(st.lists(st.floats(0.0, 1.0), min_size=0, max_size=64))
+def test_the_budget_is_the_best_of_all(name: str, draws: list[float]) -> None:
+    chances = np.array(sorted(draws, reverse=True))
+    chosen = Policy(CURVES[name]).choose(chances)
+    rates = [(1 + chances[:k].sum()) / CURVES[name].at(1 + k) for k in range(len(chances) + 1)]
+    assert rates[chosen] == pytest.approx(max(rates))
+
+
+def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
+    chances = np.full(64, 0.3)
+    assert Policy(CURVES["steep"]).choose(chances) == 0
+    assert Policy(CURVES["flat"]).choose(chances) == 64
+    assert Policy(CURVES["stepped"]).choose(np.full(64, 0.02)) == 7
+
+
+def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
+    policy = Policy(CURVES["steep"])
+    looks = []
+    for step in range(600):
+        if not policy.resting(never):
+            looks.append(step)
+            policy.choose(np.full(8, 0.01))
+    assert looks[:PATIENCE] == list(range(PATIENCE))
+    gaps = np.diff(looks[PATIENCE - 1 :])
+    assert gaps[0] == FIRST_REST + 1
+    assert all(b in (2 * a - 1, a) for a, b in zip(gaps, gaps[1:], strict=False))
+    assert policy.stand_downs == len(gaps) + 1
+
+
+def test_a_cost_measured_too_high_is_found_out() -> None:
+    policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
+    sizes = []
+    for _ in range(LOOK_AROUND * 400):
+        if policy.resting(always):
+            continue
+        size = policy.choose(np.full(8, 0.5))
+        policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
+        sizes.append(size)
+    assert sizes[0] == 0
+    assert sizes[-1] == 8
+
+
+def test_a_text_that_repeats_ends_the_rest_at_once() -> None:
+    policy = Policy(CURVES["steep"])
+    for _ in range(PATIENCE):
+        policy.choose(np.full(8, 0.01))
+    assert policy.resting(never)
+    assert not policy.resting(always)
+
+
+def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
+    curve = CostCurve({1: 1.0, 8: 2.0, 64: 3.0})
+    for _ in range(300):
+        curve.learn(8, 5.0)
+    assert curve.at(8) == pytest.approx(5.0, rel=0.05)
+    assert curve.at(64) >= curve.at(8)
+    curve.learn(1, 1000.0)
+    assert curve.at(1) < 1.2  # one disturbed step says little
+    assert curve.at(128) > curve.at(64) - 1e-9
+    with pytest.raises(ValueError, match="one row"):
+        CostCurve({2: 1.0})

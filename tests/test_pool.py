@@ -1,0 +1,123 @@
+"""The pool of earlier answers: what it holds, what goes first, its file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from ngtcli.cli.app import app
+from ngtcli.trie.pool import (
+    QUOTE,
+    SUFFIX,
+    Pool,
+    load_pool,
+    own_words,
+    pool_path,
+    save_pool,
+    used_last,
+)
+from ngtcli.trie.store import TrieFileError
+
+ids = st.lists(st.integers(0, 4), max_size=40)
+
+
+def test_the_pool_holds_no_text_of_the_prompt_unless_told() -> None:
+    prompt = [1, 2, 3, 4, 5, 6]
+    answer = [9, 8, 2, 3, 4, 5, 7, 9, 1, 2, 3]
+    assert list(own_words(answer, prompt)) == [[9, 8], [7, 9, 1, 2, 3]]
+    assert [a.tolist() for a in Pool(quotes=True).add(answer, prompt)] == [answer]
+    assert [a.tolist() for a in Pool().add(answer, prompt)] == [[9, 8], [7, 9, 1, 2, 3]]
+    assert Pool().add(prompt, prompt) == []
+
+
+@given(ids, ids)
+def test_no_run_of_four_tokens_of_the_prompt_is_kept(answer: list[int], prompt: list[int]) -> None:
+    known = {tuple(prompt[i : i + QUOTE]) for i in range(len(prompt) - QUOTE + 1)}
+    kept = list(own_words(answer, prompt))
+    for run in kept:
+        assert not known & {tuple(run[i : i + QUOTE]) for i in range(len(run) - QUOTE + 1)}
+    if not known:
+        assert kept == ([answer] if answer else [])
+
+
+def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
+    old, other, said = [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12], [0, 2, 3, 4, 5, 0]
+    pool = Pool(limit=18)
+    for answer in (old, other, said):
+        pool.add(answer, [])
+    assert [a.tolist() for a in pool.answers] == [other, old, said]
+    pool.add([20] * 6, [])
+    assert [a.tolist() for a in pool.answers] == [old, said, [20] * 6]
+    path = tmp_path / f"x{SUFFIX}"  # the same order by way of a file
+    first = tallied([old, other])
+    first.limit = 18
+    save_pool(path, first, "tiny", 97)
+    again = load_pool(path, 97, 18, False)
+    again.stops, again.visits = first.stops, first.visits
+    again.add(said, [])
+    save_pool(path, again, "tiny", 97)
+    assert [a.tolist() for a in load_pool(path, 97, 18, False).answers] == [other, old, said]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=6), ids)
+def test_used_answers_are_those_with_a_run_in_common(
+    answers: list[list[int]], said: list[int]
+) -> None:
+    def runs(text: list[int]) -> set[tuple[int, ...]]:
+        return {tuple(text[i : i + QUOTE]) for i in range(len(text) - QUOTE + 1)}
+
+    wanted = sorted(answers, key=lambda a: bool(runs(a) & runs(said)))
+    arrays = [np.array(a, np.int32) for a in answers]
+    assert [a.tolist() for a in used_last(arrays, np.array(said, np.int32))] == wanted
+
+
+def tallied(answers: list[list[int]]) -> Pool:
+    pool = Pool(stops=np.full(6, 1.5), visits=np.full(6, 4.0))
+    for answer in answers:
+        pool.add(answer, [])
+    return pool
+
+
+def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    assert load_pool(path, 97, 100, False).answers == []
+    one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
+    save_pool(path, one, "tiny", 97)
+    save_pool(path, other, "tiny", 97)
+    save_pool(path, one, "tiny", 97)  # nothing new in it
+    found = load_pool(path, 97, 100, False)
+    assert [a.tolist() for a in found.answers] == [[1, 2, 3], [4, 5]]
+    assert found.stops is not None
+    assert found.stops.tolist() == [1.5] * 6
+    assert [a.tolist() for a in load_pool(path, 97, 4, False).answers] == [[4, 5]]
+
+
+def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
+    with pytest.raises(TrieFileError, match="out of range"):
+        load_pool(path, 96, 100, False)
+    whole = path.read_bytes()
+    for bad in (whole[:-5], whole[:-3] + b"abc", b"", b"{}" * 40):
+        path.write_bytes(bad)
+        with pytest.raises(TrieFileError):
+            load_pool(path, 97, 100, False)
+        save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun anew
+        assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[5, 6]]
+
+
+def test_the_pools_are_listed_and_cleared() -> None:
+    invoke = CliRunner().invoke
+    assert json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout) == []
+    path = pool_path("print", "tiny")
+    save_pool(path, tallied([[1, 2, 3]]), "tiny", 97)
+    path.with_name(f"broken{SUFFIX}").write_bytes(b"x")
+    (row,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
+    assert (row["model"], row["answers"], row["tokens"]) == ("tiny", 1, 3)
+    assert "tiny" in invoke(app, ["trie", "pool", "show"]).stdout
+    assert json.loads(invoke(app, ["trie", "pool", "clear", "--json"]).stdout)["files"] == 2
+    assert not path.exists()
