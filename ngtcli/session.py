@@ -8,12 +8,12 @@ from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.costs import calibrate, load_curve, save_curve
+from ngtcli.decode.costs import calibrate, load_costs, save_costs
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel, load_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import (
     Assistant,
     Context,
@@ -143,7 +143,7 @@ class Session:
         self._persist = persist
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
-        self._costs: CostCurve | None = None
+        self._costs: Costs | None = None
         self._pool: Pool | None = None
         if not settings.draft_model:
             progress("Preparing to draft …")
@@ -190,22 +190,22 @@ class Session:
         if wanted.spec not in self._drafters:
             self._progress("Preparing to draft …")
             if wanted.method.costs:
-                own = replace(wanted.settings, costs=self._curve(), pool=self._earlier())
+                own = replace(wanted.settings, costs=self._pass_costs(), pool=self._earlier())
                 wanted = replace(wanted, settings=own)
             self._drafters[wanted.spec] = wanted.make()
         return self._drafters[wanted.spec]
 
-    def _curve(self) -> CostCurve | None:
+    def _pass_costs(self) -> Costs | None:
         """What passes cost on this device: stored, or measured now and stored, unless unwanted.
 
         None leaves the number of nodes as it is set.
         """
         if self._costs is None and not self.model.plain_reason:
-            self._costs = load_curve(self.model)
+            self._costs = load_costs(self.model)
             if self._costs is None and self.settings.calibrate:
                 self._progress("Measuring what a pass costs …")
-                self._costs = calibrate(self.model)
-                save_curve(self.model, self._costs)
+                self._costs = Costs({SHORT: calibrate(self.model)})
+                save_costs(self.model, self._costs)
         return self._costs
 
     def _earlier(self) -> Pool | None:
@@ -233,7 +233,7 @@ class Session:
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
         if self._costs is not None:
-            save_curve(self.model, self._costs)
+            save_costs(self.model, self._costs)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""

@@ -27,7 +27,7 @@ from ngtcli.draft.blend import (
     bucket_of,
     credit,
 )
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback, make_drafter
 from ngtcli.draft.growth import _depth_first, grow
 from ngtcli.draft.tree import DraftTree
@@ -227,7 +227,7 @@ def test_what_comes_moves_the_escapes() -> None:
 )
 def test_auto_changes_no_token(sampling: SamplingSettings) -> None:
     model = make_target("llama", seed=4)
-    costs = CostCurve({1: 1e-3, 64: 2e-3})
+    costs = Costs({SHORT: CostCurve({1: 1e-3, 64: 2e-3})})
     for settings_ in (DraftSettings(), DraftSettings(costs=costs)):
         drafter = make_drafter("auto", settings_)
         for prompt in prompts(8):

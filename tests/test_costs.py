@@ -5,7 +5,7 @@ from conftest import make_target
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.model import load_model
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.session import Session
 
 
@@ -30,20 +30,35 @@ def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
     assert curve.at(64) >= curve.at(2)
 
 
-def test_a_curve_is_stored_by_model_and_dtype_and_a_bad_file_is_passed_over() -> None:
+def test_curves_are_stored_by_model_and_dtype_and_a_bad_file_is_passed_over() -> None:
     model, other = make_target("llama"), make_target("qwen2")
-    assert costs.load_curve(model) is None
-    costs.save_curve(model, CostCurve({1: 0.5, 8: 1.0}))
-    found = costs.load_curve(model)
+    assert costs.load_costs(model) is None
+    stored = Costs({SHORT: CostCurve({1: 0.5, 8: 1.0})})
+    stored.at_length(2000)
+    costs.save_costs(model, stored)
+    found = costs.load_costs(model)
     assert found is not None
-    assert found.as_json() == {"1": 0.5, "8": 1.0}
-    assert costs.load_curve(other) is None
-    for bad in ("", "[]", '{"2": 1.0}', '{"1": -1}', '{"1": "x"}', '{"x": 1}', '{"1": null}'):
-        costs.curve_path(model).write_text(bad)
-        assert costs.load_curve(model) is None
+    assert {k: c.by_rows() for k, c in found.curves.items()} == {
+        1024: {1: 0.5, 8: 1.0}, 4096: {1: 0.5, 8: 1.0},
+    }  # fmt: skip
+    assert costs.load_costs(other) is None
+    curves = ('{"2": 1.0}', '{"1": -1}', '{"1": "x"}', '{"x": 1}', '{"1": null}', "3")
+    for bad in ("", "[]", "{}", '{"x": {"1": 1}}', *(f'{{"1024": {c}}}' for c in curves)):
+        costs.costs_path(model).write_text(bad)
+        assert costs.load_costs(model) is None
+
+
+def test_a_long_context_has_a_curve_of_its_own() -> None:
+    known = Costs({SHORT: CostCurve({1: 1.0, 8: 2.0}), 65536: CostCurve({1: 5.0, 8: 9.0})})
+    assert known.at_length(0) is known.at_length(1024)
+    assert known.at_length(2000).at(1) == 1.0  # the nearest
+    assert known.at_length(17000) is known.at_length(60000)
+    assert known.at_length(70000).at(8) == 9.0
+    known.at_length(2000).learn(1, 3.0)
+    assert known.at_length(100).at(1) == 1.0 < known.at_length(4096).at(1)
 
 
 def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None:
     session = Session(Settings(method="auto", calibrate=False))
-    assert session._curve() is None
-    assert costs.load_curve(load_model("builtin")) is None
+    assert session._pass_costs() is None
+    assert costs.load_costs(load_model("builtin")) is None

@@ -12,16 +12,16 @@ import torch
 
 from ngtcli.config import home
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.tree import chain
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TIMES = 7
-VERSION = 1
+VERSION = 2
 
 
-def curve_path(model: TargetModel) -> Path:
-    """The file of a model's curve: its name says device, dtype and the model's configuration."""
+def costs_path(model: TargetModel) -> Path:
+    """The file of a model's curves: its name says device, dtype and the model's configuration."""
     if model.device.type == "cuda":
         device = torch.cuda.get_device_name(model.device)
     else:
@@ -31,24 +31,29 @@ def curve_path(model: TargetModel) -> Path:
     return home("cache") / "costs" / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.json"
 
 
-def load_curve(model: TargetModel) -> CostCurve | None:
-    """The stored curve; None where there is none, or none that can be read."""
+def load_costs(model: TargetModel) -> Costs | None:
+    """The stored curves; None where there are none, or none that can be read."""
     try:
-        stored = json.loads(curve_path(model).read_text(encoding="utf-8"))
-        return CostCurve({int(rows): float(s) for rows, s in stored.items()})
+        stored = json.loads(costs_path(model).read_text(encoding="utf-8"))
+        return Costs(
+            {
+                int(length): CostCurve({int(rows): float(s) for rows, s in curve.items()})
+                for length, curve in stored.items()
+            }
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
-def save_curve(model: TargetModel, curve: CostCurve) -> None:
-    """Store a curve, atomically; a cache that cannot be written is done without."""
-    path = curve_path(model)
+def save_costs(model: TargetModel, costs: Costs) -> None:
+    """Store curves, atomically; a cache that cannot be written is done without."""
+    path = costs_path(model)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(curve.as_json(), file)
+                json.dump({length: c.by_rows() for length, c in costs.curves.items()}, file)
             os.replace(partial, path)
         finally:
             Path(partial).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ngtcli.draft.blend import BUCKETS, ORDERS, SCORES, SOURCES, advance, follow
 from ngtcli.draft.budget import Policy
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import (
     Context,
     Drafter,
@@ -84,10 +84,11 @@ class Auto:
         self,
         options: AutoOptions,
         escapes: npt.NDArray[np.float64],
-        costs: CostCurve | None = None,
+        costs: Costs | None = None,
         pool: Pool | None = None,
     ) -> None:
-        self.policy = Policy(costs) if costs is not None else None
+        self._costs = costs
+        self.policy = Policy(costs.at_length(0)) if costs is not None else None
         self.stops = (1.0 - escapes) * options.trust
         self.visits = np.full(_SHAPE, options.trust)
         self.pool = pool
@@ -117,8 +118,8 @@ class Auto:
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
-        if self.policy is not None:
-            self.policy.start()
+        if self.policy is not None and self._costs is not None:
+            self.policy.start(self._costs.at_length(len(context.ids)))
         self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         if len(self._ranks.weights) != context.vocabulary:
             self._ranks = Ranks(context.vocabulary)
@@ -288,7 +289,7 @@ def _place_of(run: Ints, ids: Ints, at: int) -> int:
 @lru_cache(maxsize=1)
 def _compile() -> None:
     """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
-    drafter = Auto(AutoOptions(), fitted_escapes(), CostCurve({1: 1.0, 2: 1.0}))
+    drafter = Auto(AutoOptions(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0})}))
     drafter.reset(Context((1, 2, 1, 2), references=((2, 1),), vocabulary=3))
     drafter.propose((), 4)
     drafter.learn(Feedback(_EMPTY, np.zeros((1, _RANKED), np.int64)))

@@ -68,16 +68,16 @@ class Policy:
     """Chooses the number of nodes of each step, and when not to look for any."""
 
     def __init__(self, curve: CostCurve) -> None:
-        self.curve = curve
         self.drafting_s = 0.0  # what a proposal takes
         self.budgets: Counter[int] = Counter()
         self.stand_downs = 0
         self._expected = -1, 1.0
         self._choices = 0
-        self.start()
+        self.start(curve)
 
-    def start(self) -> None:
+    def start(self, curve: CostCurve) -> None:
         """Begin a run: what is known of costs stays, what is known of the text does not."""
+        self.curve = curve
         self.budgets.clear()
         self.stand_downs = 0
         self.tally = np.zeros((2, BINS))  # of chances: accepted, expected; fades with the steps
@@ -144,5 +144,5 @@ class Policy:
             "came_true": round(float((self.tally[0].sum() + 1) / (self.tally[1].sum() + 1)), 3),
             "trust": [round(float(t), 3) for t in trust_of(self.tally)],
             "drafting_s": round(self.drafting_s, 7),
-            "cost_s": {k: round(v, 7) for k, v in self.curve.as_json().items()},
+            "cost_s": {str(rows): round(s, 7) for rows, s in self.curve.by_rows().items()},
         }

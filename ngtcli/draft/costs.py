@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+SHORT = 1024  # tokens: the first length of context with a curve of its own
 _STALE = 16  # steps for which a table of costs is used again
 _NEWS = 0.05  # weight of one more observation of a cost
 
@@ -64,6 +65,34 @@ class CostCurve:
         self._news += 1
         self._seconds[bisect(self._borders, rows)] *= 1.0 + _NEWS * (ratio - 1.0)
 
-    def as_json(self) -> dict[str, float]:
+    def by_rows(self) -> dict[int, float]:
         """Seconds by rows."""
-        return {str(int(r)): float(s) for r, s in zip(self.rows, self.seconds, strict=True)}
+        return {int(r): float(s) for r, s in zip(self.rows, self.seconds, strict=True)}
+
+
+class Costs:
+    """A curve for each length of context, as a pass over a long one costs more.
+
+    Lengths are sorted into those up to 1,024 tokens, to 4,096, to 16,384, and so on. One that has
+    none starts from the nearest curve there is; the steps of its runs move it from there.
+
+    >>> costs = Costs({1024: CostCurve({1: 1.0})})
+    >>> costs.at_length(5000).learn(1, 2.0)
+    >>> {border: round(curve.at(1), 2) for border, curve in costs.curves.items()}
+    {1024: 1.0, 16384: 1.05}
+    """
+
+    def __init__(self, curves: dict[int, CostCurve]) -> None:
+        if not curves:
+            raise ValueError("there must be a curve")
+        self.curves = curves
+
+    def at_length(self, tokens: int) -> CostCurve:
+        """The curve for a context of `tokens`."""
+        border = SHORT
+        while border < tokens:
+            border *= 4
+        if border not in self.curves:
+            nearest = min(self.curves, key=lambda known: max(known, border) / min(known, border))
+            self.curves[border] = CostCurve(self.curves[nearest].by_rows())
+        return self.curves[border]

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import Costs
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError, nearest
 from ngtcli.trie.ngram import NGramTrie
@@ -58,7 +58,7 @@ class DraftSettings:
     num_draft: int = 32
     learn_output: bool = False
     assistant: Assistant | None = None
-    costs: CostCurve | None = None
+    costs: Costs | None = None
     pool: Pool | None = None
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import torch
 from ngtcli.decode.model import load_model
 from ngtcli.documents.load import load
 from ngtcli.draft.auto import Auto, AutoOptions, fitted_escapes
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.tree import DraftTree
 from ngtcli.draft.trie import TrieDrafter
@@ -133,7 +133,7 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
 
     `observe` takes in five tokens, `learn` the runners-up of each node.
     """
-    drafter = Auto(AutoOptions(), fitted_escapes(), CostCurve({1: 1.0, 64: 1.0}))
+    drafter = Auto(AutoOptions(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0, 64: 1.0})}))
     drafter.reset(Context(ids, vocabulary=model.vocabulary))
     rng = random.Random(0)
     taken: dict[str, list[float]] = {k: [] for k in ("propose", "layout", "learn", "observe")}

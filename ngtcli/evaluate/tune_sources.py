@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import DraftSettings, want
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import context_of, replay, select
@@ -78,7 +78,7 @@ class Recording:
         costs: Path = DEFAULT_COSTS,
     ) -> None:
         curve, of = read_costs(costs)
-        self._seconds = {int(rows): s for rows, s in curve.as_json().items()}
+        self._seconds = {int(rows): s for rows, s in curve.by_rows().items()}
         self._set = read_traces(folder)
         self._traces = select(self._set.traces, tasks, limit, ids)
         texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self._traces]
@@ -94,9 +94,10 @@ class Recording:
 
     def measure(self, settings: Settings) -> Measurement:
         """Drive a new drafter, with a new pool, over all questions, in order."""
-        costs = CostCurve(self._seconds)
+        curve = CostCurve(self._seconds)
         shared = DraftSettings(
-            settings.n, settings.lp, settings.num_draft, settings.learn_output, None, costs,
+            settings.n, settings.lp, settings.num_draft, settings.learn_output, None,
+            Costs({SHORT: CostCurve(self._seconds)}),
             Pool(quotes=settings.pool_documents) if settings.pool else None,
         )  # fmt: skip
         wanted = want(settings.method, shared)
@@ -105,7 +106,7 @@ class Recording:
         steps = 0
         for trace in self._traces:
             tally = replay(trace, drafter, context_of(trace, self._set), own.num_draft)
-            passes = sum(count * costs.at(1 + k) for k, count in tally.nodes.items())
+            passes = sum(count * curve.at(1 + k) for k, count in tally.nodes.items())
             runs.append((tally.statistics.new_tokens, passes + sum(tally.draft_us) / 1e6))
             steps += tally.statistics.steps
         builds = []
