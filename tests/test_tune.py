@@ -590,6 +590,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     assert len(out.out.splitlines()) == 5
     assert "3 measurements are taken over" in out.err and "Saved as" in out.err
     assert "best" in preset_names()
+    assert load_preset("best").settings.values["method"] == "trie"  # which reads n
 
 
 def preset_names() -> list[str]:
@@ -658,6 +659,7 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
         (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
         (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
         (["tune", "--sweep", "n=8", "--task", "rag"], 2, "for a recording"),
+        (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
         (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
         (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
         (["tune", "--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),

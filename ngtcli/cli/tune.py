@@ -2,50 +2,22 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
-from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
+from ngtcli.cli.streams import Notes
 from ngtcli.cli.tune_output import check_outputs, deliver
-from ngtcli.config import Settings
-from ngtcli.errors import INTERRUPTED, UsageError
-from ngtcli.prompts import Preset
+from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
+from ngtcli.errors import INTERRUPTED
 
 if TYPE_CHECKING:
-    from ngtcli.evaluate.sweep import Axis, Cell, Skipped
-    from ngtcli.evaluate.tune import Source
+    pass
 
 _DATA = "Data"
 _OUTPUT = "Output"
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """What to measure on: a recording and a part of it, or texts; without any, the examples."""
-
-    replay: Path | None
-    tasks: list[str]
-    limit: int | None
-    ids: str
-    costs: Path | None
-    texts: list[str]
-    prompts: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The sweep: its axes, its cells, the settings below them, and the task's preset."""
-
-    axes: "tuple[Axis, ...]"
-    cells: "list[Cell]"
-    skipped: "list[Skipped]"
-    base: Settings
-    preset: Preset
 
 
 @with_settings
@@ -130,11 +102,13 @@ def tune(
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
     data = Data(replay, task or [], limit, ids, costs, texts, prompts)
-    plan = _plan(axes, flags or {}, preset)
-    _check(data, plan)
+    plan = read_plan(axes, flags or {}, preset)
+    check_data(data, plan)
     saved = _saved(write, force)
     notes = Notes(verbose)
     report = _measure(data, plan, rounds, state, fresh, notes)
+    if plan.switched and (notes.terminal or verbose):
+        notes.say("Measured with --method trie, which reads what is swept.", dim=True)
     interrupted = report is None or not report["complete"]
     if report is not None:
         deliver(report, form, html, output, plan.base.color, verbose)
@@ -143,44 +117,6 @@ def tune(
         raise typer.Exit(INTERRUPTED)
     if saved is not None and report is not None:
         _write(saved, plan, report, notes)
-
-
-def _plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -> Plan:
-    """Read the sweep and the settings it is laid over. Raises UsageError."""
-    if not sweep:
-        raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
-    from ngtcli.evaluate.sweep import grid, parse_sweep
-
-    axes = parse_sweep(sweep)
-    # A swept value stands in for a flag, so that no other layer can be at odds with it.
-    swept = [axis.name for axis in axes]
-    if clash := next((name for name in swept if name in flags), None):
-        raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
-    resolved, chosen = resolve(flags, preset, "summarize")
-    cells, skipped = grid(axes, resolved.settings)
-    return Plan(axes, cells, skipped, resolved.settings, chosen)
-
-
-def _check(data: Data, plan: Plan) -> None:
-    """Raise UsageError for data that contradict each other or the sweep."""
-    if data.replay is None:
-        wrong = [
-            flag
-            for flag, given in (
-                ("--task", data.tasks), ("--ids", data.ids != "all"), ("--costs", data.costs),
-            )
-            if given
-        ]  # fmt: skip
-        if wrong:
-            raise UsageError(f"{wrong[0]} is for a recording", "Give --replay DIR with it.")
-        if data.texts and data.prompts:
-            raise UsageError("texts and --prompts are given", "Leave out one of them.")
-        return
-    if data.texts or data.prompts:
-        raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.evaluate.tune_sources import check_replayable
-
-    check_replayable(plan.axes, plan.cells)
 
 
 def _saved(name: str | None, force: bool) -> Path | None:
@@ -192,19 +128,6 @@ def _saved(name: str | None, force: bool) -> Path | None:
     return preset_path(name, force)
 
 
-def _source(data: Data, plan: Plan, notes: Notes) -> "Source":
-    from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, Running
-
-    if data.replay is not None:
-        notes.status(f"Reading {data.replay} …")
-        costs = data.costs or DEFAULT_COSTS
-        return Recording(data.replay, data.tasks, data.limit, data.ids, costs)
-    from ngtcli.evaluate import tune_prompts
-
-    work = tune_prompts.prompts(data.texts, piped_stdin(), plan.preset, data.limit, data.prompts)
-    return Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
-
-
 def _measure(
     data: Data, plan: Plan, rounds: int, state: Path | None, fresh: bool, notes: Notes
 ) -> dict[str, Any] | None:
@@ -212,7 +135,7 @@ def _measure(
     from ngtcli.evaluate.tune import State, default_state, measure_all, report, state_key
 
     try:
-        source = _source(data, plan, notes)
+        source = open_source(data, plan, notes)
         key = state_key(source.about, plan.axes, plan.base)
         kept = State(state or default_state(key), key, fresh)
     except KeyboardInterrupt:

@@ -1,0 +1,108 @@
+"""What `ngt tune` is to measure, and on what: read from the command line, and checked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ngtcli.cli.options import resolve
+from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+from ngtcli.prompts import Preset
+
+if TYPE_CHECKING:
+    from ngtcli.evaluate.sweep import Axis, Cell, Skipped
+    from ngtcli.evaluate.tune import Source
+
+_OF_TRIE = ("n", "lp", "learn_output")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What to measure on: a recording and a part of it, or texts; without any, the examples."""
+
+    replay: Path | None
+    tasks: list[str]
+    limit: int | None
+    ids: str
+    costs: Path | None
+    texts: list[str]
+    prompts: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sweep: its axes, its cells, the settings below them, and the task's preset."""
+
+    axes: "tuple[Axis, ...]"
+    cells: "list[Cell]"
+    skipped: "list[Skipped]"
+    base: Settings
+    preset: Preset
+    switched: bool  # from auto to the method that reads what is swept
+
+
+def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -> Plan:
+    """Read the sweep and the settings it is laid over. Raises UsageError."""
+    if not sweep:
+        raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
+    from ngtcli.evaluate.sweep import grid, parse_sweep
+
+    axes = parse_sweep(sweep)
+    # A swept value stands in for a flag, so that no other layer can be at odds with it.
+    swept = [axis.name for axis in axes]
+    if clash := next((name for name in swept if name in flags), None):
+        raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
+    resolved, chosen = resolve(flags, preset, "summarize")
+    switched = _reads_none(resolved.settings.method, swept, flags)
+    base = replace(resolved.settings, method="trie") if switched else resolved.settings
+    cells, skipped = grid(axes, base)
+    return Plan(axes, cells, skipped, base, chosen, switched)
+
+
+def _reads_none(method: str, swept: Sequence[str], flags: dict[str, Any]) -> bool:
+    """Whether `method` is auto, by default, and the sweep of settings that it does not read."""
+    foreign = [name for name in swept if name in _OF_TRIE]
+    if not foreign or "method" in swept or method.split(":")[0] != "auto":
+        return False
+    if "method" in flags:
+        raise UsageError(
+            f"auto does not read {foreign[0]}", "Leave out --method auto, or sweep method as well."
+        )
+    return True
+
+
+def check_data(data: Data, plan: Plan) -> None:
+    """Raise UsageError for data that contradict each other or the sweep."""
+    if data.replay is None:
+        wrong = [
+            flag
+            for flag, given in (
+                ("--task", data.tasks), ("--ids", data.ids != "all"), ("--costs", data.costs),
+            )
+            if given
+        ]  # fmt: skip
+        if wrong:
+            raise UsageError(f"{wrong[0]} is for a recording", "Give --replay DIR with it.")
+        if data.texts and data.prompts:
+            raise UsageError("texts and --prompts are given", "Leave out one of them.")
+        return
+    if data.texts or data.prompts:
+        raise UsageError("a recording and texts are given", "Leave out one of them.")
+    from ngtcli.evaluate.tune_sources import check_replayable
+
+    check_replayable(plan.axes, plan.cells)
+
+
+def open_source(data: Data, plan: Plan, notes: Notes) -> "Source":
+    from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, Running
+
+    if data.replay is not None:
+        notes.status(f"Reading {data.replay} …")
+        costs = data.costs or DEFAULT_COSTS
+        return Recording(data.replay, data.tasks, data.limit, data.ids, costs)
+    from ngtcli.evaluate import tune_prompts
+
+    work = tune_prompts.prompts(data.texts, piped_stdin(), plan.preset, data.limit, data.prompts)
+    return Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
