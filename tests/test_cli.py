@@ -289,9 +289,9 @@ def test_a_terminal_sees_colours_and_a_summary() -> None:
     out, code = in_terminal("summarize", HARBOUR, NO_COLOR="")
     assert code == 0
     assert "\x1b[4;36m" in out and "tokens/s" in out and "acceptance length" in out
-    assert "small demonstration" in out and "Drafts by source" not in out
+    assert "small demonstration" in out and "Sources:" not in out
     told = in_terminal("summarize", HARBOUR, "-v")[0]
-    assert "Drafts by source" in told and "rows costs" in told
+    assert "Sources:" in told and "rows costs" in told
 
 
 def test_no_color_leaves_the_underline() -> None:
