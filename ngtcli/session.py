@@ -227,7 +227,9 @@ class Session:
         if isinstance(drafter, Remembers):
             drafter.finish()
         try:
-            if self._pool is not None and self._persist:
+            if self._pool is not None and not self._persist:
+                self._pool.new.clear()
+            elif self._pool is not None:
                 path = pool_path(self.model.tokenizer.fingerprint, self.settings.model)
                 save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
         except OSError as error:

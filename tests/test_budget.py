@@ -114,7 +114,43 @@ def test_a_cost_measured_too_high_is_found_out() -> None:
         policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
         sizes.append(size)
     assert sizes[0] == 0
-    assert sizes[-1] == 8
+    assert sizes[-100:].count(8) > 90
+
+
+@pytest.mark.parametrize("chances", [[0.5, 0.25, 0.12, 0.06], [0.9, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]])
+@pytest.mark.parametrize(("factor", "steps"), [(2.5, 32), (4.0, 16), (4.0, 50), (0.3, 40)])
+def test_a_machine_that_was_slow_for_a_while_is_forgiven(
+    chances: list[float], factor: float, steps: int
+) -> None:
+    def cost(rows: int) -> float:
+        return 1.0 + 0.02 * (rows - 1)
+
+    policy = Policy(CostCurve({rows: cost(rows) for rows in (1, 2, 4, 8, 16, 64)}))
+    best = max((1 + sum(chances[:k])) / cost(1 + k) for k in range(len(chances) + 1))
+    rng, rates = random.Random(0), []
+    for answer in range(12):
+        policy.start(policy.curve)
+        tokens, time = 0.0, 0.0
+        for step in range(256):
+            size = 0 if policy.resting(never) else policy.choose(np.array(chances))
+            slow = factor if answer == 1 and step < steps else 1.0
+            policy.curve.learn(1 + size, cost(1 + size) * slow * rng.uniform(0.9, 1.1))
+            tokens, time = tokens + 1 + sum(chances[:size]), time + cost(1 + size)
+        rates.append(tokens / time)
+    assert min(rates[2:]) > 0.94 * best
+
+
+def test_a_calibration_that_was_disturbed_is_mended() -> None:
+    policy = Policy(CostCurve({1: 1.0, 2: 4.0, 8: 4.0, 64: 4.0}))
+    sizes = []
+    for step in range(4096):
+        if step % 256 == 0:
+            policy.start(policy.curve)
+        size = 0 if policy.resting(never) else policy.choose(np.array([0.5, 0.25, 0.12, 0.06]))
+        policy.curve.learn(1 + size, 1.0)
+        sizes.append(size)
+    assert sizes[:3] == [0] * 3
+    assert sum(size > 0 for size in sizes[-500:]) > 450
 
 
 def test_a_text_that_repeats_ends_the_rest_at_once() -> None:
@@ -131,8 +167,9 @@ def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
         curve.learn(8, 5.0)
     assert curve.at(8) == pytest.approx(5.0, rel=0.05)
     assert curve.at(64) >= curve.at(8)
+    before = curve.at(1)
     curve.learn(1, 1000.0)
-    assert curve.at(1) < 1.2  # one disturbed step says little
+    assert curve.at(1) < 1.5 * before  # one disturbed step does not say everything
     assert curve.at(128) > curve.at(64) - 1e-9
     with pytest.raises(ValueError, match="one row"):
         CostCurve({2: 1.0})

@@ -1,5 +1,7 @@
 """What a pass costs: measured, stored, read back, refused when it cannot be."""
 
+import json
+
 from conftest import make_target
 
 from ngtcli.config import Settings
@@ -7,6 +9,8 @@ from ngtcli.decode import costs
 from ngtcli.decode.model import load_model
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.session import Session
+
+MEASURED = {1: 0.5, 8: 1.0}
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
@@ -33,19 +37,28 @@ def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
 def test_curves_are_stored_by_model_and_dtype_and_a_bad_file_is_passed_over() -> None:
     model, other = make_target("llama"), make_target("qwen2")
     assert costs.load_costs(model) is None
-    stored = Costs({SHORT: CostCurve({1: 0.5, 8: 1.0})})
+    stored = Costs({SHORT: CostCurve(MEASURED)})
     stored.at_length(2000)
+    stored.curves[SHORT] = CostCurve({1: 0.4, 8: 1.0}, MEASURED)
     costs.save_costs(model, stored)
     found = costs.load_costs(model)
     assert found is not None
-    assert {k: c.by_rows() for k, c in found.curves.items()} == {
-        1024: {1: 0.5, 8: 1.0}, 4096: {1: 0.5, 8: 1.0},
-    }  # fmt: skip
+    assert list(found.curves) == [1024, 4096]
+    for curve, of in ((found.at_length(0), {1: 0.4, 8: 1.0}), (found.at_length(2000), MEASURED)):
+        assert (curve.by_rows(), curve.measured) == (of, MEASURED)
     assert costs.load_costs(other) is None
-    curves = ('{"2": 1.0}', '{"1": -1}', '{"1": "x"}', '{"x": 1}', '{"1": null}', "3")
-    for bad in ("", "[]", "{}", '{"x": {"1": 1}}', *(f'{{"1024": {c}}}' for c in curves)):
-        costs.costs_path(model).write_text(bad)
+    good = {"1": 1.0}
+    curves: list[object] = [{"2": 1.0}, {"1": -1}, {"1": "x"}, {"x": 1}, {"1": None}, 3, {}]
+    for bad in (
+        3, [], {}, {"x": {"seconds": good, "measured": good}}, {"1024": good},
+        {"1024": {"seconds": good}}, {"1024": {"seconds": good, "measured": {"1": 1.0, "2": 2.0}}},
+        *({"1024": {"seconds": c, "measured": c}} for c in curves),
+        *({"1024": {"seconds": good, "measured": c}} for c in curves[:-1]),
+    ):  # fmt: skip
+        costs.costs_path(model).write_text(json.dumps(bad))
         assert costs.load_costs(model) is None
+    costs.costs_path(model).write_text("")
+    assert costs.load_costs(model) is None
 
 
 def test_a_long_context_has_a_curve_of_its_own() -> None:

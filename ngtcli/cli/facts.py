@@ -110,7 +110,8 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
 
 def explanation(answer: "Answer", step: "Step") -> str:
     """One line on a step: what was drafted and why, what came of it."""
-    why = getattr(answer.run.drafter, "explain", lambda: "")()
+    told = getattr(answer.run.drafter, "explain", lambda: "")()
+    why = told if answer.run.proposed else "no room for drafts"
     accepted = sum(t.drafted for t in step.tokens)
     parts = [f"step {answer.run.statistics.steps}", why, f"{step.nodes} drafted"]
     return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
@@ -118,4 +119,4 @@ def explanation(answer: "Answer", step: "Step") -> str:
 
 def origins(answer: "Answer") -> Sequence[str]:
     """What drafts of this method come from, as far as it tells."""
-    return getattr(answer.run.drafter, "origins", ("draft",))
+    return getattr(answer.run.drafter, "origins", ())

@@ -80,8 +80,10 @@ class Notes:
         """What the colours of an answer mean: the names of what its drafts may come from."""
         painted = wants_color(sys.stderr, "auto")
         self.clear()
-        for line in lines_of(["Sources:", *origins, "the model's own"], stderr_width()):
-            words = [paint(w, drafted_style(w)) if painted and w in origins else w for w in line]
+        parts = ["Sources:", *origins] if origins else ["drafted"]
+        for line in lines_of([*parts, "the model's own"], stderr_width()):
+            coloured = origins or ["drafted"]
+            words = [paint(w, drafted_style(w)) if painted and w in coloured else w for w in line]
             sys.stderr.write(" · ".join(words).replace(": · ", ": ") + "\n")
 
     def facts(self, parts: list[str]) -> None:

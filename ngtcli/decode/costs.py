@@ -17,7 +17,7 @@ from ngtcli.draft.tree import chain
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TIMES = 7
-VERSION = 2
+VERSION = 3
 
 
 def costs_path(model: TargetModel) -> Path:
@@ -37,12 +37,16 @@ def load_costs(model: TargetModel) -> Costs | None:
         stored = json.loads(costs_path(model).read_text(encoding="utf-8"))
         return Costs(
             {
-                int(length): CostCurve({int(rows): float(s) for rows, s in curve.items()})
+                int(length): CostCurve(_by_rows(curve["seconds"]), _by_rows(curve["measured"]))
                 for length, curve in stored.items()
             }
         )
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None
+
+
+def _by_rows(stored: dict[str, float]) -> dict[int, float]:
+    return {int(rows): float(seconds) for rows, seconds in stored.items()}
 
 
 def save_costs(model: TargetModel, costs: Costs) -> None:
@@ -53,7 +57,13 @@ def save_costs(model: TargetModel, costs: Costs) -> None:
         handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({length: c.by_rows() for length, c in costs.curves.items()}, file)
+                json.dump(
+                    {
+                        length: {"seconds": curve.by_rows(), "measured": curve.measured}
+                        for length, curve in costs.curves.items()
+                    },
+                    file,
+                )
             os.replace(partial, path)
         finally:
             Path(partial).unlink(missing_ok=True)

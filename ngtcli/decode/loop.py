@@ -123,7 +123,9 @@ class Run:
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
         self.cancelled = False
-        self._reader = drafter if isinstance(drafter, ReadsScores) else None
+        self.proposed = False  # whether there was room for drafts in the last step
+        drafts = limits.num_draft > 0 and not model.plain_reason
+        self._reader = drafter if isinstance(drafter, ReadsScores) and drafts else None
         self._payer = drafter if isinstance(drafter, ReadsCosts) else None
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
         self.statistics.split_s = self._watch.parts
@@ -166,7 +168,8 @@ class Run:
         for probes, which are not emitted, below the context that is left.
         """
         depth, most = self.room - len(self.output) - 1, self.limits.num_draft
-        if self.model.plain_reason or depth < 1 or most < 1:
+        self.proposed = not self.model.plain_reason and depth >= 1 and most >= 1
+        if not self.proposed:
             return _EMPTY
         return self.drafter.propose(ids, most).cut(depth, most, self.model.context - len(ids))
 

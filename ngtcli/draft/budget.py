@@ -20,7 +20,8 @@ Floats = npt.NDArray[np.float64]
 PATIENCE = 4  # proposals in a row that do not pay before drafting stops
 FIRST_REST, LONGEST_REST = 4, 256  # steps without a look, doubling
 LEAST_GAIN = 1.02  # speed-up that is expected of drafts; less is in the noise of what they cost
-LOOK_AROUND = 32  # every so many choices take twice the nodes, to learn what they cost
+LOOK_AROUND = 32  # every so many choices another size is tried, to learn what it costs
+LOOKS = 4  # the same where drafts do not pay, in looks between rests
 BINS = 8  # of chances
 _FADE = 0.98  # a step
 _NEWS = 0.05  # weight of one more observation of what drafting takes
@@ -103,16 +104,36 @@ class Policy:
         self.tally *= _FADE ** (self._age + 1)
         self._age = 0
         best, expected, gain = best_size(chances, costs, self.drafting_s, self.tally)
-        self._choices += 1
-        if self._choices % LOOK_AROUND == 0:  # or a cost once measured too high would stay so
-            best = min(len(chances), 2 * best + 2)
         self._expected = int(best), float(expected)
-        if gain > LEAST_GAIN:
+        pays = gain > LEAST_GAIN
+        size = self._look_around(chances, int(best), pays)
+        if pays:
             self._poor, self._next_rest = 0, FIRST_REST
         else:
             self._stand_down()
-        self.budgets[best] += 1
-        return int(best)
+        self.budgets[size] += 1
+        return size
+
+    def _look_around(self, chances: Floats, best: int, pays: bool) -> int:
+        """`best`, or now and then another size, or a cost once mistaken would stay so.
+
+        Where drafts pay: twice the nodes, what the costs as calibrated would say, or none. Where
+        they do not: what those costs would say, or 2 to 16 nodes, at every fourth look.
+        """
+        self._choices += 1
+        turn, off = divmod(self._choices, LOOK_AROUND if pays else LOOKS)
+        if off or not pays and self._poor < PATIENCE - 1:
+            return best
+        costs = self.curve.table_measured(len(chances) + 1)
+        calibrated = int(best_size(chances, costs, self.drafting_s, self.tally)[0])
+        if pays:
+            size = (0, 2 * best + 2, calibrated, 2 * best + 2)[turn % 4]
+        else:
+            size = calibrated or 2 << turn % 4
+        size = min(len(chances), size)
+        if size != best:
+            self._expected = size, 0.0
+        return size
 
     def _stand_down(self) -> None:
         """Rest after PATIENCE proposals in a row that did not pay, or one after a rest."""
@@ -128,6 +149,8 @@ class Policy:
         nodes, expected = self._expected
         if nodes < 0:
             return f"resting, {self._rest} more steps"
+        if not expected:
+            return f"{nodes} nodes, to learn what they cost"
         return f"{nodes} nodes, {expected:.2f} tokens expected"
 
     def drafted(self, seconds: float) -> None:

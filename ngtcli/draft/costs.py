@@ -10,25 +10,36 @@ Floats = npt.NDArray[np.float64]
 
 SHORT = 1024  # tokens: the first length of context with a curve of its own
 _STALE = 16  # steps for which a table of costs is used again
-_NEWS = 0.05  # weight of one more observation of a cost
+_COMMON = 0.1  # how far one pass moves all costs: a slow one says first that the machine is slow
+_OWN = 0.03  # how far it moves the cost of its size, for each step since one of that size
+_MOST_OWN = 0.5
 
 
 class CostCurve:
     """Seconds of a pass by its rows (the root and its nodes), between and beyond what was measured.
+
+    `measured` are the seconds that calibration found, where `seconds` have moved on since.
 
     >>> curve = CostCurve({1: 1.0, 3: 2.0})
     >>> curve.at(2), curve.at(5)
     (1.5, 3.0)
     """
 
-    def __init__(self, seconds: Mapping[int, float]) -> None:
-        if 1 not in seconds or not all(s > 0 for s in seconds.values()):
+    def __init__(
+        self, seconds: Mapping[int, float], measured: Mapping[int, float] | None = None
+    ) -> None:
+        if 1 not in seconds or not all(0 < s < 1e9 for s in seconds.values()):
             raise ValueError("a cost curve needs the cost of one row, and costs above zero")
+        self.measured = dict(measured or seconds)
+        if self.measured.keys() != seconds.keys() or min(self.measured.values()) <= 0:
+            raise ValueError("the costs measured are of other rows")
         self.rows = np.array(sorted(seconds), np.float64)
         self._seconds = np.array([seconds[int(r)] for r in self.rows], np.float64)
-        self._borders = np.sqrt(self.rows[1:] * self.rows[:-1]).tolist()
+        self._known = self.rows.tolist()
+        self._seen = [0] * len(self.rows)  # the step at which each size was last passed
+        self._step = 0
         self._table = np.zeros(0)
-        self._news = 0
+        self._since = 0
 
     @property
     def seconds(self) -> Floats:
@@ -38,12 +49,7 @@ class CostCurve:
 
     def over(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Seconds of passes over `rows`; beyond the last measured one the last slope goes on."""
-        known = self.seconds
-        out: Floats = np.interp(rows, self.rows, known)
-        if len(known) > 1:
-            slope = (known[-1] - known[-2]) / (self.rows[-1] - self.rows[-2])
-            out = out + slope * np.maximum(rows - self.rows[-1], 0)
-        return out
+        return _over(rows, self.rows, self.seconds)
 
     def at(self, rows: int) -> float:
         """Seconds of a pass over `rows` rows."""
@@ -51,23 +57,51 @@ class CostCurve:
 
     def table(self, most: int) -> Floats:
         """Seconds of passes over 1 to at least `most` rows; a few steps old at most."""
-        if len(self._table) < most or self._news >= _STALE:
+        if len(self._table) < most or self._step - self._since >= _STALE:
             self._table = self.over(np.arange(1, max(most, 65) + 1))
-            self._news = 0
+            self._since = self._step
         return self._table
 
-    def learn(self, rows: int, seconds: float) -> None:
-        """Move the nearest measured point toward what a pass over `rows` just took.
+    def table_measured(self, most: int) -> Floats:
+        """The same as calibration found them."""
+        rising = np.maximum.accumulate([self.measured[int(r)] for r in self.rows])
+        return _over(np.arange(1, most + 1), self.rows, rising)
 
-        A pass that took over four times what was expected was disturbed, and says little.
+    def learn(self, rows: int, seconds: float) -> None:
+        """Move the costs toward what a pass over `rows` just took.
+
+        Of sizes passed all the time all costs move together, for it is the machine or the context
+        that changes; one not passed for long moves by itself, for it is its cost that is unknown.
         """
-        ratio = min(seconds / self.table(rows)[rows - 1], 4.0)
-        self._news += 1
-        self._seconds[bisect(self._borders, rows)] *= 1.0 + _NEWS * (ratio - 1.0)
+        self._step += 1
+        above = min(max(bisect(self._known, rows), 1), len(self._known) - 1)
+        below = max(above - 1, 0)
+        share = 1.0  # of the point above, where the size lies between two
+        if above > below:
+            share = (rows - self._known[below]) / (self._known[above] - self._known[below])
+        near = above if share > 0.5 else below
+        gap = self._step - self._seen[near]
+        self._seen[near] = self._step
+        ratio = min(2.0, max(0.5, seconds / self.at(rows)))
+        own = min(_MOST_OWN, _OWN * gap)
+        self._seconds *= ratio ** (_COMMON / gap)
+        for point, part in ((below, 1.0 - share), (above, share)):
+            self._seconds[point] *= ratio ** (own * min(1.0, max(0.0, part)))
+        # A pass over more rows is no quicker: the points about this one give way to it.
+        np.minimum(self._seconds[:near], self._seconds[near], out=self._seconds[:near])
+        np.maximum(self._seconds[near:], self._seconds[near], out=self._seconds[near:])
 
     def by_rows(self) -> dict[int, float]:
         """Seconds by rows."""
         return {int(r): float(s) for r, s in zip(self.rows, self.seconds, strict=True)}
+
+
+def _over(rows: npt.NDArray[np.int64], known: Floats, seconds: Floats) -> Floats:
+    out: Floats = np.interp(rows, known, seconds)
+    if len(known) > 1:
+        slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
+        out = out + slope * np.maximum(rows - known[-1], 0)
+    return out
 
 
 class Costs:
@@ -79,7 +113,7 @@ class Costs:
     >>> costs = Costs({1024: CostCurve({1: 1.0})})
     >>> costs.at_length(5000).learn(1, 2.0)
     >>> {border: round(curve.at(1), 2) for border, curve in costs.curves.items()}
-    {1024: 1.0, 16384: 1.05}
+    {1024: 1.0, 16384: 1.09}
     """
 
     def __init__(self, curves: dict[int, CostCurve]) -> None:
@@ -94,5 +128,6 @@ class Costs:
             border *= 4
         if border not in self.curves:
             nearest = min(self.curves, key=lambda known: max(known, border) / min(known, border))
-            self.curves[border] = CostCurve(self.curves[nearest].by_rows())
+            curve = self.curves[nearest]
+            self.curves[border] = CostCurve(curve.by_rows(), curve.measured)
         return self.curves[border]

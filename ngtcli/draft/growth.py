@@ -10,6 +10,7 @@ from ngtcli.trie.counts import NONE, unowned
 
 _TRIED = 12  # continuations that may become nodes, the likeliest
 _HELD = 160
+_NOTHING = 1e-200  # a chance that is none: dividing by it must be possible
 
 
 @njit(cache=True)
@@ -51,7 +52,7 @@ def _fill(
             for other in range(1, found):
                 if room[1][other] > room[1][i]:
                     i = other
-            if room[1][i] <= 0.0:
+            if chance * room[1][i] < _NOTHING:
                 break
             waiting[listed, 0], waiting[listed, 1], waiting[listed, 2] = (
                 room[0][i],

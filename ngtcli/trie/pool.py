@@ -155,7 +155,6 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     for said, kept in pool.new:
         there = used_last(there, said) + kept
     answers = newest(there, pool.limit)
-    pool.new = []
     stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
     arrays: dict[str, Any] = {
         "stream": np.concatenate(stream) if stream else np.zeros(0, np.int32),
@@ -164,6 +163,7 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     }
     metadata = {"format": str(FORMAT), "model": model, "answers": str(len(answers))}
     write_file(path, arrays, {**metadata, "tokens": str(sum(map(len, answers)))})
+    pool.new = []
 
 
 def list_pools() -> list[Path]:
