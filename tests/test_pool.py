@@ -121,3 +121,20 @@ def test_the_pools_are_listed_and_cleared() -> None:
     assert "tiny" in invoke(app, ["trie", "pool", "show"]).stdout
     assert json.loads(invoke(app, ["trie", "pool", "clear", "--json"]).stdout)["files"] == 2
     assert not path.exists()
+
+
+def test_answers_that_could_not_be_stored_are_stored_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pool = tmp_path / f"x{SUFFIX}", tallied([[1, 2, 3]])
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ngtcli.trie.pool.write_file", full)
+        with pytest.raises(OSError, match="No space"):
+            save_pool(path, pool, "tiny", 97)
+    pool.add([4, 5], [])
+    save_pool(path, pool, "tiny", 97)
+    assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[1, 2, 3], [4, 5]]

@@ -590,7 +590,11 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     assert len(out.out.splitlines()) == 5
     assert "3 measurements are taken over" in out.err and "Saved as" in out.err
     assert "best" in preset_names()
-    assert load_preset("best").settings.values["method"] == "trie"  # which reads n
+    written = load_preset("best").settings.values
+    assert (written["method"], written["num_draft"]) == ("trie", 32)  # trie reads n
+    monkeypatch.setenv("NGT_METHOD", "auto:trust=5")
+    assert call(monkeypatch, *sweep, "--force") == 2
+    assert "auto from environment" in capsys.readouterr().err
 
 
 def preset_names() -> list[str]:

@@ -108,7 +108,12 @@ def tune(
     notes = Notes(verbose)
     report = _measure(data, plan, rounds, state, fresh, notes)
     if plan.switched and (notes.terminal or verbose):
-        notes.say("Measured with --method trie, which reads what is swept.", dim=True)
+        nodes = (
+            ""
+            if any(axis.name == "num_draft" for axis in plan.axes)
+            else f" at {plan.base.num_draft} drafts"
+        )
+        notes.say(f"Measured with --method trie{nodes}, which reads what is swept.", dim=True)
     interrupted = report is None or not report["complete"]
     if report is not None:
         deliver(report, form, html, output, plan.base.color, verbose)
@@ -150,7 +155,8 @@ def _measure(
         pass
     notes.clear()
     made = report(source.about, plan.axes, plan.cells, plan.skipped, rounds, kept)
-    return {**made, "preset": plan.preset.name, "command": command()} if made["cells"] else None
+    about = {"preset": plan.preset.name, "method": plan.base.method, "command": command()}
+    return {**made, **about} if made["cells"] else None
 
 
 class Progress:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.options import resolve
 from ngtcli.cli.streams import Notes, piped_stdin
-from ngtcli.config import Settings
+from ngtcli.config import Resolved, Settings
 from ngtcli.errors import UsageError
 from ngtcli.prompts import Preset
 
@@ -55,20 +55,28 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
     if clash := next((name for name in swept if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     resolved, chosen = resolve(flags, preset, "summarize")
-    switched = _reads_none(resolved.settings.method, swept, flags)
-    base = replace(resolved.settings, method="trie") if switched else resolved.settings
+    base, switched = resolved.settings, _reads_none(resolved, swept)
+    if switched:
+        base = replace(base, method="trie")
+        if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
+            base = replace(base, num_draft=Settings().num_draft)
     cells, skipped = grid(axes, base)
     return Plan(axes, cells, skipped, base, chosen, switched)
 
 
-def _reads_none(method: str, swept: Sequence[str], flags: dict[str, Any]) -> bool:
-    """Whether `method` is auto, by default, and the sweep of settings that it does not read."""
+def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
+    """Whether the method is auto, by preset or default, and the sweep of what it does not read.
+
+    Raises UsageError where the user has asked for auto.
+    """
     foreign = [name for name in swept if name in _OF_TRIE]
+    method, origin = resolved.settings.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return False
-    if "method" in flags:
+    if origin != "default" and not origin.startswith("preset"):
         raise UsageError(
-            f"auto does not read {foreign[0]}", "Leave out --method auto, or sweep method as well."
+            f"auto does not read {foreign[0]} (method is auto from {origin})",
+            "Give --method trie, or sweep method as well.",
         )
     return True
 
