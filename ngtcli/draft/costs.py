@@ -34,7 +34,7 @@ class CostCurve:
         if self.measured.keys() != seconds.keys() or min(self.measured.values()) <= 0:
             raise ValueError("the costs measured are of other rows")
         self.rows = np.array(sorted(seconds), np.float64)
-        self._seconds = np.array([seconds[int(r)] for r in self.rows], np.float64)
+        self._seconds = np.maximum.accumulate([seconds[r] for r in sorted(seconds)]).tolist()
         self._known = self.rows.tolist()
         self._seen = [0] * len(self.rows)  # the step at which each size was last passed
         self._step = 0
@@ -44,8 +44,7 @@ class CostCurve:
     @property
     def seconds(self) -> Floats:
         """Seconds at `rows`; more rows never cost less."""
-        rising: Floats = np.maximum.accumulate(self._seconds)
-        return rising
+        return np.array(self._seconds)
 
     def over(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Seconds of passes over `rows`; beyond the last measured one the last slope goes on."""
@@ -74,22 +73,24 @@ class CostCurve:
         that changes; one not passed for long moves by itself, for it is its cost that is unknown.
         """
         self._step += 1
-        above = min(max(bisect(self._known, rows), 1), len(self._known) - 1)
+        known, costs = self._known, self._seconds
+        above = min(max(bisect(known, rows), 1), len(known) - 1)
         below = max(above - 1, 0)
         share = 1.0  # of the point above, where the size lies between two
         if above > below:
-            share = (rows - self._known[below]) / (self._known[above] - self._known[below])
+            share = (rows - known[below]) / (known[above] - known[below])
         near = above if share > 0.5 else below
         gap = self._step - self._seen[near]
         self._seen[near] = self._step
-        ratio = min(2.0, max(0.5, seconds / self.at(rows)))
-        own = min(_MOST_OWN, _OWN * gap)
-        self._seconds *= ratio ** (_COMMON / gap)
-        for point, part in ((below, 1.0 - share), (above, share)):
-            self._seconds[point] *= ratio ** (own * min(1.0, max(0.0, part)))
+        expected = costs[below] + share * (costs[above] - costs[below])
+        ratio = min(2.0, max(0.5, seconds / expected))
+        own, common = min(_MOST_OWN, _OWN * gap), ratio ** (_COMMON / gap)
+        costs = self._seconds = [common * cost for cost in costs]
+        costs[above] *= ratio ** (own * min(1.0, share))
+        costs[below] *= ratio ** (own * max(0.0, 1.0 - share))
         # A pass over more rows is no quicker: the points about this one give way to it.
-        np.minimum(self._seconds[:near], self._seconds[near], out=self._seconds[:near])
-        np.maximum(self._seconds[near:], self._seconds[near], out=self._seconds[near:])
+        for i in range(len(costs)):
+            costs[i] = (min if i < near else max)(costs[i], costs[near])
 
     def by_rows(self) -> dict[int, float]:
         """Seconds by rows."""
