@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.auto import Auto, AutoOptions, fitted_escapes
+from ngtcli.draft.auto import Auto, AutoOptions
 from ngtcli.draft.blend import (
     BUCKETS,
     NOWHERE,
@@ -29,6 +29,7 @@ from ngtcli.draft.blend import (
 )
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback, make_drafter
+from ngtcli.draft.escapes import fitted_escapes
 from ngtcli.draft.growth import _depth_first, grow
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError

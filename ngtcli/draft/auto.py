@@ -7,18 +7,16 @@ tree grows best-first by path probability. Escapes start from `escapes.json`, fi
 runs (`python -m ngtcli.evaluate.fit_escapes`), and are moved on by every emitted token.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.blend import BUCKETS, ORDERS, SCORES, SOURCES, advance, follow
+from ngtcli.draft.blend import ORDERS, SCORES, SOURCES, advance, follow
 from ngtcli.draft.budget import Policy
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import (
@@ -29,17 +27,16 @@ from ngtcli.draft.drafter import (
     check_range,
     read_options,
 )
+from ngtcli.draft.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.growth import arrange, grow, settle
 from ngtcli.draft.repeats import Repeats
 from ngtcli.draft.tree import DraftTree
-from ngtcli.trie.counts import NONE, CountTrie
+from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 from ngtcli.trie.pool import Pool
 from ngtcli.trie.ranks import Ranks
 
 Ints = npt.NDArray[Any]
-ESCAPES = Path(__file__).parent / "escapes.json"
 _PROMPT = SOURCES.index("prompt")
-_SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
 _LEAST = 8  # nodes that are always looked for
 _RANKED = 3  # of the model's choices after a token are learned
@@ -57,18 +54,6 @@ class AutoOptions:
 
     def __post_init__(self) -> None:
         check_range("trust", self.trust, 1.0, 1e6)
-
-
-def fitted_escapes() -> npt.NDArray[np.float64]:
-    """The shipped escapes, shape (source, order, bucket).
-
-    No recording holds scores, so theirs are a guess that the first steps correct.
-    """
-    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
-    escapes = np.full(_SHAPE, 0.7)
-    escapes[: len(table)] = table
-    escapes[len(table) :, 0] = 0.999
-    return escapes
 
 
 class Auto:
@@ -90,7 +75,7 @@ class Auto:
         self._costs = costs
         self.policy = Policy(costs.at_length(0)) if costs is not None else None
         self.stops = (1.0 - escapes) * options.trust
-        self.visits = np.full(_SHAPE, options.trust)
+        self.visits = np.full(SHAPE, options.trust)
         self.pool = pool
         self._earlier = CountTrie(ORDERS)
         self._ranks = Ranks(0)
@@ -107,9 +92,9 @@ class Auto:
         """Take up what earlier sessions left; their tallies count as `trust` observations."""
         stops, visits = pool.stops, pool.visits
         if stops is not None and visits is not None and stops.size == self.stops.size:
-            visits = visits.reshape(_SHAPE)
+            visits = visits.reshape(SHAPE)
             weight = np.minimum(1.0, trust / np.maximum(visits, 1e-9))
-            self.stops = stops.reshape(_SHAPE) * weight
+            self.stops = stops.reshape(SHAPE) * weight
             self.visits = np.maximum(visits * weight, 1e-3)
         for answer in pool.answers:
             self._earlier.end()
@@ -126,9 +111,9 @@ class Auto:
         self._ids = context.ids
         self._repeats = Repeats(context.ids)
         ids = np.asarray(context.ids, dtype=np.int32)
-        self._documents = _learn(self._prompt, ids, context.references)
+        self._documents = learn_prompt(self._prompt, ids, context.references)
         self._gather()
-        self._at = np.full(_SHAPE[:2], NONE, np.int32)
+        self._at = np.full(SHAPE[:2], NONE, np.int32)
         self._at[:, 0] = 0
         self._last = int(ids[-1]) if len(ids) else 0
         for token in ids[-ORDERS:]:
@@ -257,33 +242,6 @@ class Auto:
     def report(self) -> dict[str, Any]:
         """What the policy did in this run, JSON-ready."""
         return self.policy.as_json() if self.policy is not None else {}
-
-
-def _learn(trie: CountTrie, ids: Ints, references: Sequence[Sequence[int]]) -> Ints:
-    """Learn a prompt; borders, in turn, of the nodes first met in a document and of others."""
-    borders, at = [], 0
-    for reference in references:
-        run = np.asarray(reference, dtype=np.int32)
-        start = _place_of(run, ids, at)
-        if start < 0:
-            continue
-        trie.extend(ids[at:start])
-        borders.append(trie.used)
-        at = start + len(run)
-        trie.extend(run)
-        borders.append(trie.used)
-    trie.extend(ids[at:])
-    return np.array(borders, np.int64)
-
-
-def _place_of(run: Ints, ids: Ints, at: int) -> int:
-    """Where `run` stands in `ids` from `at` on; -1 if it does not, or is empty."""
-    if not len(run):
-        return -1
-    for start in (np.flatnonzero(ids[at : len(ids) - len(run) + 1] == run[0]) + at).tolist():
-        if np.array_equal(ids[start : start + len(run)], run):
-            return start
-    return -1
 
 
 @lru_cache(maxsize=1)

@@ -19,9 +19,10 @@ import torch
 
 from ngtcli.decode.model import load_model
 from ngtcli.documents.load import load
-from ngtcli.draft.auto import Auto, AutoOptions, fitted_escapes
+from ngtcli.draft.auto import Auto, AutoOptions
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Feedback
+from ngtcli.draft.escapes import fitted_escapes
 from ngtcli.draft.tree import DraftTree
 from ngtcli.draft.trie import TrieDrafter
 from ngtcli.render.sinks import dump_json

@@ -14,23 +14,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto import ESCAPES, Auto, AutoOptions
-from ngtcli.draft.blend import BUCKETS, ORDERS, SOURCES, credit
+from ngtcli.draft.auto import Auto, AutoOptions
+from ngtcli.draft.blend import SOURCES, credit
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.escapes import ESCAPES, SHAPE
 from ngtcli.evaluate.traces import Trace, read_traces
 from ngtcli.trie.pool import Pool
 
-_SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 _FITTED = SOURCES.index("scores")  # a recording has none
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
 
 def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], list[float]]:
     """Escapes, (source, order, bucket), and the mean negative log chance a token of each round."""
-    escapes = np.full(_SHAPE, 0.5)
+    escapes = np.full(SHAPE, 0.5)
     losses = []
     for _ in range(rounds):
-        stops, visits = np.zeros(_SHAPE), np.zeros(_SHAPE)
+        stops, visits = np.zeros(SHAPE), np.zeros(SHAPE)
         logs: list[float] = []
         drafter = Auto(AutoOptions(trust=1e6), escapes, pool=Pool())
         for trace in traces:

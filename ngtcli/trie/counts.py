@@ -185,3 +185,32 @@ def _rehash(old: Any, slots: Any) -> None:
     for i in range(len(old)):
         if old[i, 2] != NONE:
             slots[slot_of(slots, old[i, 0], old[i, 1])] = old[i]
+
+
+def learn_prompt(
+    trie: CountTrie, ids: npt.NDArray[Any], references: Sequence[Sequence[int]]
+) -> npt.NDArray[Any]:
+    """Learn a prompt; borders, in turn, of the nodes first met in a document and of others."""
+    borders, at = [], 0
+    for reference in references:
+        run = np.asarray(reference, dtype=np.int32)
+        start = _place_of(run, ids, at)
+        if start < 0:
+            continue
+        trie.extend(ids[at:start])
+        borders.append(trie.used)
+        at = start + len(run)
+        trie.extend(run)
+        borders.append(trie.used)
+    trie.extend(ids[at:])
+    return np.array(borders, np.int64)
+
+
+def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:
+    """Where `run` stands in `ids` from `at` on; -1 if it does not, or is empty."""
+    if not len(run):
+        return -1
+    for start in (np.flatnonzero(ids[at : len(ids) - len(run) + 1] == run[0]) + at).tolist():
+        if np.array_equal(ids[start : start + len(run)], run):
+            return start
+    return -1
