@@ -21,7 +21,7 @@ PATIENCE = 4  # proposals in a row that do not pay before drafting stops
 FIRST_REST, LONGEST_REST = 4, 256  # steps without a look, doubling
 LEAST_GAIN = 1.02  # speed-up that is expected of drafts; less is in the noise of what they cost
 LOOK_AROUND = 32  # every so many choices another size is tried, to learn what it costs
-LOOKS = 4  # the same where drafts do not pay, in looks between rests
+PLAIN = 200  # steps without drafts after which a look tries some, whatever they seem to cost
 BINS = 8  # of chances
 _FADE = 0.98  # a step
 _NEWS = 0.05  # weight of one more observation of what drafting takes
@@ -73,7 +73,8 @@ class Policy:
         self.budgets: Counter[int] = Counter()
         self.stand_downs = 0
         self._expected = -1, 1.0
-        self._choices = 0
+        self._choices, self._tries = 0, 0
+        self._plain = 0  # steps since one with drafts
         self.start(curve)
 
     def start(self, curve: CostCurve) -> None:
@@ -94,6 +95,7 @@ class Policy:
             return False
         self._rest -= 1
         self._age += 1
+        self._plain += 1
         self._expected = -1, 1.0
         self.budgets[0] += 1
         return True
@@ -112,24 +114,26 @@ class Policy:
         else:
             self._stand_down()
         self.budgets[size] += 1
+        self._plain = 0 if size else self._plain + 1
         return size
 
     def _look_around(self, chances: Floats, best: int, pays: bool) -> int:
         """`best`, or now and then another size, or a cost once mistaken would stay so.
 
-        Where drafts pay: twice the nodes, what the costs as calibrated would say, or none. Where
-        they do not: what those costs would say, or 2 to 16 nodes, at every fourth look.
+        Where drafts pay: twice the nodes, what the costs as calibrated would say, or none. Where they
+        do not, at the first look after PLAIN steps: what those costs would say, or 2 to 16 nodes.
         """
         self._choices += 1
-        turn, off = divmod(self._choices, LOOK_AROUND if pays else LOOKS)
-        if off or not pays and self._poor < PATIENCE - 1:
+        turn, off = divmod(self._choices, LOOK_AROUND)
+        if off if pays else self._plain < PLAIN:
             return best
         costs = self.curve.table_measured(len(chances) + 1)
         calibrated = int(best_size(chances, costs, self.drafting_s, self.tally)[0])
         if pays:
             size = (0, 2 * best + 2, calibrated, 2 * best + 2)[turn % 4]
         else:
-            size = calibrated or 2 << turn % 4
+            size = calibrated or 2 << self._tries % 4
+            self._tries += 1
         size = min(len(chances), size)
         if size != best:
             self._expected = size, 0.0
