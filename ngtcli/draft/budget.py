@@ -120,8 +120,8 @@ class Policy:
     def _look_around(self, chances: Floats, best: int, pays: bool) -> int:
         """`best`, or now and then another size, or a cost once mistaken would stay so.
 
-        Where drafts pay: twice the nodes, what the costs as calibrated would say, or none. Where they
-        do not, at the first look after PLAIN steps: what those costs would say, or 2 to 16 nodes.
+        Where drafts pay: twice the nodes, what the costs as calibrated would say, or none. Where
+        not, at the first look after PLAIN steps: what those costs would say, or 2 to 16 nodes.
         """
         self._choices += 1
         turn, off = divmod(self._choices, LOOK_AROUND)
