@@ -23,7 +23,7 @@ LEAST_GAIN = 1.02  # speed-up that is expected of drafts; less is in the noise o
 LOOK_AROUND = 32  # every so many choices another size is tried, to learn what it costs
 PLAIN = 200  # steps without drafts after which a look tries some, whatever they seem to cost
 BINS = 8  # of chances
-_FADE = 0.98  # a step
+_FADE = 0.99  # a step
 _NEWS = 0.05  # weight of one more observation of what drafting takes
 
 

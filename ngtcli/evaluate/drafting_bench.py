@@ -29,6 +29,7 @@ from ngtcli.render.sinks import dump_json
 from ngtcli.trie.ngram import build_trie
 
 _OBSERVED = 5  # tokens
+_RANKED = 3  # runners-up of a row
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -145,7 +146,7 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
         clock.append(time.perf_counter())
         model.lay_out(ids[at], tree)
         clock.append(time.perf_counter())
-        top = np.array([rng.choices(ids, k=drafter.top_k) for _ in range(len(tree) + 1)])
+        top = np.array([rng.choices(ids, k=_RANKED) for _ in range(len(tree) + 1)])
         begin = time.perf_counter()
         drafter.learn(Feedback(tree, top))
         clock.append(clock[-1] + time.perf_counter() - begin)
