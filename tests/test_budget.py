@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, Policy
+from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, Policy, settle
 from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.growth import settle
 from ngtcli.draft.repeats import Repeats
 
 

@@ -111,9 +111,11 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
 def explanation(answer: "Answer", step: "Step") -> str:
     """One line on a step: what was drafted and why, what came of it."""
     told = getattr(answer.run.drafter, "explain", lambda: "")()
-    why = told if answer.run.proposed else "no room for drafts"
+    run = answer.run
+    if not run.proposed:
+        told = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
     accepted = sum(t.drafted for t in step.tokens)
-    parts = [f"step {answer.run.statistics.steps}", why, f"{step.nodes} drafted"]
+    parts = [f"step {run.statistics.steps}", told, f"{step.nodes} drafted"]
     return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
 
 

@@ -78,13 +78,11 @@ class Notes:
 
     def legend(self, origins: Sequence[str]) -> None:
         """What the colours of an answer mean: the names of what its drafts may come from."""
-        painted = wants_color(sys.stderr, "auto")
+        painted, drafted = wants_color(sys.stderr, "auto"), origins or ["drafted"]
         self.clear()
-        parts = ["Sources:", *origins] if origins else ["drafted"]
-        for line in lines_of([*parts, "the model's own"], stderr_width()):
-            coloured = origins or ["drafted"]
-            words = [paint(w, drafted_style(w)) if painted and w in coloured else w for w in line]
-            sys.stderr.write(" · ".join(words).replace(": · ", ": ") + "\n")
+        for line in lines_of([*drafted, "the model's own"], stderr_width() - len("Sources: ")):
+            words = [paint(w, drafted_style(w)) if painted and w in drafted else w for w in line]
+            sys.stderr.write(f"Sources: {' · '.join(words)}\n")
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""

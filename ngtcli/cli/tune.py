@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,9 +12,6 @@ from ngtcli.cli.streams import Notes
 from ngtcli.cli.tune_output import check_outputs, deliver
 from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
 from ngtcli.errors import INTERRUPTED
-
-if TYPE_CHECKING:
-    pass
 
 _DATA = "Data"
 _OUTPUT = "Output"
@@ -107,13 +104,8 @@ def tune(
     saved = _saved(write, force)
     notes = Notes(verbose)
     report = _measure(data, plan, rounds, state, fresh, notes)
-    if plan.switched and (notes.terminal or verbose):
-        nodes = (
-            ""
-            if any(axis.name == "num_draft" for axis in plan.axes)
-            else f" at {plan.base.num_draft} drafts"
-        )
-        notes.say(f"Measured with --method trie{nodes}, which reads what is swept.", dim=True)
+    if plan.remark and (notes.terminal or verbose):
+        notes.say(plan.remark, dim=True)
     interrupted = report is None or not report["complete"]
     if report is not None:
         deliver(report, form, html, output, plan.base.color, verbose)

@@ -40,7 +40,7 @@ class Plan:
     skipped: "list[Skipped]"
     base: Settings
     preset: Preset
-    switched: bool  # from auto to the method that reads what is swept
+    remark: str  # what of it was not asked for in so many words
 
 
 def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -> Plan:
@@ -55,13 +55,14 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
     if clash := next((name for name in swept if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     resolved, chosen = resolve(flags, preset, "summarize")
-    base, switched = resolved.settings, _reads_none(resolved, swept)
-    if switched:
+    base, remark = resolved.settings, ""
+    if _reads_none(resolved, swept):
         base = replace(base, method="trie")
+        remark = "Measured with --method trie, which reads what is swept."
         if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
             base = replace(base, num_draft=Settings().num_draft)
     cells, skipped = grid(axes, base)
-    return Plan(axes, cells, skipped, base, chosen, switched)
+    return Plan(axes, cells, skipped, base, chosen, remark)
 
 
 def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:

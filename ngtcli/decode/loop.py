@@ -123,9 +123,9 @@ class Run:
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
         self.cancelled = False
-        self.proposed = False  # whether there was room for drafts in the last step
-        drafts = limits.num_draft > 0 and not model.plain_reason
-        self._reader = drafter if isinstance(drafter, ReadsScores) and drafts else None
+        self.proposed = False  # whether the drafter was asked in the last step
+        self._most = 0 if model.plain_reason else limits.num_draft  # nodes a step
+        self._reader = drafter if isinstance(drafter, ReadsScores) and self._most else None
         self._payer = drafter if isinstance(drafter, ReadsCosts) else None
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
         self.statistics.split_s = self._watch.parts
@@ -156,8 +156,7 @@ class Run:
     def _prefill(self, ids: list[int]) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
-        drafts = 0 if self.model.plain_reason else self.limits.num_draft
-        self.model.start(len(ids) + self.room + drafts + 1)
+        self.model.start(len(ids) + self.room + self._most + 1)
         self.model.prefill(ids[:-1])
         self.statistics.prefill_s = time.perf_counter() - clock
 
@@ -167,8 +166,8 @@ class Run:
         The tree must also fit the model's positions: its depth is below the room that is left, or
         for probes, which are not emitted, below the context that is left.
         """
-        depth, most = self.room - len(self.output) - 1, self.limits.num_draft
-        self.proposed = not self.model.plain_reason and depth >= 1 and most >= 1
+        depth, most = self.room - len(self.output) - 1, self._most
+        self.proposed = depth >= 1 and most >= 1
         if not self.proposed:
             return _EMPTY
         return self.drafter.propose(ids, most).cut(depth, most, self.model.context - len(ids))
@@ -180,11 +179,9 @@ class Run:
         scores = self.model.score(layout)
         self._watch.lap("forward")
         path = verify(tree, self._chooser(scores))
-        wanted = self._reader.top_k if self._reader is not None else 0
-        if self._reader is not None and wanted:
+        if (reader := self._reader) is not None and (wanted := reader.top_k):
             self._watch.lap("verify")
-            top = scores.topk(wanted).indices.cpu().numpy()
-            self._reader.learn(Feedback(tree, top))
+            reader.learn(Feedback(tree, scores.topk(wanted).indices.cpu().numpy()))
             self._watch.lap("draft")
         return path.nodes, path.tokens
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.blend import ORDERS, SCORES, SOURCES, advance, follow
-from ngtcli.draft.budget import Policy
+from ngtcli.draft.budget import Policy, settle
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import (
     Context,
@@ -28,7 +28,7 @@ from ngtcli.draft.drafter import (
     read_options,
 )
 from ngtcli.draft.escapes import SHAPE, fitted_escapes
-from ngtcli.draft.growth import arrange, grow, settle
+from ngtcli.draft.growth import arrange, grow
 from ngtcli.draft.repeats import Repeats
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
@@ -39,7 +39,7 @@ Ints = npt.NDArray[Any]
 _PROMPT = SOURCES.index("prompt")
 _FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
 _LEAST = 8  # nodes that are always looked for
-_RANKED = 3  # of the model's choices after a token are learned
+RANKED = 3  # of the model's choices after a token are learned
 _WORTH, _SELDOM = 0.02, 8  # tokens foretold below which scores are asked every so many steps
 _FADE = 0.97  # a token
 _EMPTY = DraftTree()
@@ -136,7 +136,7 @@ class Auto:
         if self._resting or not len(self._ranks.weights):
             return 0
         self._asked += 1
-        return _RANKED if self._worth > _WORTH or self._asked % _SELDOM == 0 else 0
+        return RANKED if self._worth > _WORTH or self._asked % _SELDOM == 0 else 0
 
     def learn(self, feedback: Feedback) -> None:
         """Take the model's next best choices after every scored token for further guesses."""
@@ -192,6 +192,7 @@ class Auto:
         return DraftTree(tuple(new[0]), tuple(new[1]), origins=new[2], names=self.origins)
 
     def observe(self, tokens: Sequence[int]) -> None:
+        """Learn the tokens that were emitted in a step, later where the policy rests."""
         self._output += tokens
         self._waiting += tokens
         if self._resting:
@@ -250,7 +251,7 @@ def _compile() -> None:
     drafter = Auto(AutoOptions(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0})}))
     drafter.reset(Context((1, 2, 1, 2), references=((2, 1),), vocabulary=3))
     drafter.propose((), 4)
-    drafter.learn(Feedback(_EMPTY, np.zeros((1, _RANKED), np.int64)))
+    drafter.learn(Feedback(_EMPTY, np.zeros((1, RANKED), np.int64)))
     drafter.observe([1])
 
 

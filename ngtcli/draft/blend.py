@@ -17,7 +17,7 @@ from numba import njit
 from ngtcli.trie.counts import NONE, find, learn, unowned
 
 SOURCES = ("own text", "prompt", "pool", "scores")
-SCORES = 3
+SCORES = SOURCES.index("scores")  # the last
 ORDERS = 7  # matches of 6 tokens down to none
 BUCKETS = 12  # of contexts: by how often they were seen and with how many continuations
 NOWHERE = 1e-4  # of what all sources pass on: the chance of a token that none of them holds

@@ -28,11 +28,35 @@ _NEWS = 0.05  # weight of one more observation of what drafting takes
 
 
 @njit(cache=True)
+def bin_of(chance: float, bins: int) -> int:
+    """Which bin a chance is counted in: from 1 to above 1/2, to above 1/4, …, and the rest."""
+    at, edge = 0, 0.5
+    while chance <= edge and at < bins - 1:
+        at, edge = at + 1, edge / 2
+    return at
+
+
+@njit(cache=True)
+def settle(tokens: Any, parents: Any, chances: Any, emitted: Any, tally: Any) -> None:
+    """Add to `tally`, as `trust_of` reads it, how many nodes were accepted and how many expected.
+
+    `tokens`, `parents` and `chances` are of a tree that was verified, parents first.
+    """
+    node, depth = -1, 0
+    for i in range(len(tokens)):
+        at = bin_of(chances[i], tally.shape[1])
+        tally[1, at] += chances[i]
+        if depth < len(emitted) and parents[i] == node and tokens[i] == emitted[depth]:
+            tally[0, at] += 1.0
+            node, depth = i, depth + 1
+
+
+@njit(cache=True)
 def trust_of(tally: Any) -> Any:
     """What to multiply chances by, for each bin of them: how far they have come true.
 
-    `tally` has rows (accepted, expected), (2, BINS). Bins halve: chances from 1 to 1/2, to 1/4, and
-    so on. A bin with little to say follows all bins, and all of them, at first, the drafter.
+    `tally` has rows (accepted, expected), (2, BINS). A bin with little to say follows all bins, and
+    all of them, at first, the drafter.
 
     >>> trust_of(np.array([[0.0, 0.0], [0.0, 3.0]])).tolist()  # three expected, none came
     [0.25, 0.0625]
@@ -54,11 +78,8 @@ def best_size(chances: Any, costs: Any, drafting_s: float, tally: Any) -> Any:
     best, expected, tokens = 0, 1.0, 1.0
     highest = 1.0 / (costs[0] + drafting_s)
     trust = trust_of(tally)
-    at, edge = 0, 0.5
     for i in range(len(chances)):
-        while chances[i] < edge and at < len(trust) - 1:
-            at, edge = at + 1, edge / 2
-        tokens += min(1.0, chances[i] * trust[at])
+        tokens += min(1.0, chances[i] * trust[bin_of(chances[i], len(trust))])
         rate = tokens / (costs[i + 1] + drafting_s)
         if rate > highest:
             best, expected, highest = i + 1, tokens, rate
@@ -72,7 +93,7 @@ class Policy:
         self.drafting_s = 0.0  # what a proposal takes
         self.budgets: Counter[int] = Counter()
         self.stand_downs = 0
-        self._expected = -1, 1.0
+        self.why = ""  # what the last step was decided on
         self._choices, self._tries = 0, 0
         self._plain = 0  # steps since one with drafts
         self.start(curve)
@@ -96,7 +117,7 @@ class Policy:
         self._rest -= 1
         self._age += 1
         self._plain += 1
-        self._expected = -1, 1.0
+        self.why = f"resting, {self._rest} more steps"
         self.budgets[0] += 1
         return True
 
@@ -106,7 +127,7 @@ class Policy:
         self.tally *= _FADE ** (self._age + 1)
         self._age = 0
         best, expected, gain = best_size(chances, costs, self.drafting_s, self.tally)
-        self._expected = int(best), float(expected)
+        self.why = f"{best} nodes, {expected:.2f} tokens expected"
         pays = gain > LEAST_GAIN
         size = self._look_around(chances, int(best), pays)
         if pays:
@@ -125,7 +146,8 @@ class Policy:
         """
         self._choices += 1
         turn, off = divmod(self._choices, LOOK_AROUND)
-        if off if pays else self._plain < PLAIN:
+        due = off == 0 if pays else self._plain >= PLAIN
+        if not due:
             return best
         costs = self.curve.table_measured(len(chances) + 1)
         calibrated = int(best_size(chances, costs, self.drafting_s, self.tally)[0])
@@ -136,7 +158,7 @@ class Policy:
             self._tries += 1
         size = min(len(chances), size)
         if size != best:
-            self._expected = size, 0.0
+            self.why = f"{size} nodes, to learn what they cost"
         return size
 
     def _stand_down(self) -> None:
@@ -146,16 +168,6 @@ class Policy:
             self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
             self._poor = PATIENCE - 1
             self.stand_downs += 1
-
-    @property
-    def why(self) -> str:
-        """What the last step was decided on."""
-        nodes, expected = self._expected
-        if nodes < 0:
-            return f"resting, {self._rest} more steps"
-        if not expected:
-            return f"{nodes} nodes, to learn what they cost"
-        return f"{nodes} nodes, {expected:.2f} tokens expected"
 
     def drafted(self, seconds: float) -> None:
         """Note what a proposal took."""

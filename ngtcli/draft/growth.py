@@ -165,18 +165,3 @@ def _depth_first(parents: Any) -> Any:
         stack[high], stack[high + 1] = following[node], first[node + 1]
         high += 2
     return order
-
-
-@njit(cache=True)
-def settle(tokens: Any, parents: Any, chances: Any, emitted: Any, tally: Any) -> None:
-    """Add to `tally` (`budget.trust_of`) how many nodes were accepted, and how many expected.
-
-    `tokens`, `parents` and `chances` are of a tree that was verified, parents first.
-    """
-    node, depth = -1, 0
-    for i in range(len(tokens)):
-        at = min(tally.shape[1] - 1, int(-np.log2(max(chances[i], 1e-9))))
-        tally[1, at] += chances[i]
-        if depth < len(emitted) and parents[i] == node and tokens[i] == emitted[depth]:
-            tally[0, at] += 1.0
-            node, depth = i, depth + 1

@@ -19,7 +19,7 @@ import torch
 
 from ngtcli.decode.model import load_model
 from ngtcli.documents.load import load
-from ngtcli.draft.auto import Auto, AutoOptions
+from ngtcli.draft.auto import RANKED, Auto, AutoOptions
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.escapes import fitted_escapes
@@ -29,7 +29,6 @@ from ngtcli.render.sinks import dump_json
 from ngtcli.trie.ngram import build_trie
 
 _OBSERVED = 5  # tokens
-_RANKED = 3  # runners-up of a row
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -146,7 +145,7 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
         clock.append(time.perf_counter())
         model.lay_out(ids[at], tree)
         clock.append(time.perf_counter())
-        top = np.array([rng.choices(ids, k=_RANKED) for _ in range(len(tree) + 1)])
+        top = np.array([rng.choices(ids, k=RANKED) for _ in range(len(tree) + 1)])
         begin = time.perf_counter()
         drafter.learn(Feedback(tree, top))
         clock.append(clock[-1] + time.perf_counter() - begin)

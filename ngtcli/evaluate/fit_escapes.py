@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto import Auto, AutoOptions
-from ngtcli.draft.blend import SOURCES, credit
+from ngtcli.draft.blend import SCORES, credit
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.escapes import ESCAPES, SHAPE
 from ngtcli.evaluate.traces import Trace, read_traces
 from ngtcli.trie.pool import Pool
 
-_FITTED = SOURCES.index("scores")  # a recording has none
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
 
@@ -69,7 +68,7 @@ def main() -> None:
         "about": "Shares that sources of auto pass on; rows are sources, orders and buckets.",
         "fitted_on": f"{found.model}, odd ids, {', '.join(tasks) or 'all tasks'}",
         "nats_per_token": round(losses[-1], 4),
-        "escapes": [[[round(float(v), 4) for v in o] for o in s] for s in escapes[:_FITTED]],
+        "escapes": [[[round(float(v), 4) for v in o] for o in s] for s in escapes[:SCORES]],
     }
     args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
