@@ -37,10 +37,7 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
     if answer.policy:
         body["policy"] = answer.policy
     if request.json_tokens:
-        body["tokens"] = [
-            {"id": t.id, "text": t.text, "origin": t.origin}  # type: ignore[attr-defined]
-            for t in kept.tokens
-        ]
+        body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in kept.tokens]
     return body
 
 

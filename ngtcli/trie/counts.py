@@ -23,7 +23,7 @@ _FIRST = 1 << 12
 def unowned(function: F) -> F:
     """Compile without counting who owns an array, which is half the time of such short loops.
 
-    A function compiled like this can make no array.
+    A function compiled like this can make no array. numba does not list the option in its types.
     """
     compiled: F = njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload]
     return compiled
