@@ -1,6 +1,8 @@
 """Tiny models and a fake tokenizer; nothing here needs a network or files outside the project."""
 
 import os
+import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,14 @@ def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),))
         datastore.save(datastore.build_datastore(corpus), "default", "", [])
     elif method == "suffix":
         pytest.importorskip("arctic_inference.suffix_decoding", exc_type=ImportError)
+
+
+def wait_until_loading(process: "subprocess.Popen[bytes]") -> None:
+    """Return when `process`, a run of ngt, has begun to load torch, however slow the machine is."""
+    maps = Path(f"/proc/{process.pid}/maps")
+    patience = time.monotonic() + 60
+    while maps.exists() and "libtorch" not in maps.read_text():
+        assert time.monotonic() < patience
+        time.sleep(0.05)
+    if not maps.exists():
+        time.sleep(2)  # no such file on this system

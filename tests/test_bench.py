@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import wait_until_loading
 
 from ngtcli.decode.model import BUILTIN_PATH
 from ngtcli.errors import InputError, UsageError
@@ -93,7 +93,7 @@ def test_ctrl_c_while_loading_measures_nothing_and_is_quiet() -> None:
     with subprocess.Popen(
         [*NGT, "bench"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as process:
-        time.sleep(1.5)
+        wait_until_loading(process)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and out == b"" and b"Traceback" not in errors

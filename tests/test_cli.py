@@ -7,10 +7,10 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from conftest import wait_until_loading
 
 from ngtcli.decode.model import BUILTIN_PATH
 
@@ -273,13 +273,7 @@ def test_ctrl_c_keeps_what_came_and_exits_130() -> None:
 
 def test_interruption_while_loading_is_quiet() -> None:
     with started("summarize", HARBOUR) as process:
-        maps = Path(f"/proc/{process.pid}/maps")
-        patience = time.monotonic() + 60
-        while maps.exists() and "libtorch" not in maps.read_text():
-            assert time.monotonic() < patience
-            time.sleep(0.05)
-        if not maps.exists():
-            time.sleep(2)  # no such file on this system
+        wait_until_loading(process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and b"Traceback" not in errors
