@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import yaml
 
 from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.storage import home
 
 PROJECT_FILE = "ngt.yaml"
 
@@ -105,15 +105,6 @@ class Resolved:
 
     settings: Settings
     origins: Mapping[str, str]
-
-
-def home(kind: str) -> Path:
-    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` where NGT_HOME is set."""
-    if base := os.environ.get("NGT_HOME"):
-        return Path(base).expanduser() / kind
-    if kind == "config":
-        return Path(platformdirs.user_config_dir("ngt", appauthor=False))
-    return Path(platformdirs.user_cache_dir("ngt", appauthor=False))
 
 
 def merge(layers: list[Layer]) -> Resolved:

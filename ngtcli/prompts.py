@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import Layer, check_key, home, read_mapping
+from ngtcli.config import Layer, check_key, read_mapping
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, UsageError, nearest
+from ngtcli.storage import home
 from ngtcli.tokens import Tokenizer
 
 _WORDING = ("description", "template", "document", "titled_document", "separator")

@@ -9,8 +9,9 @@ from typing import Any
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
+from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Limits, Run, Step
-from ngtcli.decode.model import TargetModel, load_model
+from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
 from ngtcli.draft.costs import SHORT, Costs

@@ -6,7 +6,7 @@ from conftest import make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode import costs
-from ngtcli.decode.model import load_model
+from ngtcli.decode.load import load_model
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.session import Session
 

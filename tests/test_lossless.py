@@ -17,8 +17,9 @@ from conftest import (
 )
 
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Limits, Run
-from ngtcli.decode.model import TargetModel, load_model
+from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.drafter import Context, DraftSettings, make_drafter, method_names
 from ngtcli.draft.tree import DraftTree, chain

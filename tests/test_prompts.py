@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.config import Layer, merge, standing_layers
-from ngtcli.decode.model import load_tokenizer
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, InputError, UsageError
+from ngtcli.pretrained import load_tokenizer
 from ngtcli.prompts import build_prompt, fit_prompt, level, load_preset, preset_files
 from ngtcli.tokens import Tokenizer
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.decode.loop import TextStream
-from ngtcli.decode.model import BUILTIN_PATH, load_tokenizer
+from ngtcli.pretrained import BUILTIN_PATH, load_tokenizer
 from ngtcli.tokens import Detokenizer
 
 TEXTS = [

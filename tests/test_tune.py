@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.streams import pointed
 from ngtcli.config import SETTING_NAMES, Settings
-from ngtcli.decode.model import BUILTIN_PATH
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate import tune as tuning
 from ngtcli.evaluate.sweep import Axis, grid, is_axis, parse_axis, parse_sweep
@@ -31,6 +30,7 @@ from ngtcli.evaluate.tune_sources import (
 )
 from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
 from ngtcli.evaluate.winner import preset_path
+from ngtcli.pretrained import BUILTIN_PATH
 from ngtcli.prompts import load_preset
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html

@@ -160,7 +160,7 @@ def _session(request: Request, notes: Notes) -> "Session":
 
 def _dry_run(request: Request, notes: Notes) -> None:
     """The prompt on stdout, its token count on stderr; only the tokenizer is loaded."""
-    from ngtcli.decode.model import load_tokenizer
+    from ngtcli.pretrained import load_tokenizer
     from ngtcli.prompts import build_prompt
 
     notes.status(f"Loading the tokenizer of {request.settings.model} …")

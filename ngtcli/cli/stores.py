@@ -12,10 +12,11 @@ import typer
 
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.streams import print_line, print_table
-from ngtcli.config import PROJECT_FILE, SETTING_NAMES, home
+from ngtcli.config import PROJECT_FILE, SETTING_NAMES
 from ngtcli.prompts import load_preset, preset_files, preset_folders
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
+from ngtcli.storage import home
 
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
@@ -130,7 +131,7 @@ def env(json: JsonOption = False) -> None:
     """Show versions, the device and the folders used."""
     import torch
 
-    from ngtcli.decode.model import pick_device
+    from ngtcli.decode.load import pick_device
 
     device = pick_device("auto")
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "unknown"

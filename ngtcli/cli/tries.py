@@ -8,11 +8,11 @@ import typer
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.pool import pool_app
 from ngtcli.cli.streams import Notes, piped_stdin, print_line, print_table
-from ngtcli.config import home
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
+from ngtcli.storage import home
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
@@ -68,7 +68,7 @@ def trie_build(
     documents = load(paths, piped_stdin())
     notes = Notes()
     notes.status("Building …")
-    from ngtcli.decode.model import load_tokenizer
+    from ngtcli.pretrained import load_tokenizer
     from ngtcli.session import document_trie
 
     tokenizer = load_tokenizer(settings.model)
@@ -148,7 +148,7 @@ def trie_show(
         _print_facts(_trie_row(trie_file) if trie_file else _datastore_row(other), json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings
-    from ngtcli.decode.model import load_tokenizer
+    from ngtcli.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model)
     documents = load([path], piped_stdin())

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from ngtcli.config import home
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.tree import chain
+from ngtcli.storage import home
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TIMES = 7

@@ -5,11 +5,8 @@ it) and `keep` (which rows of that pass stay). A model that cannot be rolled bac
 honour a tree mask, still decodes, one token a pass; `plain_reason` then says why.
 """
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +18,6 @@ from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.tokens import Tokenizer
 
-BUILTIN = "builtin"
-BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
 PREFILL_CHUNK = 1024
 _EMPTY = DraftTree()
 _STATES = ("past_key_values", "cache_params", "state")
@@ -220,71 +215,3 @@ def _sliding_window(config: Any) -> int | None:
     if kinds is not None:
         return window if "sliding_attention" in kinds else None
     return window if getattr(config, "use_sliding_window", True) else None
-
-
-def pick_device(wanted: str) -> str:
-    """The device that "auto" stands for. Raises ModelError where the one wanted is not here."""
-    here = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if wanted == "auto":
-        return next(name for name, available in here.items() if available)
-    if not here[wanted]:
-        raise ModelError(f"no {wanted} device here", "Use --device auto.")
-    return wanted
-
-
-def pick_dtype(wanted: str, device: str) -> Any:
-    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own."""
-    if wanted == "auto":
-        return torch.float32 if device == "cpu" else "auto"
-    return getattr(torch, wanted)
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, without the model. Raises ModelError."""
-    path = _local_path(name)
-    with _loading(name):
-        return Tokenizer(
-            _transformers().AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        )
-
-
-def load_model(name: str, device: str = "auto", dtype: str = "auto") -> TargetModel:
-    """Load a model by folder, hub id or "builtin". Raises ModelError."""
-    path = _local_path(name)
-    where = pick_device(device)
-    tokenizer = load_tokenizer(name)
-    with _loading(name):
-        auto = _transformers().AutoModelForCausalLM
-        # Left unset, transformers would ask on stdout and read the answer from a piped document.
-        hf = auto.from_pretrained(path, dtype=pick_dtype(dtype, where), trust_remote_code=False)
-        hf = hf.to(where).eval()
-    return TargetModel(hf, tokenizer, name)
-
-
-def _local_path(name: str) -> str:
-    return str(BUILTIN_PATH) if name == BUILTIN else os.path.expanduser(name)
-
-
-def _transformers() -> Any:
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Whatever a hub, a file or a config can raise becomes one ModelError."""
-    try:
-        yield
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(
-            f"{name}: cannot be loaded ({lines[0]})",
-            "Give a folder with a transformers model, a hub id, or -m builtin.",
-        ) from error

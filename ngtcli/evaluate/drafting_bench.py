@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ngtcli.decode.model import load_model
+from ngtcli.decode.load import load_model
 from ngtcli.documents.load import load
 from ngtcli.draft.auto import RANKED, Auto, AutoOptions
 from ngtcli.draft.costs import SHORT, CostCurve, Costs

@@ -194,7 +194,7 @@ def _own_trace(row: dict[str, Any], vocabulary: int) -> Trace:
 
 def _read_spec_bench(folder: Path, template: str, turns: str, most: int = 1024) -> TraceSet:
     """Spec-Bench's files; `most` is the limit of new tokens its runs have."""
-    from ngtcli.decode.model import load_tokenizer
+    from ngtcli.pretrained import load_tokenizer
 
     answers_path = _answer_file(folder)
     if not (folder / "tokenizer").is_dir():

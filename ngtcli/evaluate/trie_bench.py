@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ngtcli.decode.model import load_tokenizer
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.trie import TrieDrafter
+from ngtcli.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie

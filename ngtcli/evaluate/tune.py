@@ -14,10 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from ngtcli.config import Settings, home
+from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.sweep import Axis, Cell, Skipped
 from ngtcli.evaluate.verdict import Figures, Measurement, judge, summarize
+from ngtcli.storage import home
 
 FORMAT, VERSION = "ngt-tune", 1
 Progress = Callable[[int, int, float | None], None]  # done, total, seconds left if known

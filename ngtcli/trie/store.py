@@ -21,8 +21,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ngtcli.config import home
 from ngtcli.documents.load import Document
+from ngtcli.storage import home
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 
 FORMAT = 1
