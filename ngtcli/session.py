@@ -14,7 +14,9 @@ from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.documents.load import Document
-from ngtcli.draft.costs import SHORT, Costs
+from ngtcli.draft.auto.costs import SHORT, Costs
+from ngtcli.draft.auto.pool import TOKENS as POOL
+from ngtcli.draft.auto.pool import Pool, load_pool, pool_path, save_pool
 from ngtcli.draft.drafter import (
     Assistant,
     Context,
@@ -22,16 +24,13 @@ from ngtcli.draft.drafter import (
     DraftSettings,
     Explains,
     Remembers,
-    Wanted,
-    want,
 )
+from ngtcli.draft.registry import Wanted, want
 from ngtcli.errors import ModelError
 from ngtcli.prompts import Preset, Prompt, fit_prompt
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
-from ngtcli.trie.pool import TOKENS as POOL
-from ngtcli.trie.pool import Pool, load_pool, pool_path, save_pool
 
 Notify = Callable[[str], None]
 

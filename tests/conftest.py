@@ -97,7 +97,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),)) -> None:
     """Give a method what it needs beside a context; skip the test where that cannot be had."""
     if method == "rest":
-        from ngtcli.trie import datastore
+        from ngtcli.draft.methods import datastore
 
         datastore.save(datastore.build_datastore(corpus), "default", "", [])
     elif method == "suffix":

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.auto import Auto, AutoOptions
-from ngtcli.draft.blend import (
+from ngtcli.draft.auto.blend import (
     BUCKETS,
     NOWHERE,
     ORDERS,
@@ -27,17 +26,19 @@ from ngtcli.draft.blend import (
     bucket_of,
     credit,
 )
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.drafter import Context, DraftSettings, Feedback, make_drafter
-from ngtcli.draft.escapes import fitted_escapes
-from ngtcli.draft.growth import _depth_first, grow
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.drafter import Auto, AutoOptions
+from ngtcli.draft.auto.escapes import fitted_escapes
+from ngtcli.draft.auto.growth import _depth_first, grow
+from ngtcli.draft.auto.pool import (
+    Pool,
+)
+from ngtcli.draft.auto.ranks import WIDTH, Ranks
+from ngtcli.draft.drafter import Context, DraftSettings, Feedback
+from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, CountTrie
-from ngtcli.trie.pool import (
-    Pool,
-)
-from ngtcli.trie.ranks import WIDTH, Ranks
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.draft.budget import FIRST_REST, LOOK_AROUND, PATIENCE, Policy, settle
-from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.repeats import Repeats
+from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.policy import FIRST_REST, LOOK_AROUND, PATIENCE, Policy, settle
+from ngtcli.draft.auto.repeats import Repeats
 
 
 def never() -> bool:

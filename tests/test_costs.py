@@ -7,7 +7,7 @@ from conftest import make_target
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.session import Session
 
 MEASURED = {1: 0.5, 8: 1.0}

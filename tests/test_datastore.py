@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ngtcli.trie import datastore, store
+from ngtcli.draft.methods import datastore
+from ngtcli.trie import store
 
 CORPUS = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from test_trie import NaiveNode, algorithm_1, padded
 
 from ngtcli.decode.verify import verify
-from ngtcli.draft.drafter import Context, DraftSettings, make_drafter, method_names, want
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import make_drafter, method_names, want
 from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order
 from ngtcli.errors import UsageError
 from ngtcli.trie.ngram import build_trie

@@ -11,9 +11,10 @@ from conftest import make_target
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.loop import Limits, Run
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.drafter import Context, DraftSettings, Feedback, ReadsScores, make_drafter
-from ngtcli.draft.lookahead import Lookahead, LookaheadOptions
-from ngtcli.draft.recycling import Recycling, RecyclingOptions, static_tree
+from ngtcli.draft.drafter import Context, DraftSettings, Feedback, ReadsScores
+from ngtcli.draft.methods.lookahead import Lookahead, LookaheadOptions
+from ngtcli.draft.methods.recycling import Recycling, RecyclingOptions, static_tree
+from ngtcli.draft.registry import make_drafter
 from ngtcli.errors import UsageError
 
 GREEDY = SamplingSettings()

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, make_drafter
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import UsageError
 

@@ -9,7 +9,8 @@ from conftest import END, SHARED, make_target
 
 from ngtcli.decode.loop import Limits, Run
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.drafter import Context, DraftSettings, make_drafter
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import replay, run_replay, select, walk

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_draft import paths
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, make_drafter
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.methods import datastore
+from ngtcli.draft.registry import make_drafter
 from ngtcli.errors import InputError, UsageError
-from ngtcli.trie import datastore
 
 
 def method(spec: str) -> Drafter:
@@ -93,7 +94,7 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     supply("rest")
     drafter = method("rest")
     drafter.reset(Context([1]))
-    monkeypatch.setattr("ngtcli.draft.rest.load", None)
+    monkeypatch.setattr("ngtcli.draft.methods.rest.load", None)
     drafter.reset(Context([2]))
     assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
 

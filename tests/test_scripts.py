@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from conftest import make_target
 
-from ngtcli.draft.auto import fitted_escapes
+from ngtcli.draft.auto.drafter import fitted_escapes
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.draft.trie import TrieDrafter
-from ngtcli.evaluate import fit_escapes
-from ngtcli.evaluate.drafting_bench import PlainNode, measure, plain_draft, plain_mask, plain_trie
+from ngtcli.evaluate.dev import fit_escapes
+from ngtcli.evaluate.dev.drafting_bench import (
+    PlainNode,
+    measure,
+    plain_draft,
+    plain_mask,
+    plain_trie,
+)
 from ngtcli.evaluate.traces import Trace, TraceWriter
 from ngtcli.trie.ngram import build_trie
 

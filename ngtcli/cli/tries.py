@@ -89,7 +89,7 @@ def trie_build(
 
 
 def _build_datastore(documents: list[Document], name: str, tokenizer: Any) -> dict[str, Any]:
-    from ngtcli.trie import datastore
+    from ngtcli.draft.methods import datastore
 
     built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
     try:
@@ -104,7 +104,7 @@ def _build_datastore(documents: list[Document], name: str, tokenizer: Any) -> di
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
     """List cached tries and datastores, the newest first."""
-    from ngtcli.trie.datastore import list_datastores
+    from ngtcli.draft.methods.datastore import list_datastores
     from ngtcli.trie.store import list_tries
 
     found = [(f.created, _trie_row(f)) for f in list_tries()]
@@ -139,7 +139,8 @@ def trie_show(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
-    from ngtcli.trie import datastore, store
+    from ngtcli.draft.methods import datastore
+    from ngtcli.trie import store
 
     if path.endswith((store.SUFFIX, store.DATASTORE_SUFFIX)):
         trie_file, other = store.describe(Path(path)), datastore.describe(Path(path))

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.costs import CostCurve, Costs
+from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.tree import chain
 from ngtcli.storage import home
 

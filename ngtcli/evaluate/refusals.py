@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ngtcli.config import Settings
-from ngtcli.draft.drafter import DraftSettings, want
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.registry import want
 from ngtcli.errors import NgtError, UsageError
 
 

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from ngtcli.decode.stats import Statistics
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Wanted, want
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import Wanted, want
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.traces import Trace, TraceSet, read_traces
-from ngtcli.trie.pool import Pool
 
 Progress = Callable[[str], None]
 OVERALL = "overall"

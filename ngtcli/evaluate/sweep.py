@@ -105,7 +105,8 @@ def _checked(name: str, text: str, at: int, part: str) -> list[Value]:
 
 
 def _check_method(spec: str) -> None:
-    from ngtcli.draft.drafter import DraftSettings, want  # here: numpy comes with it
+    from ngtcli.draft.drafter import DraftSettings  # here: numpy comes with it
+    from ngtcli.draft.registry import want
 
     want(spec, DraftSettings())
 
@@ -221,7 +222,8 @@ def grid(axes: Sequence[Axis], base: Settings) -> tuple[list[Cell], list[Skipped
 
 
 def _settings(base: Settings, values: Mapping[str, Any]) -> Settings:
-    from ngtcli.draft.drafter import DraftSettings, want
+    from ngtcli.draft.drafter import DraftSettings
+    from ngtcli.draft.registry import want
 
     made = replace(base, **values)
     want(made.method, DraftSettings(made.n, made.lp, made.num_draft, made.learn_output))

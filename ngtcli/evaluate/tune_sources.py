@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.drafter import DraftSettings, want
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.registry import want
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import context_of, replay, select
 from ngtcli.evaluate.sweep import Axis, Cell
@@ -20,7 +22,6 @@ from ngtcli.evaluate.traces import read_traces
 from ngtcli.evaluate.verdict import Measurement
 from ngtcli.prompts import Preset
 from ngtcli.trie.ngram import NGramTrie, build_trie
-from ngtcli.trie.pool import Pool
 
 if TYPE_CHECKING:
     from ngtcli.session import Session

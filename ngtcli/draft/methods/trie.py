@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, read_options
-from ngtcli.draft.none import NoOptions
+from ngtcli.draft.methods.none import NoOptions
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.trie.growing import GrowingTrie, Node
 from ngtcli.trie.ngram import NGramTrie

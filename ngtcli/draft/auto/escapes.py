@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.blend import BUCKETS, ORDERS, SOURCES
+from ngtcli.draft.auto.blend import BUCKETS, ORDERS, SOURCES
 
 ESCAPES = Path(__file__).parent / "escapes.json"
 SHAPE = (len(SOURCES), ORDERS, BUCKETS)

@@ -4,7 +4,7 @@ Continuations of all matched lengths, in the generated text, in the prompt with 
 in earlier answers of the model (the pool), are blended into one distribution, by escapes as
 in PPM (`blend.py`), at the root and again at every node of the tree from that node's own path. The
 tree grows best-first by path probability. Escapes start from `escapes.json`, fitted on recorded
-runs (`python -m ngtcli.evaluate.fit_escapes`), and are moved on by every emitted token.
+runs (`python -m ngtcli.evaluate.dev.fit_escapes`), and are moved on by every emitted token.
 """
 
 import time
@@ -16,9 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.blend import ORDERS, SCORES, SOURCES, advance, follow
-from ngtcli.draft.budget import Policy, settle
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.blend import ORDERS, SCORES, SOURCES, advance, follow
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
+from ngtcli.draft.auto.growth import arrange, grow
+from ngtcli.draft.auto.policy import Policy, settle
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.auto.ranks import Ranks
+from ngtcli.draft.auto.repeats import Repeats
 from ngtcli.draft.drafter import (
     Context,
     Drafter,
@@ -27,13 +32,8 @@ from ngtcli.draft.drafter import (
     check_range,
     read_options,
 )
-from ngtcli.draft.escapes import SHAPE, fitted_escapes
-from ngtcli.draft.growth import arrange, grow
-from ngtcli.draft.repeats import Repeats
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
-from ngtcli.trie.pool import Pool
-from ngtcli.trie.ranks import Ranks
 
 Ints = npt.NDArray[Any]
 _PROMPT = SOURCES.index("prompt")

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
-from ngtcli.trie.datastore import DEPTH, Datastore, load
 from ngtcli.trie.ngram import SEPARATOR, Ints
 from ngtcli.trie.store import TrieFileError
 

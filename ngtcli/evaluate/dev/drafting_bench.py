@@ -1,4 +1,4 @@
-"""What a draft costs before the model sees it: `python -m ngtcli.evaluate.drafting_bench`.
+"""What a draft costs before the model sees it: `python -m ngtcli.evaluate.dev.drafting_bench`.
 
 Times, place by place in turn, what `trie` proposes (longest match, best-first tree), our layout
 of it (positions and additive tree mask for a cache of the text's length), and beside them the
@@ -19,12 +19,12 @@ import torch
 
 from ngtcli.decode.load import load_model
 from ngtcli.documents.load import load
-from ngtcli.draft.auto import RANKED, Auto, AutoOptions
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.drafter import RANKED, Auto, AutoOptions
+from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, Feedback
-from ngtcli.draft.escapes import fitted_escapes
+from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.draft.trie import TrieDrafter
 from ngtcli.render.sinks import dump_json
 from ngtcli.trie.ngram import build_trie
 

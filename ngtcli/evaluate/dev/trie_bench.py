@@ -1,4 +1,4 @@
-"""Measure the trie: `python -m ngtcli.evaluate.trie_bench --data FILE.jsonl.xz`.
+"""Measure the trie: `python -m ngtcli.evaluate.dev.trie_bench --data FILE.jsonl.xz`.
 
 Builds the trie of all texts of a file (rows with a "text" key), stores it, opens it again, and
 drafts trees for suffixes of the text itself. Medians of several runs, on one core.
@@ -18,7 +18,7 @@ from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context
-from ngtcli.draft.trie import TrieDrafter
+from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.trie import store

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.auto.costs import CostCurve
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ngtcli.draft.blend import advance, blend
+from ngtcli.draft.auto.blend import advance, blend
 from ngtcli.trie.counts import NONE, unowned
 
 _TRIED = 12  # continuations that may become nodes, the likeliest

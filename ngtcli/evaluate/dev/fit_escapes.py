@@ -1,4 +1,4 @@
-"""Fit the escapes of `auto` to recorded runs: `python -m ngtcli.evaluate.fit_escapes DIR`.
+"""Fit the escapes of `auto` to recorded runs: `python -m ngtcli.evaluate.dev.fit_escapes DIR`.
 
 Expectation maximisation over every emitted token of the questions with odd ids: for each, which
 source would have given it and which would have passed. The even ids are left for reporting. The
@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto import Auto, AutoOptions
-from ngtcli.draft.blend import SCORES, credit
+from ngtcli.draft.auto.blend import SCORES, credit
+from ngtcli.draft.auto.drafter import Auto, AutoOptions
+from ngtcli.draft.auto.escapes import ESCAPES, SHAPE
+from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
-from ngtcli.draft.escapes import ESCAPES, SHAPE
 from ngtcli.evaluate.traces import Trace, read_traces
-from ngtcli.trie.pool import Pool
 
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
