@@ -22,8 +22,6 @@ from ngtcli.draft.drafter import (
     Context,
     Drafter,
     DraftSettings,
-    Explains,
-    Remembers,
 )
 from ngtcli.draft.registry import Wanted, want
 from ngtcli.errors import ModelError
@@ -118,8 +116,7 @@ class Answer:
     @property
     def policy(self) -> dict[str, Any]:
         """What the drafter decided in this run; empty for one that decides nothing."""
-        drafter = self.run.drafter
-        return drafter.report() if isinstance(drafter, Explains) else {}
+        return self.run.drafter.report()
 
     @property
     def finish_reason(self) -> str:
@@ -224,8 +221,7 @@ class Session:
 
     def keep(self, drafter: Drafter) -> None:
         """After an answer: store what it taught, about the model's text and the cost of passes."""
-        if isinstance(drafter, Remembers):
-            drafter.finish()
+        drafter.finish()
         try:
             if self._pool is not None and not self._persist:
                 self._pool.new.clear()

@@ -19,12 +19,13 @@ from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.auto.blend import (
     BUCKETS,
-    NOWHERE,
     ORDERS,
     SOURCES,
+    UNSEEN,
+    Tallies,
     advance,
+    attribute,
     bucket_of,
-    credit,
 )
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto, AutoOptions
@@ -33,12 +34,12 @@ from ngtcli.draft.auto.growth import _depth_first, grow
 from ngtcli.draft.auto.pool import (
     Pool,
 )
-from ngtcli.draft.auto.ranks import WIDTH, Ranks
+from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
-from ngtcli.trie.counts import NONE, CountTrie
+from ngtcli.trie.counts import NONE, TOKEN, CountTrie
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -58,7 +59,7 @@ def test_counts_are_those_of_a_plain_scan(texts: list[list[int]], depth: int) ->
     for sequence, count in wanted.items():
         assert trie.count_of(sequence) == count
     assert trie.used == len(wanted) + 1
-    top = [int(trie.nodes[n, 0]) for n in trie.top if n != NONE]
+    top = [int(trie.arrays.nodes[n, TOKEN]) for n in trie.arrays.frequent if n != NONE]
     frequent = sorted((-c, s[0]) for s, c in wanted.items() if len(s) == 1)
     assert sorted(-wanted[(t,)] for t in top) == [c for c, _ in frequent]
 
@@ -74,7 +75,7 @@ def test_a_trie_grows_past_its_first_arrays() -> None:
 
 
 class Naive:
-    """The blend written over lists of texts, with dictionaries."""
+    """The blend, written over lists of texts, with dictionaries."""
 
     def __init__(self, texts: list[list[list[int]]], escapes: np.ndarray) -> None:
         self.texts, self.escapes = texts, escapes
@@ -87,7 +88,7 @@ class Naive:
                     out[text[at]] += 1
         return out
 
-    def chances(self, context: list[int]) -> dict[int, float]:
+    def probabilities(self, context: list[int]) -> dict[int, float]:
         out: Counter[int] = Counter()
         mass = 1.0
         for k in range(ORDERS - 1, -1, -1):
@@ -106,13 +107,13 @@ class Naive:
 
     def tree(self, context: list[int], budget: int) -> list[float]:
         """Chances of the likeliest nodes, in falling order."""
-        heap = [(-p, [t]) for t, p in self.chances(context).items()]
+        heap = [(-p, [t]) for t, p in self.probabilities(context).items()]
         heapq.heapify(heap)
         out = []
         while heap and len(out) < budget:
             p, path = heapq.heappop(heap)
             out.append(-p)
-            for token, q in self.chances(context + path).items():
+            for token, q in self.probabilities(context + path).items():
                 heapq.heappush(heap, (p * q, path + [token]))
         return out
 
@@ -134,10 +135,12 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     prompt: list[int], output: list[int], pool: list[int], budget: int, seed: int
 ) -> None:
     drafter = prepared(prompt, output, pool, seed)
-    naive = Naive([[output], [prompt], [pool] if pool else [], []], drafter.escapes)
-    _, parents, chances, origins, _ = grow(drafter._held, drafter._at, drafter.escapes, budget, 0.0)
+    naive = Naive([[output], [prompt], [pool] if pool else [], []], drafter.tallies.arrays.escape)
+    escapes = drafter.tallies.arrays.escape
+    growth = grow(drafter.sources.arrays, drafter.matches.nodes, escapes, budget, 0.0)
+    parents, origins = growth.parents, growth.origins
     wanted = naive.tree((prompt + output)[-ORDERS:], budget)
-    assert chances.tolist() == pytest.approx(wanted, rel=1e-4)
+    assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
     assert all(-1 <= p < i for i, p in enumerate(parents.tolist()))
     assert set(origins.tolist()) <= set(range(len(SOURCES)))
     drafter.propose([], budget).check()
@@ -145,18 +148,21 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 
 @given(ids, ids, st.integers(0, 9), st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
-def test_credit_sums_to_the_chance_of_the_token(
+def test_attribution_sums_to_the_probability_of_the_token(
     prompt: list[int], output: list[int], seed: int, token: int
 ) -> None:
     drafter = prepared(prompt, output, [], seed)
-    naive = Naive([[output], [prompt], [], []], drafter.escapes)
-    stops, visits = np.zeros_like(drafter.escapes), np.zeros_like(drafter.escapes)
-    chance = credit(drafter._held, drafter._at, token, drafter.escapes, stops, visits)
-    found = naive.chances((prompt + output)[-ORDERS:])
+    escapes = drafter.tallies.arrays.escape
+    naive = Naive([[output], [prompt], [], []], escapes)
+    tallies = Tallies(escapes, np.zeros_like(escapes), np.zeros_like(escapes))
+    chance = attribute(drafter.sources.arrays, drafter.matches.nodes, token, tallies)
+    found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
-    assert 0 <= left <= NOWHERE + 1e-9
-    assert stops.sum() == pytest.approx(found.get(token, 0.0) / chance if chance else 0.0, abs=1e-6)
-    assert (visits - stops >= -1e-9).all()
+    assert 0 <= left <= UNSEEN + 1e-9
+    assert tallies.predicted.sum() == pytest.approx(
+        found.get(token, 0.0) / chance if chance else 0.0, abs=1e-6
+    )
+    assert (tallies.reached - tallies.predicted >= -1e-9).all()
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
@@ -175,12 +181,13 @@ def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
 
 def test_places_move_with_the_text() -> None:
     drafter = prepared([1, 2, 3, 1, 2], [3, 1], [4, 1, 2], 0)
-    fresh = np.full_like(drafter._at, NONE)
+    nodes = drafter.matches.nodes
+    fresh = np.full_like(nodes, NONE)
     fresh[:, 0] = 0
     for token in [1, 2, 3, 1, 2, 3, 1]:
-        advance(drafter._held, fresh, token)
-    assert fresh[1].tolist() == drafter._at[1].tolist()
-    assert fresh[2].tolist() == drafter._at[2].tolist()
+        advance(drafter.sources.arrays, fresh, token)
+    assert fresh[1].tolist() == nodes[1].tolist()
+    assert fresh[2].tolist() == nodes[2].tolist()
 
 
 def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
@@ -191,25 +198,25 @@ def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
     drafter.reset(Context([0]))
     assert drafter.pool is not None
     assert [a.tolist() for a in drafter.pool.answers] == [[1, 2, 3, 4], [2] * 6]
-    assert drafter._earlier.count_of([2, 2]) > 0
+    assert drafter.sources.pool.count_of([2, 2]) > 0
     for _ in range(9):  # what is drafted from is bounded as well
         drafter.reset(Context([0]))
         drafter.observe([3, 4, 3, 4, 3, 4])
-    assert drafter._earlier.tokens <= 20
+    assert drafter.sources.pool.tokens <= 20
     without = Auto(AutoOptions(), fitted_escapes())
     without.observe([7, 8])
     without.reset(Context([0]))
-    assert without._earlier.tokens == 0
+    assert without.sources.pool.tokens == 0
 
 
 def test_tallies_of_earlier_sessions_are_taken_up() -> None:
     shape = (len(SOURCES), ORDERS, BUCKETS)
-    pool = Pool(stops=np.full(shape, 300.0).ravel(), visits=np.full(shape, 1000.0).ravel())
+    pool = Pool(predicted=np.full(shape, 300.0).ravel(), reached=np.full(shape, 1000.0).ravel())
     drafter = Auto(AutoOptions(trust=100), fitted_escapes(), pool=pool)
-    assert drafter.escapes == pytest.approx(0.7)
-    assert drafter.visits == pytest.approx(100.0)
-    odd = Pool(stops=np.ones(3), visits=np.ones(3))  # of another version's shape
-    assert Auto(AutoOptions(), fitted_escapes(), pool=odd).escapes == pytest.approx(
+    assert drafter.tallies.arrays.escape == pytest.approx(0.7)
+    assert drafter.tallies.arrays.reached == pytest.approx(100.0)
+    odd = Pool(predicted=np.ones(3), reached=np.ones(3))  # of another version's shape
+    assert Auto(AutoOptions(), fitted_escapes(), pool=odd).tallies.arrays.escape == pytest.approx(
         fitted_escapes(), abs=1e-3
     )
 
@@ -217,11 +224,12 @@ def test_tallies_of_earlier_sessions_are_taken_up() -> None:
 def test_what_comes_moves_the_escapes() -> None:
     drafter = Auto(AutoOptions(trust=5), fitted_escapes())
     drafter.reset(Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
-    before = drafter.escapes[1].copy()
+    escapes = drafter.tallies.arrays.escape
+    before = escapes[1].copy()
     drafter.observe([1, 2, 3, 4, 5, 6, 7, 8] * 4)
-    assert (drafter.escapes[1] < before - 0.01).any()  # the prompt was right each time
-    assert drafter.escapes.min() >= 0.001
-    assert drafter.escapes.max() <= 0.999
+    assert (escapes[1] < before - 0.01).any()  # the prompt was right each time
+    assert escapes.min() >= 0.001
+    assert escapes.max() <= 0.999
 
 
 @pytest.mark.parametrize(
@@ -237,7 +245,7 @@ def test_auto_changes_no_token(sampling: SamplingSettings) -> None:
             assert decode(model, drafter, prompt, sampling).output == wanted
 
 
-def test_scores_that_foretell_nothing_are_seldom_asked_for() -> None:
+def test_scores_that_predict_nothing_are_seldom_read() -> None:
     for follows, least, most in (((2, 3, 4), 80, 80), ((9, 9, 9), 8, 20)):
         drafter = Auto(AutoOptions(), fitted_escapes())
         drafter.reset(Context([1], vocabulary=12))
@@ -262,7 +270,7 @@ def test_ranks_weigh_what_was_ranked_high_of_late(rows: list[list[int]]) -> None
             wanted[t] = wanted.get(t, 0.0) + 1 / (rank + 1)
         wanted = {t: w for t, w in wanted.items() if w >= 1e-3}
     found = ranks.of(5)
-    assert sum(found.values()) == pytest.approx(ranks.sums[5, 0])
+    assert sum(found.values()) == pytest.approx(ranks.arrays.sums[5, SUM])
     assert {t: found.get(t, 0.0) for t in wanted} == pytest.approx(wanted, abs=2e-3)
     assert ranks.of(6) == {}
 

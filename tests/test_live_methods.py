@@ -11,7 +11,7 @@ from conftest import make_target
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.loop import Limits, Run
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.drafter import Context, DraftSettings, Feedback, ReadsScores
+from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods.lookahead import Lookahead, LookaheadOptions
 from ngtcli.draft.methods.recycling import Recycling, RecyclingOptions, static_tree
 from ngtcli.draft.registry import make_drafter
@@ -202,7 +202,7 @@ def test_a_draft_model_has_to_be_named() -> None:
 def test_methods_that_read_scores_change_no_token(method: str, sampling, family: str) -> None:
     model = make_target(family, seed=6)
     drafter = make_drafter(method, DraftSettings())
-    assert isinstance(drafter, ReadsScores)
+    assert drafter.top_k > 0  # read after every pass
     for prompt in [*prompts(4), [5] * 150]:
         plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
         for num_draft in (1, 8, 80):

@@ -57,7 +57,7 @@ def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
     first.limit = 18
     save_pool(path, first, "tiny", 97)
     again = load_pool(path, 97, 18, False)
-    again.stops, again.visits = first.stops, first.visits
+    again.predicted, again.reached = first.predicted, first.reached
     again.add(said, [])
     save_pool(path, again, "tiny", 97)
     assert [a.tolist() for a in load_pool(path, 97, 18, False).answers] == [other, old, said]
@@ -76,7 +76,7 @@ def test_used_answers_are_those_with_a_run_in_common(
 
 
 def tallied(answers: list[list[int]]) -> Pool:
-    pool = Pool(stops=np.full(6, 1.5), visits=np.full(6, 4.0))
+    pool = Pool(predicted=np.full(6, 1.5), reached=np.full(6, 4.0))
     for answer in answers:
         pool.add(answer, [])
     return pool
@@ -91,8 +91,8 @@ def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
     save_pool(path, one, "tiny", 97)  # nothing new in it
     found = load_pool(path, 97, 100, False)
     assert [a.tolist() for a in found.answers] == [[1, 2, 3], [4, 5]]
-    assert found.stops is not None
-    assert found.stops.tolist() == [1.5] * 6
+    assert found.predicted is not None
+    assert found.predicted.tolist() == [1.5] * 6
     assert [a.tolist() for a in load_pool(path, 97, 4, False).answers] == [[4, 5]]
 
 

@@ -107,7 +107,7 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
 
 def explanation(answer: "Answer", step: "Step") -> str:
     """One line on a step: what was drafted and why, what came of it."""
-    told = getattr(answer.run.drafter, "explain", lambda: "")()
+    told = answer.run.drafter.explain()
     run = answer.run
     if not run.proposed:
         told = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
@@ -118,4 +118,4 @@ def explanation(answer: "Answer", step: "Step") -> str:
 
 def origins(answer: "Answer") -> Sequence[str]:
     """What drafts of this method come from, as far as it tells."""
-    return getattr(answer.run.drafter, "origins", ())
+    return answer.run.drafter.origins

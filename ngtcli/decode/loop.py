@@ -10,7 +10,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics, Stopwatch
 from ngtcli.decode.verify import verify
-from ngtcli.draft.drafter import Context, Drafter, Feedback, ReadsCosts, ReadsScores
+from ngtcli.draft.drafter import Context, Drafter, Feedback
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens import Detokenizer
@@ -125,8 +125,6 @@ class Run:
         self.cancelled = False
         self.proposed = False  # whether the drafter was asked in the last step
         self._most = 0 if model.plain_reason else limits.num_draft  # nodes a step
-        self._reader = drafter if isinstance(drafter, ReadsScores) and self._most else None
-        self._payer = drafter if isinstance(drafter, ReadsCosts) else None
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
         self.statistics.split_s = self._watch.parts
 
@@ -144,8 +142,7 @@ class Run:
             self._watch.lap("verify")
             self.model.keep(nodes)
             self._watch.lap("cache")
-            if self._payer is not None:
-                self._payer.spent(len(tree) + 1, time.perf_counter() - drafted)
+            self.drafter.spent(len(tree) + 1, time.perf_counter() - drafted)
             self.drafter.observe(kept)
             self._watch.lap("draft")
             ids += kept
@@ -179,9 +176,9 @@ class Run:
         scores = self.model.score(layout)
         self._watch.lap("forward")
         path = verify(tree, self._chooser(scores))
-        if (reader := self._reader) is not None and (wanted := reader.top_k):
+        if self._most and (top_k := self.drafter.top_k):
             self._watch.lap("verify")
-            reader.learn(Feedback(tree, scores.topk(wanted).indices.cpu().numpy()))
+            self.drafter.learn(Feedback(tree, scores.topk(top_k).indices.cpu().numpy()))
             self._watch.lap("draft")
         return path.nodes, path.tokens
 

@@ -6,7 +6,7 @@ own tokens, so a drafter can make a run slower but not different.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,20 +66,48 @@ class DraftSettings:
         check_range("num_draft", self.num_draft, 0, 1024)
 
 
-class Drafter(Protocol):
-    """Anything that proposes a draft tree. What is learned may outlive `reset`, if it says so."""
+class Drafter:
+    """Anything that proposes a draft tree: subclasses write `reset`, `propose` and `observe`.
+
+    The other methods are for drafters that want more; here they do nothing. What is learned may
+    outlive `reset`, if a drafter says so. `origins` names what its drafts may come from; `top_k` is
+    how many of the best ids of each row `learn` is to be given after a proposal, 0 for none.
+    """
+
+    origins: tuple[str, ...] = ()
+    top_k: int = 0
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt."""
+        raise NotImplementedError
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """A tree of at most `budget` nodes to follow `ids` (prompt and output so far).
 
         It may be empty: then the step is a plain one. Probes come on top of the budget.
         """
+        raise NotImplementedError
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Learn the tokens that were emitted in a step, in order."""
+        raise NotImplementedError
+
+    def learn(self, feedback: "Feedback") -> None:
+        """Learn from one pass, before `observe`. Called only where `top_k` is not 0."""
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
+
+    def finish(self) -> None:
+        """The answer has ended."""
+
+    def explain(self) -> str:
+        """Why the last step had the drafts it had, in a few words; "" where nothing is decided."""
+        return ""
+
+    def report(self) -> dict[str, Any]:
+        """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +121,6 @@ class Feedback:
 
     tree: DraftTree
     top: npt.NDArray[np.int64]
-
-
-@runtime_checkable
-class ReadsScores(Protocol):
-    """A drafter that also learns from scores: `learn` is called after each pass, before
-    `observe`. Further results of a pass, such as hidden states, would be fields of Feedback."""
-
-    @property
-    def top_k(self) -> int:
-        """How many ids of each row are wanted; 0 after a proposal whose scores are not."""
-
-    def learn(self, feedback: Feedback) -> None:
-        """Learn from one pass."""
-
-
-@runtime_checkable
-class ReadsCosts(Protocol):
-    """A drafter that weighs its drafts against what passes cost; `spent` is called after each."""
-
-    def spent(self, rows: int, seconds: float) -> None:
-        """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
-
-
-@runtime_checkable
-class Explains(Protocol):
-    """A drafter that decides how much to draft, and says why."""
-
-    def explain(self) -> str:
-        """Why the last step had the drafts it had, in a few words."""
-
-    def report(self) -> dict[str, Any]:
-        """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
-
-
-@runtime_checkable
-class Remembers(Protocol):
-    """A drafter that keeps something of an answer: `finish` is called when it has ended."""
-
-    def finish(self) -> None:
-        """End an answer."""
 
 
 Options = TypeVar("Options")

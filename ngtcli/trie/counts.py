@@ -7,7 +7,7 @@ nodes, and each node's children form a list with the one seen last in front. Lea
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,24 @@ from numba import njit
 F = TypeVar("F")
 
 NONE = -1
-TOP = 32  # most frequent tokens kept for the root
-_FIRST = 1 << 12
+FREQUENT = 32  # most frequent tokens kept for the root; guess
+TOKEN, FIRST_CHILD, NEXT_SIBLING, PREVIOUS_SIBLING, CHILDREN = range(5)  # columns of `nodes`
+COUNT, FOLLOWED = range(2)  # columns of `counts`: of the node, of all its continuations
+PARENT, KEY, CHILD = range(3)  # columns of `slots`
+_FIRST = 1 << 12  # nodes that a new trie has room for; guess
+# 2^64 / golden ratio: products with it spread neighbouring keys (Knuth, TAOCP vol. 3, 6.4)
+_SPREAD = 0x9E3779B97F4A7C15
+
+
+class CountArrays(NamedTuple):
+    """A trie's arrays. `nodes` int32 (capacity, 5), `counts` float32 (capacity, 2), the hash table
+    `slots` int32 (2 * capacity, 3), and `frequent` int32 (FREQUENT + 1,), the root's most frequent
+    children in falling order, then NONE."""
+
+    nodes: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.float32]
+    slots: npt.NDArray[np.int32]
+    frequent: npt.NDArray[np.int32]
 
 
 def unowned(function: F) -> F:
@@ -34,84 +50,89 @@ def slot_of(slots: Any, node: int, token: int) -> Any:
     """The row of `slots` that holds the child of `node` for `token`, or the free one for it."""
     key = (np.int64(node) << np.int64(32)) | np.int64(token)
     mask = len(slots) - 1
-    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = np.uint64(key) * np.uint64(_SPREAD)
     slot = np.int64(mixed >> np.uint64(20)) & mask
-    while slots[slot, 2] != NONE and (slots[slot, 0] != node or slots[slot, 1] != token):
+    while slots[slot, CHILD] != NONE and (slots[slot, PARENT] != node or slots[slot, KEY] != token):
         slot = (slot + 1) & mask
     return slot
 
 
 @unowned
 def find(slots: Any, node: int, token: int) -> Any:
-    """The child of `node` that holds `token`, or -1."""
-    return slots[slot_of(slots, node, token), 2]
+    """The child of `node` that holds `token`, or NONE."""
+    return slots[slot_of(slots, node, token), CHILD]
 
 
 @unowned
-def count_child(node: int, token: int, nodes: Any, counts: Any, slots: Any, used: int) -> Any:
+def count_child(node: int, token: int, trie: Any, used: int) -> Any:
     """Count `token` after `node` and put it in front of its siblings: (the child, nodes used)."""
+    nodes, counts, slots = trie.nodes, trie.counts, trie.slots
     slot = slot_of(slots, node, token)
-    child = slots[slot, 2]
+    child = slots[slot, CHILD]
     if child == NONE:
         child = used
         used += 1
-        slots[slot, 0], slots[slot, 1], slots[slot, 2] = node, token, child
-        nodes[child, 0], nodes[child, 1], nodes[child, 4] = token, NONE, 0
-        nodes[node, 4] += 1
-        counts[child, 0], counts[child, 1] = 0.0, 0.0
+        slots[slot, PARENT], slots[slot, KEY], slots[slot, CHILD] = node, token, child
+        nodes[child, TOKEN], nodes[child, FIRST_CHILD], nodes[child, CHILDREN] = token, NONE, 0
+        nodes[node, CHILDREN] += 1
+        counts[child, COUNT], counts[child, FOLLOWED] = 0.0, 0.0
     else:
-        before, after = nodes[child, 3], nodes[child, 2]
-        if before == NONE:
-            nodes[node, 1] = after
-        else:
-            nodes[before, 2] = after
-        if after != NONE:
-            nodes[after, 3] = before
-    front = nodes[node, 1]
-    nodes[child, 2], nodes[child, 3] = front, NONE
+        _unlink(nodes, node, child)
+    front = nodes[node, FIRST_CHILD]
+    nodes[child, NEXT_SIBLING], nodes[child, PREVIOUS_SIBLING] = front, NONE
     if front != NONE:
-        nodes[front, 3] = child
-    nodes[node, 1] = child
-    counts[child, 0] += 1.0
-    counts[node, 1] += 1.0
+        nodes[front, PREVIOUS_SIBLING] = child
+    nodes[node, FIRST_CHILD] = child
+    counts[child, COUNT] += 1.0
+    counts[node, FOLLOWED] += 1.0
     return child, used
 
 
-@unowned
-def learn(ids: Any, nodes: Any, counts: Any, slots: Any, top: Any, open_: Any, used: int) -> int:
-    """Count all sequences that end at each of `ids`; the number of nodes used after it.
+@njit(cache=True, inline="always")
+def _unlink(nodes: Any, node: int, child: int) -> None:
+    """Take `child` out of the list of `node`'s children."""
+    before, after = nodes[child, PREVIOUS_SIBLING], nodes[child, NEXT_SIBLING]
+    if before == NONE:
+        nodes[node, FIRST_CHILD] = after
+    else:
+        nodes[before, NEXT_SIBLING] = after
+    if after != NONE:
+        nodes[after, PREVIOUS_SIBLING] = before
 
-    `open_[k]` is the node of the last k tokens, -1 where there are fewer.
+
+@unowned
+def count_ids(ids: Any, trie: Any, open_nodes: Any, used: int) -> int:
+    """Count all sequences that end at each of `ids`, int32; the number of nodes used after it.
+
+    `open_nodes[k]`, int32 (depth + 1,), is the node of the last k tokens, NONE where there are
+    fewer.
     """
     for token in ids:
-        for k in range(len(open_) - 2, -1, -1):
-            open_[k + 1] = NONE
-            if open_[k] != NONE:
-                open_[k + 1], used = count_child(open_[k], token, nodes, counts, slots, used)
-        _rank(open_[1], counts, top)
+        for k in range(len(open_nodes) - 2, -1, -1):
+            open_nodes[k + 1] = NONE
+            if open_nodes[k] != NONE:
+                open_nodes[k + 1], used = count_child(open_nodes[k], token, trie, used)
+        _rank(open_nodes[1], trie.counts, trie.frequent)
     return used
 
 
 @unowned
-def _rank(child: int, counts: Any, top: Any) -> None:
-    """Keep `top`, children of the root, sorted by count."""
+def _rank(child: int, counts: Any, frequent: Any) -> None:
+    """Keep `frequent` sorted by count after `child` was counted."""
     at = 0
-    while at < len(top) - 2 and top[at] != child and top[at] != NONE:
+    while at < len(frequent) - 2 and frequent[at] != child and frequent[at] != NONE:
         at += 1
-    if top[at] != child:
-        if top[at] != NONE and counts[top[at], 0] >= counts[child, 0]:
+    if frequent[at] != child:
+        if frequent[at] != NONE and counts[frequent[at], COUNT] >= counts[child, COUNT]:
             return
-        top[at] = child
-    while at > 0 and counts[top[at - 1], 0] < counts[child, 0]:
-        top[at], top[at - 1] = top[at - 1], top[at]
+        frequent[at] = child
+    while at > 0 and counts[frequent[at - 1], COUNT] < counts[child, COUNT]:
+        frequent[at], frequent[at - 1] = frequent[at - 1], frequent[at]
         at -= 1
 
 
 class CountTrie:
     """Counts of all sequences of at most `depth` tokens. Node 0 is the root.
-
-    `nodes` has rows (token, first child, next sibling, previous sibling, children), `counts` rows
-    (of the node, of all its continuations), `slots`, the hash table, rows (node, token, child).
 
     >>> trie = CountTrie(3)
     >>> trie.extend([1, 2, 3, 1, 2])
@@ -126,18 +147,13 @@ class CountTrie:
     def clear(self) -> None:
         """Forget everything."""
         self.used = 1
-        self._allocate(_FIRST)
-        self.nodes[0] = (NONE, NONE, NONE, NONE, 0)
-        self.counts[0] = 0.0
-        self.open = np.full(self.depth + 1, NONE, np.int32)
-        self.open[0] = 0
-        self.top = np.full(TOP + 1, NONE, np.int32)  # the last stays empty
         self.tokens = 0
-
-    def _allocate(self, nodes: int) -> None:
-        self.nodes = np.empty((nodes, 5), np.int32)
-        self.counts = np.empty((nodes, 2), np.float32)
-        self.slots = np.full((nodes * 2, 3), NONE, np.int32)
+        self.open_nodes = np.full(self.depth + 1, NONE, np.int32)
+        self.open_nodes[0] = 0
+        frequent = np.full(FREQUENT + 1, NONE, np.int32)  # the last stays empty
+        self.arrays = _allocate(_FIRST, frequent)
+        self.arrays.nodes[0] = (NONE, NONE, NONE, NONE, 0)
+        self.arrays.counts[0] = 0.0
 
     def extend(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """Learn tokens that follow those learned before."""
@@ -145,53 +161,62 @@ class CountTrie:
         if not len(new):
             return
         self.reserve(len(new))
-        self.used = learn(new, *self.arrays, self.open, self.used)
+        self.used = count_ids(new, self.arrays, self.open_nodes, self.used)
         self.tokens += len(new)
 
-    @property
-    def arrays(self) -> tuple[Any, Any, Any, Any]:
-        """Nodes, counts, hash slots and the root's most frequent children."""
-        return self.nodes, self.counts, self.slots, self.top
-
     def reserve(self, tokens: int) -> None:
-        """Make room to learn `tokens` more."""
-        nodes = self.used + tokens * self.depth
-        room = len(self.nodes)
-        if nodes <= room:
+        """Make room to learn `tokens` more; `arrays` may be others afterwards."""
+        wanted, capacity = self.used + tokens * self.depth, len(self.arrays.nodes)
+        if wanted <= capacity:
             return
-        while room < nodes:
-            room *= 2
-        old, used = (self.nodes, self.counts, self.slots), self.used
-        self._allocate(room)
-        self.nodes[:used], self.counts[:used] = old[0][:used], old[1][:used]
-        _rehash(old[2], self.slots)
+        while capacity < wanted:
+            capacity *= 2
+        old = self.arrays
+        self.arrays = _allocate(capacity, old.frequent)
+        self.arrays.nodes[: self.used] = old.nodes[: self.used]
+        self.arrays.counts[: self.used] = old.counts[: self.used]
+        _rehash(old.slots, self.arrays.slots)
 
     def end(self) -> None:
         """End a text: no sequence crosses from here to what is learned next."""
-        self.open[1:] = NONE
+        self.open_nodes[1:] = NONE
 
     def count_of(self, sequence: Sequence[int]) -> int:
         """How often `sequence` was learned."""
         node = 0
         for token in sequence:
-            node = find(self.slots, node, token)
+            node = find(self.arrays.slots, node, token)
             if node == NONE:
                 return 0
-        return int(self.counts[node, 0])
+        return int(self.arrays.counts[node, COUNT])
+
+
+def _allocate(capacity: int, frequent: npt.NDArray[np.int32]) -> CountArrays:
+    return CountArrays(
+        np.empty((capacity, 5), np.int32),
+        np.empty((capacity, 2), np.float32),
+        np.full((2 * capacity, 3), NONE, np.int32),
+        frequent,
+    )
 
 
 @njit(cache=True)
 def _rehash(old: Any, slots: Any) -> None:
     for i in range(len(old)):
-        if old[i, 2] != NONE:
-            slots[slot_of(slots, old[i, 0], old[i, 1])] = old[i]
+        if old[i, CHILD] != NONE:
+            slots[slot_of(slots, old[i, PARENT], old[i, KEY])] = old[i]
 
 
 def learn_prompt(
     trie: CountTrie, ids: npt.NDArray[Any], references: Sequence[Sequence[int]]
-) -> npt.NDArray[Any]:
-    """Learn a prompt; borders, in turn, of the nodes first met in a document and of others."""
-    borders, at = [], 0
+) -> npt.NDArray[np.int64]:
+    """Learn a prompt, `ids` int32.
+
+    Returns the numbers of nodes in use at each document's beginning and end, in turn: nodes from
+    an even to the next odd border were first met in a document.
+    """
+    borders: list[int] = []
+    at = 0
     for reference in references:
         run = np.asarray(reference, dtype=np.int32)
         start = _place_of(run, ids, at)

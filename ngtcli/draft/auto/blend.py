@@ -1,185 +1,272 @@
-"""Compiled inner loops of `auto`: one distribution from all matches.
+"""One probability distribution over the next token, blended from all matches. Compiled.
 
-Sources are asked from the longest match to none at all (order 0), at each length in the order of
-SOURCES. Whoever is asked gives its continuations, in proportion to their counts, what is left of
-one token's probability but for a share that it passes on, its escape (PPM: Cleary & Witten 1984).
+A source is a text whose continuations are counted: the generated text, the prompt with its
+documents, earlier answers (the pool), and the model's own runners-up (scores). For each source s
+and each order k, the match node is the place of the last k tokens in the source's trie. Matches are
+queried from the longest order to 0, at each order in the sequence of SOURCES. A match predicts by
+its counts and passes the rest of the probability on, its escape probability (prediction by partial
+matching; Cleary & Witten 1984, section II; escapes are estimated from counts of the events
+themselves, as in methods C and D of Moffat 1990 and Howard 1993, but learned online):
 
-`held` is what they are asked of: (the arrays of a CountTrie for each source but the last, those
-of Ranks for the last, SCORES, which knows one token before and nothing else). `at[s, k]` is the
-node of the last k tokens in source s, or NONE; for SCORES `at[s, 1]` is the last token itself.
+    escape_mass = 1
+    for k in orders, longest first:
+        for s in sources that have a match of k tokens:
+            e = escape probability of (s, k, bucket of the match)
+            P(token) += escape_mass * (1 - e) * count(token after the match) / count(the match)
+            escape_mass *= e
+
+There is no exclusion: a token that a longer match predicted gets more from the shorter ones.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from ngtcli.trie.counts import NONE, find, learn, unowned
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
+from ngtcli.trie.counts import (
+    CHILDREN,
+    COUNT,
+    FIRST_CHILD,
+    FOLLOWED,
+    NEXT_SIBLING,
+    NONE,
+    TOKEN,
+    CountArrays,
+    count_ids,
+    find,
+    unowned,
+)
 
 SOURCES = ("own text", "prompt", "pool", "scores")
-SCORES = SOURCES.index("scores")  # the last
-ORDERS = 7  # matches of 6 tokens down to none
-BUCKETS = 12  # of contexts: by how often they were seen and with how many continuations
-NOWHERE = 1e-4  # of what all sources pass on: the chance of a token that none of them holds
-_LISTED = 24  # continuations of a context that are looked at, those seen last
+OWN, PROMPT, POOL, SCORES = range(len(SOURCES))  # scores have no trie and come last
+ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
+UNSEEN = CONFIG.unseen_probability
+_SCANNED, _MIN_ESCAPE = CONFIG.scanned, CONFIG.min_escape
+
+
+class SourceArrays(NamedTuple):
+    """What is queried: the tries of own text, prompt and pool, and the table of scores."""
+
+    tries: tuple[CountArrays, CountArrays, CountArrays]
+    ranks: RankArrays
+
+
+class Tallies(NamedTuple):
+    """Of each (source, order, bucket), float64: `escape` is 1 - predicted / reached.
+
+    `reached` is the expected number of tokens that were left when a match was queried, `predicted`
+    the expected number of those that it predicted.
+    """
+
+    escape: npt.NDArray[np.float64]
+    predicted: npt.NDArray[np.float64]
+    reached: npt.NDArray[np.float64]
+
+
+class Candidates(NamedTuple):
+    """Room for one blend: token ids (int32), probabilities (float64), sources (int8).
+
+    The source of a token is the one that predicted it first, from the longest match.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float64]
+    origins: npt.NDArray[np.int8]
+
+
+class Queries(NamedTuple):
+    """Room for the matches queried for one token: what each gave it (float64), and (q, 3) int32
+    with its source, order and bucket."""
+
+    given: npt.NDArray[np.float64]
+    keys: npt.NDArray[np.int32]
 
 
 @njit(cache=True, inline="always")
-def bucket_of(total: float, kinds: int) -> int:
-    """Which escape applies to a context seen `total` times with `kinds` continuations."""
+def bucket_of(total: float, distinct: int) -> int:
+    """The bucket of a match seen `total` times with `distinct` continuations, 0 to 11."""
     seen = 0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3
-    varied = 0 if kinds == 1 else 1 if kinds == 2 else 2
+    varied = 0 if distinct == 1 else 1 if distinct == 2 else 2
     return seen * 3 + varied
 
 
 @unowned
-def advance(held: Any, at: Any, token: int) -> None:
-    """Move `at` on by one token, in place."""
-    for s in range(SCORES):
-        slots = held[0][s][2]
-        for k in range(at.shape[1] - 2, -1, -1):
-            node = at[s, k]
-            at[s, k + 1] = find(slots, node, token) if node != NONE else NONE
-    at[SCORES, 1] = token if token < len(held[1][0]) else NONE
+def advance(sources: Any, match_nodes: Any, token: int) -> None:
+    """Extend all matches by one token, in place.
+
+    `match_nodes`, int32 (sources, orders): the node of the last k tokens in each trie, NONE where
+    they do not occur there; of scores, at order 1, the last token.
+    """
+    for source in range(SCORES):
+        slots = sources.tries[source].slots
+        for order in range(match_nodes.shape[1] - 2, -1, -1):
+            node = match_nodes[source, order]
+            match_nodes[source, order + 1] = find(slots, node, token) if node != NONE else NONE
+    known = token < len(sources.ranks.successors)
+    match_nodes[SCORES, 1] = token if known else NONE
 
 
 @unowned
 def blend(
-    held: Any, at: Any, escape: Any, least: float, tokens: Any, chances: Any, origins: Any
+    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any
 ) -> int:
-    """Blend all matches into `tokens` and `chances`, unsorted; how many there are.
+    """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
 
-    Shares below `least` are passed over. `origins` are the sources that gave a token first.
+    Contributions below `min_probability` are left out.
     """
-    found = 0
-    mass = 1.0
-    for k in range(at.shape[1] - 1, -1, -1):
-        if mass < least:
+    found, escape_mass = 0, 1.0
+    for order in range(match_nodes.shape[1] - 1, -1, -1):
+        if escape_mass < min_probability:
             break
-        for s in range(SCORES):
-            node = at[s, k]
+        for source in range(SCORES):
+            node = match_nodes[source, order]
             if node == NONE:
                 continue
-            nodes, counts, _, top = held[0][s]
-            total = counts[node, 1]
+            trie = sources.tries[source]
+            total = trie.counts[node, FOLLOWED]
             if total <= 0.0:
                 continue
-            stay = escape[s, k, bucket_of(total, nodes[node, 4])]
-            part = mass * (1.0 - stay) / total
-            mass *= stay
-            if part * total < least:
-                continue
-            child = top[0] if k == 0 else nodes[node, 1]
-            listed = 0
-            while child != NONE and listed < _LISTED and found < len(tokens):
-                share = part * counts[child, 0]
-                if share >= least:
-                    found = _add(nodes[child, 0], share, s, tokens, chances, origins, found)
-                listed += 1
-                child = top[listed] if k == 0 else nodes[child, 2]
-        if k != 1:
-            continue
-        last = at[SCORES, 1]
-        successors, weights, sums = held[1]
-        if last == NONE or sums[last, 0] <= 0.0:
-            continue
-        stay = escape[SCORES, 1, bucket_of(sums[last, 0], int(sums[last, 1]))]
-        part = mass * (1.0 - stay) / sums[last, 0]
-        mass *= stay
-        if part * sums[last, 0] < least:
-            continue
-        for i in range(weights.shape[1]):
-            share = part * weights[last, i]
-            if share > 0.0 and share >= least and found < len(tokens):
-                found = _add(successors[last, i], share, SCORES, tokens, chances, origins, found)
+            e = escape[source, order, bucket_of(total, trie.nodes[node, CHILDREN])]
+            scale = escape_mass * (1.0 - e) / total
+            escape_mass *= e
+            if scale * total >= min_probability:
+                found = _add_counts(trie, node, order, scale, min_probability, source,
+                                    candidates, found)  # fmt: skip
+        last = match_nodes[SCORES, 1]
+        if order == 1 and last != NONE and sources.ranks.sums[last, SUM] > 0.0:
+            total, distinct = sources.ranks.sums[last, SUM], sources.ranks.sums[last, DISTINCT]
+            e = escape[SCORES, 1, bucket_of(total, int(distinct))]
+            scale = escape_mass * (1.0 - e) / total
+            escape_mass *= e
+            if scale * total >= min_probability:
+                found = _add_ranks(sources.ranks, last, scale, min_probability, candidates, found)
     return found
 
 
 @njit(cache=True, inline="always")
-def _add(
-    token: int, share: float, source: int, tokens: Any, chances: Any, origins: Any, found: int
+def _add_counts(
+    trie: Any, node: int, order: int, scale: float, min_probability: float, source: int,
+    candidates: Any, found: int,
+) -> int:  # fmt: skip
+    """Add the continuations of a match, most recent first; of the root, most frequent first."""
+    child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
+    scanned = 0
+    while child != NONE and scanned < _SCANNED and found < len(candidates.tokens):
+        probability = scale * trie.counts[child, COUNT]
+        if probability >= min_probability:
+            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found)
+        scanned += 1
+        child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
+    return found
+
+
+@njit(cache=True, inline="always")
+def _add_ranks(
+    ranks: Any, last: int, scale: float, min_probability: float, candidates: Any, found: int
 ) -> int:
+    for i in range(ranks.weights.shape[1]):
+        probability = scale * ranks.weights[last, i]
+        wanted = probability > 0.0 and probability >= min_probability
+        if wanted and found < len(candidates.tokens):
+            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found)
+    return found
+
+
+@njit(cache=True, inline="always")
+def _add(token: int, probability: float, source: int, candidates: Any, found: int) -> int:
     for i in range(found):
-        if tokens[i] == token:
-            chances[i] += share
+        if candidates.tokens[i] == token:
+            candidates.probabilities[i] += probability
             return found
-    tokens[found], chances[found], origins[found] = token, share, source
+    candidates.tokens[found], candidates.probabilities[found] = token, probability
+    candidates.origins[found] = source
     return found + 1
 
 
 @njit(cache=True)
-def credit(held: Any, at: Any, token: int, escape: Any, stops: Any, visits: Any) -> float:
-    """Expectation step for the escapes: which sources would have given `token`, and how surely.
+def attribute(sources: Any, match_nodes: Any, token: int, tallies: Any) -> float:
+    """Expectation step: divide one observed token among the matches that predicted it.
 
-    Adds to `stops` and `visits`, shaped as `escape` (source, order, bucket); the token's chance.
+    Adds to `tallies.predicted` and `tallies.reached`; the token's blended probability.
     """
-    given, asked = np.empty(at.size), np.empty((at.size, 3), np.int32)
-    return _credit(held, at, token, escape, stops, visits, given, asked)
+    queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
+    return _attribute(sources, match_nodes, token, tallies, queries)
 
 
 @unowned
-def _credit(
-    held: Any, at: Any, token: int, escape: Any, stops: Any, visits: Any, given: Any, asked: Any
-) -> float:
-    mass, whole, n = 1.0, 0.0, 0
-    for k in range(at.shape[1] - 1, -1, -1):
-        for s in range(at.shape[0]):
-            share, total, kinds = _share(held, at[s, k], s, k, token)
+def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries: Any) -> float:
+    escape_mass, probability, n = 1.0, 0.0, 0
+    for order in range(match_nodes.shape[1] - 1, -1, -1):
+        for source in range(match_nodes.shape[0]):
+            node = match_nodes[source, order]
+            count, total, distinct = _count(sources, node, source, order, token)
             if total <= 0.0:
                 continue
-            bucket = bucket_of(total, kinds)
-            stay = escape[s, k, bucket]
-            given[n] = mass * (1.0 - stay) * share / total
-            asked[n, 0], asked[n, 1], asked[n, 2] = s, k, bucket
-            whole += given[n]
-            mass *= stay
+            bucket = bucket_of(total, distinct)
+            e = tallies.escape[source, order, bucket]
+            queries.given[n] = escape_mass * (1.0 - e) * count / total
+            queries.keys[n, 0], queries.keys[n, 1], queries.keys[n, 2] = source, order, bucket
+            probability += queries.given[n]
+            escape_mass *= e
             n += 1
-    whole += mass * NOWHERE
+    probability += escape_mass * UNSEEN
     left = 1.0
     for i in range(n):
-        s, k, bucket = asked[i, 0], asked[i, 1], asked[i, 2]
-        stops[s, k, bucket] += given[i] / whole
-        visits[s, k, bucket] += left
-        left -= given[i] / whole
-    return whole
+        source, order, bucket = queries.keys[i, 0], queries.keys[i, 1], queries.keys[i, 2]
+        share = queries.given[i] / probability
+        tallies.predicted[source, order, bucket] += share
+        tallies.reached[source, order, bucket] += left
+        left -= share
+    return probability
 
 
 @njit(cache=True, inline="always")
-def _share(held: Any, node: int, s: int, k: int, token: int) -> Any:
-    """(count of `token` after the match at `node`, of all continuations, how many there are)."""
-    if node == NONE or (s == SCORES and k != 1):
+def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
+    """(count of `token` after the match, of all its continuations, how many are distinct)."""
+    if node == NONE or (source == SCORES and order != 1):
         return 0.0, 0.0, 0
-    share = 0.0
-    if s == SCORES:
-        successors, weights, sums = held[1]
-        for i in range(weights.shape[1]):
-            if weights[node, i] > 0.0 and successors[node, i] == token:
-                share = weights[node, i]
-        return share, sums[node, 0], int(sums[node, 1])
-    nodes, counts, slots, _ = held[0][s]
-    if counts[node, 1] > 0.0:
-        child = find(slots, node, token)
-        share = counts[child, 0] if child != NONE else 0.0
-    return share, counts[node, 1], nodes[node, 4]
+    count = 0.0
+    if source == SCORES:
+        ranks = sources.ranks
+        for i in range(ranks.weights.shape[1]):
+            if ranks.weights[node, i] > 0.0 and ranks.successors[node, i] == token:
+                count = ranks.weights[node, i]
+        return count, ranks.sums[node, SUM], int(ranks.sums[node, DISTINCT])
+    trie = sources.tries[source]
+    if trie.counts[node, FOLLOWED] > 0.0:
+        child = find(trie.slots, node, token)
+        count = trie.counts[child, COUNT] if child != NONE else 0.0
+    return count, trie.counts[node, FOLLOWED], trie.nodes[node, CHILDREN]
 
 
 @njit(cache=True)
-def follow(
-    held: Any, at: Any, ids: Any, escape: Any, stops: Any, visits: Any, open_: Any, used: int
+def learn_output(
+    sources: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
 ) -> int:
-    """Learn emitted `ids`: credit the sources, count in the own text (source 0), move `at` on.
+    """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
 
-    The number of nodes of the own text's trie after it; it must have room for them.
+    `open_nodes` and `used` are of the own text's trie, which must have room; its nodes used after.
     """
-    nodes, counts, slots, top = held[0][0]
-    one, given, asked = np.empty(1, np.int32), np.empty(at.size), np.empty((at.size, 3), np.int32)
+    own, one = sources.tries[OWN], np.empty(1, np.int32)
+    queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
     for token in ids:
-        _credit(held, at, token, escape, stops, visits, given, asked)
+        _attribute(sources, match_nodes, token, tallies, queries)
         one[0] = token
-        used = learn(one, nodes, counts, slots, top, open_, used)
-        advance(held, at, token)
+        used = count_ids(one, own, open_nodes, used)
+        advance(sources, match_nodes, token)
+    update_escapes(tallies)
+    return used
+
+
+@njit(cache=True)
+def update_escapes(tallies: Any) -> None:
+    """Set every escape probability from its tallies, in place."""
+    escape, predicted, reached = tallies.escape, tallies.predicted, tallies.reached
     for s in range(escape.shape[0]):
         for k in range(escape.shape[1]):
             for b in range(escape.shape[2]):
-                escape[s, k, b] = min(0.999, max(0.001, 1.0 - stops[s, k, b] / visits[s, k, b]))
-    return used
+                e = 1.0 - predicted[s, k, b] / reached[s, k, b]
+                escape[s, k, b] = min(1.0 - _MIN_ESCAPE, max(_MIN_ESCAPE, e))

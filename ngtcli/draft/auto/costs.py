@@ -6,13 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from ngtcli.draft.auto.config import CONFIG
 
-SHORT = 1024  # tokens: the first length of context with a curve of its own
-_STALE = 16  # steps for which a table of costs is used again
-_COMMON = 0.1  # how far one pass moves all costs: a slow one says first that the machine is slow
-_OWN = 0.03  # how far it moves the cost of its size, for each step since one of that size
-_MOST_OWN = 0.5
+Floats = npt.NDArray[np.float64]
+SHORT = CONFIG.short_context
 
 
 class CostCurve:
@@ -56,7 +53,7 @@ class CostCurve:
 
     def table(self, most: int) -> Floats:
         """Seconds of passes over 1 to at least `most` rows; a few steps old at most."""
-        if len(self._table) < most or self._step - self._since >= _STALE:
+        if len(self._table) < most or self._step - self._since >= CONFIG.table_age:
             self._table = self.over(np.arange(1, max(most, 65) + 1))
             self._since = self._step
         return self._table
@@ -84,7 +81,10 @@ class CostCurve:
         self._seen[near] = self._step
         expected = costs[below] + share * (costs[above] - costs[below])
         ratio = min(2.0, max(0.5, seconds / expected))
-        own, common = min(_MOST_OWN, _OWN * gap), ratio ** (_COMMON / gap)
+        own, common = (
+            min(CONFIG.most_own_rate, CONFIG.own_rate * gap),
+            ratio ** (CONFIG.common_rate / gap),
+        )
         costs = self._seconds = [common * cost for cost in costs]
         costs[above] *= ratio ** (own * min(1.0, share))
         costs[below] *= ratio ** (own * max(0.0, 1.0 - share))

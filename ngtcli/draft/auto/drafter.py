@@ -1,10 +1,11 @@
-"""`auto`: every match counts, the tree goes where it is worth most, and is as large as pays.
+"""`auto`: all matches blended, the tree grown best-first, as many nodes as pay.
 
-Continuations of all matched lengths, in the generated text, in the prompt with its documents, and
-in earlier answers of the model (the pool), are blended into one distribution, by escapes as
-in PPM (`blend.py`), at the root and again at every node of the tree from that node's own path. The
-tree grows best-first by path probability. Escapes start from `escapes.json`, fitted on recorded
-runs (`python -m ngtcli.evaluate.dev.fit_escapes`), and are moved on by every emitted token.
+The continuations of all matches, in the generated text, the prompt with its documents, earlier
+answers of the model (the pool) and its own runners-up (scores), are blended into one distribution
+(blend.py), at the root and again at every node from that node's own path. The tree grows best-first
+by the probability of whole paths (growth.py). The policy chooses how many nodes pay (policy.py).
+Escape probabilities start from `escapes.json`, fitted on recorded runs
+(`python -m ngtcli.evaluate.dev.fit_escapes`), and every emitted token moves them on.
 """
 
 import time
@@ -16,14 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS, SCORES, SOURCES, advance, follow
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
-from ngtcli.draft.auto.growth import arrange, grow
-from ngtcli.draft.auto.policy import Policy, settle
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.costs import CostCurve, Costs
+from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.growth import ORIGINS, Growth, arrange, grow
+from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.pool import Pool
-from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.auto.repeats import Repeats
+from ngtcli.draft.auto.sources import MatchState, Sources
+from ngtcli.draft.auto.usefulness import ScoreUsefulness
 from ngtcli.draft.drafter import (
     Context,
     Drafter,
@@ -33,37 +35,28 @@ from ngtcli.draft.drafter import (
     read_options,
 )
 from ngtcli.draft.tree import DraftTree
-from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
-Ints = npt.NDArray[Any]
-_PROMPT = SOURCES.index("prompt")
-_FLOOR = 0.15  # of the usual chance of a tree's last node: less likely nodes are not looked for
-_LEAST = 8  # nodes that are always looked for
-RANKED = 3  # of the model's choices after a token are learned
-_WORTH, _SELDOM = 0.02, 8  # tokens foretold below which scores are asked every so many steps
-_FADE = 0.97  # a token
 _EMPTY = DraftTree()
-DOCUMENT = "document"  # of the prompt's tokens, those that stand in a document
 
 
 @dataclass(frozen=True, slots=True)
 class AutoOptions:
-    """`trust` is how many observations the fitted escapes weigh against those made since."""
+    """`trust` is how many observations the fitted escape probabilities weigh."""
 
-    trust: float = 100.0
+    trust: float = CONFIG.trust
 
     def __post_init__(self) -> None:
         check_range("trust", self.trust, 1.0, 1e6)
 
 
-class Auto:
-    """Holds what each source is asked of, and where each of them is matched.
+class Auto(Drafter):
+    """The drafter. While the policy pauses, emitted tokens wait and nothing is searched or learned.
 
-    While the policy rests nothing is looked up, scored or learned: tokens wait until drafting is
-    taken up again.
+    Without `costs` every node counts as paying; without `pool` nothing outlives an answer but the
+    escape probabilities and what scores taught.
     """
 
-    origins = (*SOURCES, DOCUMENT)
+    origins = ORIGINS
 
     def __init__(
         self,
@@ -74,73 +67,36 @@ class Auto:
     ) -> None:
         self._costs = costs
         self.policy = Policy(costs.at_length(0)) if costs is not None else None
-        self.stops = (1.0 - escapes) * options.trust
-        self.visits = np.full(SHAPE, options.trust)
         self.pool = pool
-        self._earlier = CountTrie(ORDERS)
-        self._ranks = Ranks(0)
+        self.tallies = EscapeTallies(escapes, options.trust)
+        self.sources, self.matches = Sources(), MatchState()
+        self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
         if pool is not None:
-            self._recall(pool, options.trust)
-        self.escapes = np.clip(1.0 - self.stops / self.visits, 0.001, 0.999)
-        self._ids: Sequence[int] = ()
+            self.tallies.restore(pool.predicted, pool.reached)
+            self.sources.learn_answers(pool.answers)
+        self._prompt: Sequence[int] = ()
+        self._repeats = Repeats(())
         self._output: list[int] = []
-        self._floor, self._paid = 0.0, 1024
-        self._worth, self._asked = 0.3, 0  # share of tokens that scores foretold, of late
-        self.reset(Context(()))
-
-    def _recall(self, pool: Pool, trust: float) -> None:
-        """Take up what earlier sessions left; their tallies count as `trust` observations."""
-        stops, visits = pool.stops, pool.visits
-        if stops is not None and visits is not None and stops.size == self.stops.size:
-            visits = visits.reshape(SHAPE)
-            weight = np.minimum(1.0, trust / np.maximum(visits, 1e-9))
-            self.stops = stops.reshape(SHAPE) * weight
-            self.visits = np.maximum(visits * weight, 1e-3)
-        for answer in pool.answers:
-            self._earlier.end()
-            self._earlier.extend(answer)
+        self._unlearned: list[int] = []
+        self._growth: Growth | None = None  # what this step's draft was taken from
+        self._paused = False
+        self._drafting_s = 0.0
+        self.matches.start(self.sources, ())
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
-        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
-        if len(self._ranks.weights) != context.vocabulary:
-            self._ranks = Ranks(context.vocabulary)
-        self._ids = context.ids
-        self._repeats = Repeats(context.ids)
-        ids = np.asarray(context.ids, dtype=np.int32)
-        self._documents = learn_prompt(self._prompt, ids, context.references)
-        self._gather()
-        self._at = np.full(SHAPE[:2], NONE, np.int32)
-        self._at[:, 0] = 0
-        self._last = int(ids[-1]) if len(ids) else 0
-        for token in ids[-ORDERS:]:
-            advance(self._held, self._at, token)
-        self._waiting: list[int] = []
-        self._grown: Sequence[Ints] = ()
-        self._drafting_s = 0.0
-        self._resting = False
-
-    def _gather(self) -> None:
-        tries = (self._own.arrays, self._prompt.arrays, self._earlier.arrays)
-        self._held = (tries, self._ranks.arrays)
-
-    @property
-    def top_k(self) -> int:
-        """How many of the model's next best choices are wanted.
-
-        None while the policy rests, and seldom where they hardly ever foretell a token.
-        """
-        if self._resting or not len(self._ranks.weights):
-            return 0
-        self._asked += 1
-        return RANKED if self._worth > _WORTH or self._asked % _SELDOM == 0 else 0
+        self.sources.start(context)
+        self.matches.start(self.sources, context.ids)
+        self._prompt, self._repeats = context.ids, Repeats(context.ids)
+        self._unlearned, self._growth = [], None
+        self._paused, self._drafting_s = False, 0.0
 
     def learn(self, feedback: Feedback) -> None:
-        """Take the model's next best choices after every scored token for further guesses."""
-        self._ranks.learn((self._last, *feedback.tree.tokens), feedback.top)
+        """Learn the model's best tokens after the root and after every node."""
+        self.sources.ranks.learn((self.matches.last, *feedback.tree.tokens), feedback.top)
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
@@ -148,86 +104,70 @@ class Auto:
         self._output = []
         if pool is None or not output:
             return
-        self._catch_up()
-        pool.stops, pool.visits = self.stops.copy(), self.visits.copy()
-        kept = pool.add(output, self._ids)
-        if self._earlier.tokens + sum(map(len, kept)) > 2 * pool.limit:
-            self._earlier.clear()
+        self._learn_output()
+        pool.predicted = self.tallies.arrays.predicted.copy()
+        pool.reached = self.tallies.arrays.reached.copy()
+        kept = pool.add(output, self._prompt)
+        if self.sources.pool.tokens + sum(map(len, kept)) > 2 * pool.limit:
+            self.sources.pool.clear()  # counts cannot be taken back: count anew what is left
             kept = pool.answers
-        for answer in kept:
-            self._earlier.end()
-            self._earlier.extend(answer)
+        self.sources.learn_answers(kept)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         policy = self.policy
-        self._resting = budget < 1 or (policy is not None and policy.resting(self._repeat))
-        if self._resting:
+        self._paused = budget < 1 or (policy is not None and policy.begin_step(self._has_repeated))
+        self.top_k = 0
+        if self._paused:
             return _EMPTY
         clock = time.perf_counter()
-        self._catch_up()
-        if policy is not None:  # no more than twice what paid last
-            budget = min(budget, max(_LEAST, 2 * self._paid))
-        grown = grow(self._held, self._at, self.escapes, budget, self._floor * _FLOOR)
-        chances = grown[2]
-        self._floor *= 0.8
-        if len(chances) == budget:
-            self._floor += 0.2 * chances[-1]
-        pays = self._paid = len(chances) if policy is None else policy.choose(chances)
-        tree = _EMPTY
-        if pays:
-            parts = [part[:pays] for part in grown]
-            self._grown = parts[:3]
-            tree = self._tree(*parts)
+        self._learn_output()
+        if self.sources.ranks.vocabulary:
+            self.top_k = self._usefulness.begin_step()
+        if policy is not None:
+            budget = self._search.bound(budget)
+        growth = grow(
+            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
+            self._search.min_probability,
+        )  # fmt: skip
+        probabilities = growth.probabilities
+        pays = len(probabilities) if policy is None else policy.choose(probabilities)
+        self._search.learn(probabilities, budget, pays)
+        tree = self._tree(growth, pays) if pays else _EMPTY
+        self._growth = Growth(*(part[:pays] for part in growth)) if pays else None
         self._drafting_s = time.perf_counter() - clock
         return tree
 
-    def _tree(
-        self, tokens: Ints, parents: Ints, chances: Ints, origins: Ints, standing: Ints
-    ) -> DraftTree:
-        """The same nodes with the likeliest chain first, as verification likes them."""
-        new = arrange(
-            tokens, parents, origins, standing, self._documents, _PROMPT, len(SOURCES)
-        ).tolist()
-        return DraftTree(tuple(new[0]), tuple(new[1]), origins=new[2], names=self.origins)
+    def _tree(self, growth: Growth, nodes: int) -> DraftTree:
+        """The first nodes of a growth, the likeliest chain first, as verification likes them."""
+        tokens, parents, origins = arrange(growth, nodes, self.sources.borders).tolist()
+        return DraftTree(tuple(tokens), tuple(parents), origins=origins, names=self.origins)
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted in a step, later where the policy rests."""
+        """Learn the tokens that were emitted in a step; while paused they wait."""
         self._output += tokens
-        self._waiting += tokens
-        if self._resting:
+        self._unlearned += tokens
+        if self._paused:
             return
         clock = time.perf_counter()
-        if self._grown and self.policy is not None:
-            nodes, parents, chances = self._grown
-            new = np.asarray(tokens, np.int32)
-            settle(nodes, parents, chances, new, self.policy.tally)
-        self._grown = ()
-        self._catch_up()
+        if self._growth is not None and self.policy is not None:
+            count_accepted(self._growth, np.asarray(tokens, np.int32), self.policy.tally)
+        self._growth = None
+        self._learn_output()
         if self.policy is not None:
-            self.policy.drafted(self._drafting_s + time.perf_counter() - clock)
+            self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
 
-    def _catch_up(self) -> None:
+    def _learn_output(self) -> None:
         """Learn the tokens that wait."""
-        if not self._waiting:
+        if not self._unlearned:
             return
-        new = np.asarray(self._waiting, dtype=np.int32)
-        self._waiting = []
-        self._own.reserve(len(new))
-        self._gather()
-        before = self.stops[SCORES].sum()
-        self._own.used = follow(
-            self._held, self._at, new, self.escapes, self.stops, self.visits, self._own.open,
-            self._own.used,
-        )  # fmt: skip
-        fading = _FADE ** len(new)
-        self._worth = fading * self._worth + (1 - fading) * (
-            self.stops[SCORES].sum() - before
-        ) / len(new)
-        self._own.tokens += len(new)
-        self._last = int(new[-1])
+        new = np.asarray(self._unlearned, dtype=np.int32)
+        self._unlearned = []
+        before = self.tallies.predicted_by_scores()
+        self.matches.learn(self.sources, new, self.tallies)
+        self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
-    def _repeat(self) -> bool:
+    def _has_repeated(self) -> bool:
         """Whether the last tokens stood in generated text or prompt before."""
         return self._repeats.at_end(self._output)
 
@@ -245,17 +185,42 @@ class Auto:
         return self.policy.as_json() if self.policy is not None else {}
 
 
+class SearchLimits:
+    """How far the tree is searched: no further than lately paid, and no unlikelier nodes."""
+
+    def __init__(self) -> None:
+        self._paid = 1024  # nodes that paid last; at first as many as a setting allows
+        self._last = 0.0  # usual probability of a full tree's last node
+
+    @property
+    def min_probability(self) -> float:
+        """Of a path; less likely ones are not searched."""
+        return self._last * CONFIG.floor_share
+
+    def bound(self, budget: int) -> int:
+        """`budget`, or less where few nodes paid last."""
+        return min(budget, max(CONFIG.min_search, CONFIG.search_growth * self._paid))
+
+    def learn(self, probabilities: npt.NDArray[np.float64], budget: int, pays: int) -> None:
+        """A search for `budget` nodes found nodes of these falling probabilities; `pays` paid."""
+        self._paid = pays
+        self._last *= 1 - CONFIG.floor_rate
+        if len(probabilities) == budget:
+            self._last += CONFIG.floor_rate * probabilities[-1]
+
+
 @lru_cache(maxsize=1)
 def _compile() -> None:
     """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
-    drafter = Auto(AutoOptions(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0})}))
+    costs = Costs({CONFIG.short_context: CostCurve({1: 1.0})})
+    drafter = Auto(AutoOptions(), fitted_escapes(), costs)
     drafter.reset(Context((1, 2, 1, 2), references=((2, 1),), vocabulary=3))
     drafter.propose((), 4)
-    drafter.learn(Feedback(_EMPTY, np.zeros((1, RANKED), np.int64)))
+    drafter.learn(Feedback(_EMPTY, np.zeros((1, CONFIG.ranks_read), np.int64)))
     drafter.observe([1])
 
 
 def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    wanted = read_options(AutoOptions(), options)
+    own = read_options(AutoOptions(), options)
     _compile()
-    return Auto(wanted, fitted_escapes(), settings.costs, settings.pool)
+    return Auto(own, fitted_escapes(), settings.costs, settings.pool)

@@ -1,4 +1,4 @@
-"""The escapes that `auto` starts from, fitted on recorded runs."""
+"""Escape probabilities: those fitted on recorded runs, and the tallies that move them on."""
 
 import json
 from pathlib import Path
@@ -6,19 +6,56 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BUCKETS, ORDERS, SOURCES
+from ngtcli.draft.auto.blend import (
+    BUCKETS,
+    ORDERS,
+    SCORES,
+    SOURCES,
+    Tallies,
+    update_escapes,
+)
+from ngtcli.draft.auto.config import CONFIG
 
+Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"
 SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 
 
-def fitted_escapes() -> npt.NDArray[np.float64]:
-    """The shipped escapes, shape (source, order, bucket).
+def fitted_escapes() -> Floats:
+    """The shipped escape probabilities, float64 (source, order, bucket).
 
-    No recording holds scores, so theirs are a guess that the first steps correct.
+    Fitted by `python -m ngtcli.evaluate.dev.fit_escapes`. No recording holds scores, so theirs are
+    a guess that the first steps correct.
     """
     table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
-    escapes = np.full(SHAPE, 0.7)
+    escapes = np.full(SHAPE, CONFIG.scores_escape)
     escapes[: len(table)] = table
-    escapes[len(table) :, 0] = 0.999
+    escapes[len(table) :, 0] = CONFIG.unused_escape
     return escapes
+
+
+class EscapeTallies:
+    """Tallies that start as `trust` observations of given escape probabilities."""
+
+    def __init__(self, escapes: Floats, trust: float) -> None:
+        self._trust = trust
+        predicted = (1.0 - escapes) * trust
+        self.arrays = Tallies(np.empty(SHAPE), predicted, np.full(SHAPE, trust))
+        update_escapes(self.arrays)
+
+    def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
+        """Take over stored tallies, scaled down to `trust` observations at most.
+
+        Nothing changes where there are none, or where they are of another shape.
+        """
+        if predicted is None or reached is None or predicted.size != self.arrays.predicted.size:
+            return
+        reached = reached.reshape(SHAPE)
+        weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
+        self.arrays.predicted[:] = predicted.reshape(SHAPE) * weight
+        self.arrays.reached[:] = np.maximum(reached * weight, 1e-3)
+        update_escapes(self.arrays)
+
+    def predicted_by_scores(self) -> float:
+        """The expected number of tokens that scores have predicted so far."""
+        return float(self.arrays.predicted[SCORES].sum())

@@ -1,151 +1,204 @@
-"""Compiled inner loops of `auto`: the tree grown from the blend, best first, and its order."""
+"""The draft tree, grown best-first by the probability of whole paths, and its layout. Compiled."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from ngtcli.draft.auto.blend import advance, blend
+from ngtcli.draft.auto.blend import PROMPT, SOURCES, Candidates, advance, blend
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.trie.counts import NONE, unowned
 
-_TRIED = 12  # continuations that may become nodes, the likeliest
-_HELD = 160
-_NOTHING = 1e-200  # a chance that is none: dividing by it must be possible
+DOCUMENT = "document"  # origin of those of the prompt's nodes that stand in a document
+ORIGINS = (*SOURCES, DOCUMENT)
+_DOCUMENT = len(SOURCES)
+_CHILDREN, _CANDIDATES = CONFIG.children, CONFIG.candidates
+_MIN_PATH = CONFIG.min_path_probability
+_TOKEN, _PARENT, _SOURCE = range(3)  # columns of `waiting`
+_PROBABILITY, _ROW = range(2)  # columns of `heap`
+
+
+class Growth(NamedTuple):
+    """Nodes in the order of falling path probability; all arrays have one entry a node.
+
+    `tokens` int32; `parents` int32, indices, -1 for the root; `probabilities` float64, of whole
+    paths; `origins` int8, the source with the longest match; `trie_nodes` int32, the node's place
+    in the trie of that source, by the longest match that leads there, NONE for scores.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    parents: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float64]
+    origins: npt.NDArray[np.int8]
+    trie_nodes: npt.NDArray[np.int32]
+
+
+class Frontier(NamedTuple):
+    """Room for the nodes that may come next: a heap of (path probability, row of `waiting`),
+    float64 (n, 2), and `waiting`, int32 (n, 3), their token, parent and source."""
+
+    heap: npt.NDArray[np.float64]
+    waiting: npt.NDArray[np.int32]
 
 
 @njit(cache=True)
-def grow(held: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
-    """The `budget` likeliest nodes below `start`: (tokens, parents, chances, origins, standing).
+def grow(sources: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float) -> Any:
+    """A Growth of the `budget` likeliest nodes below the matches, as `advance` keeps them.
 
-    `start` has the shape of `at` in `advance`. Nodes come in order of falling `chances`, which
-    are of whole paths; parents are indices, -1 for the root. `origins` are the sources with the
-    longest match; `standing` is each node's place in its source's trie, for the longest path that
-    leads there. Nodes less likely than about `floor` are not looked for.
+    `escape`, float64 (sources, orders, buckets). Nodes less likely than about `min_probability`
+    are not searched.
     """
-    tokens, parents = np.empty(budget, np.int32), np.empty(budget, np.int32)
-    chances, origins = np.empty(budget, np.float64), np.empty(budget, np.int8)
-    standing = np.empty(budget, np.int32)
-    places = np.empty((budget + 1, start.shape[0], start.shape[1]), np.int32)
-    for s in range(start.shape[0]):  # an assignment of slices takes seconds to compile
-        for k in range(start.shape[1]):
-            places[0, s, k] = start[s, k]
-    most = _TRIED * (budget + 1)
-    heap, waiting = np.empty((most, 2)), np.empty((most, 3), np.int32)  # token, parent, origin
-    room = (np.empty(_HELD, np.int32), np.empty(_HELD), np.empty(_HELD, np.int8))
-    out = (tokens, parents, chances, origins, standing)
-    used = _fill(held, places, escape, budget, floor, heap, waiting, room, out)
-    return tokens[:used], parents[:used], chances[:used], origins[:used], standing[:used]
+    growth = Growth(
+        np.empty(budget, np.int32),
+        np.empty(budget, np.int32),
+        np.empty(budget, np.float64),
+        np.empty(budget, np.int8),
+        np.empty(budget, np.int32),
+    )
+    matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
+    _copy(match_nodes, matches[0])
+    rows = _CHILDREN * (budget + 1)
+    frontier = Frontier(np.empty((rows, 2)), np.empty((rows, 3), np.int32))
+    candidates = Candidates(
+        np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8)
+    )
+    n = _fill(sources, matches, escape, min_probability, frontier, candidates, growth)
+    return Growth(
+        growth.tokens[:n],
+        growth.parents[:n],
+        growth.probabilities[:n],
+        growth.origins[:n],
+        growth.trie_nodes[:n],
+    )
 
 
 @unowned
 def _fill(
-    held: Any, places: Any, escape: Any, budget: int, floor: float, heap: Any, waiting: Any,
-    room: Any, out: Any,
+    sources: Any, matches: Any, escape: Any, min_probability: float, frontier: Any,
+    candidates: Any, growth: Any,
 ) -> int:  # fmt: skip
-    """The loop of `grow`; the number of nodes."""
-    tokens, parents, chances, origins, standing = out
-    size, listed, used, chance = 0, 0, 0, 1.0
-    while used < budget:
-        found = blend(held, places[used], escape, floor / chance, room[0], room[1], room[2])
-        for _ in range(min(_TRIED, found)):
-            i = 0
-            for other in range(1, found):
-                if room[1][other] > room[1][i]:
-                    i = other
-            if chance * room[1][i] < _NOTHING:
-                break
-            waiting[listed, 0], waiting[listed, 1], waiting[listed, 2] = (
-                room[0][i],
-                used,
-                room[2][i],
-            )
-            size = _push(heap, size, chance * room[1][i], listed)
-            room[1][i] = 0.0
-            listed += 1
+    """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i."""
+    size, listed, used, path = 0, 0, 0, 1.0
+    while used < len(growth.tokens):
+        found = blend(sources, matches[used], escape, min_probability / path, candidates)
+        size, listed = _offer(candidates, found, path, used, frontier, size, listed)
         if size == 0:
             break
-        chance, one = heap[0, 0], int(heap[0, 1])
-        size = _pop(heap, size)
-        parent = waiting[one, 1]
-        tokens[used], parents[used], origins[used] = waiting[one, 0], parent - 1, waiting[one, 2]
-        chances[used] = chance
+        path, row = frontier.heap[0, _PROBABILITY], int(frontier.heap[0, _ROW])
+        size = _pop(frontier.heap, size)
+        token, parent = frontier.waiting[row, _TOKEN], frontier.waiting[row, _PARENT]
+        source = frontier.waiting[row, _SOURCE]
+        growth.tokens[used], growth.parents[used] = token, parent - 1
+        growth.probabilities[used], growth.origins[used] = path, source
+        _copy(matches[parent], matches[used + 1])
+        advance(sources, matches[used + 1], token)
+        growth.trie_nodes[used] = _longest(matches[used + 1, source])
         used += 1
-        for s in range(places.shape[1]):
-            for k in range(places.shape[2]):
-                places[used, s, k] = places[parent, s, k]
-        advance(held, places[used], waiting[one, 0])
-        standing[used - 1] = _longest(places[used, origins[used - 1]])
     return used
 
 
 @njit(cache=True, inline="always")
-def _longest(places: Any) -> Any:
-    for k in range(len(places) - 1, 0, -1):
-        if places[k] != NONE:
-            return places[k]
+def _offer(
+    candidates: Any, found: int, path: float, parent: int, frontier: Any, size: int, listed: int
+) -> Any:
+    """Put the likeliest candidates on the frontier: (size of the heap, rows of `waiting`)."""
+    probabilities = candidates.probabilities
+    for _ in range(min(_CHILDREN, found)):
+        best = 0
+        for other in range(1, found):
+            if probabilities[other] > probabilities[best]:
+                best = other
+        if path * probabilities[best] < _MIN_PATH:
+            break
+        frontier.waiting[listed, _TOKEN] = candidates.tokens[best]
+        frontier.waiting[listed, _PARENT] = parent
+        frontier.waiting[listed, _SOURCE] = candidates.origins[best]
+        size = _push(frontier.heap, size, path * probabilities[best], listed)
+        probabilities[best] = 0.0
+        listed += 1
+    return size, listed
+
+
+@njit(cache=True, inline="always")
+def _copy(old: Any, new: Any) -> None:
+    for s in range(old.shape[0]):  # an assignment of slices takes seconds to compile
+        for k in range(old.shape[1]):
+            new[s, k] = old[s, k]
+
+
+@njit(cache=True, inline="always")
+def _longest(nodes: Any) -> Any:
+    """The match of the highest order but 0."""
+    for k in range(len(nodes) - 1, 0, -1):
+        if nodes[k] != NONE:
+            return nodes[k]
     return NONE
 
 
 @njit(cache=True, inline="always")
-def _push(heap: Any, size: int, value: float, item: int) -> int:
+def _push(heap: Any, size: int, probability: float, row: int) -> int:
     at = size
-    while at > 0 and heap[(at - 1) // 2, 0] < value:
+    while at > 0 and heap[(at - 1) // 2, 0] < probability:
         above = (at - 1) // 2
         heap[at, 0], heap[at, 1] = heap[above, 0], heap[above, 1]
         at = above
-    heap[at, 0], heap[at, 1] = value, item
+    heap[at, 0], heap[at, 1] = probability, row
     return size + 1
 
 
 @njit(cache=True, inline="always")
 def _pop(heap: Any, size: int) -> int:
     size -= 1
-    value, item = heap[size, 0], heap[size, 1]
+    probability, row = heap[size, 0], heap[size, 1]
     at = 0
     while 2 * at + 1 < size:
         below = 2 * at + 1
         if below + 1 < size and heap[below + 1, 0] > heap[below, 0]:
             below += 1
-        if heap[below, 0] <= value:
+        if heap[below, 0] <= probability:
             break
         heap[at, 0], heap[at, 1] = heap[below, 0], heap[below, 1]
         at = below
-    heap[at, 0], heap[at, 1] = value, item
+    heap[at, 0], heap[at, 1] = probability, row
     return size
 
 
 @njit(cache=True)
-def arrange(
-    tokens: Any, parents: Any, origins: Any, standing: Any, borders: Any, prompt: int, document: int
-) -> Any:
-    """(tokens, parents, origins) with each node followed by its likeliest child's subtree.
+def arrange(growth: Any, nodes: int, borders: Any) -> Any:
+    """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
 
-    Among siblings the one that stands first is the likeliest. Nodes of the origin `prompt` whose
-    place in its trie lies between an even and the next odd one of `borders` become `document`.
+    Returns int32 (3, nodes): tokens, parents, origins as indices into ORIGINS. Among siblings the
+    one that stands first is the likeliest. `borders` are those of `learn_prompt`: a node of the
+    prompt that was first met between an even and the next odd one stands in a document.
     """
-    n = len(parents)
-    order = _depth_first(parents)
-    place, out = np.empty(n, np.int32), np.empty((3, n), np.int32)
-    for new in range(n):
+    order = _depth_first(growth.parents[:nodes])
+    place, out = np.empty(nodes, np.int32), np.empty((3, nodes), np.int32)
+    for new in range(nodes):
         place[order[new]] = new
-    for new in range(n):
+    for new in range(nodes):
         old = order[new]
-        out[0, new] = tokens[old]
-        out[1, new] = place[parents[old]] if parents[old] >= 0 else -1
-        out[2, new] = origins[old]
-        if origins[old] == prompt:
-            inside = False
-            for border in borders:
-                if border > standing[old]:
-                    break
-                inside = not inside
-            if inside:
-                out[2, new] = document
+        out[0, new] = growth.tokens[old]
+        out[1, new] = place[growth.parents[old]] if growth.parents[old] >= 0 else -1
+        out[2, new] = growth.origins[old]
+        if growth.origins[old] == PROMPT and _in_document(growth.trie_nodes[old], borders):
+            out[2, new] = _DOCUMENT
     return out
+
+
+@njit(cache=True, inline="always")
+def _in_document(trie_node: int, borders: Any) -> bool:
+    inside = False
+    for border in borders:
+        if border > trie_node:
+            break
+        inside = not inside
+    return inside
 
 
 @njit(cache=True)
 def _depth_first(parents: Any) -> Any:
+    """Node indices, int32 (n,), parent before child, the subtree of the first sibling first."""
     n = len(parents)
     first, following = np.empty(n + 1, np.int32), np.empty(n, np.int32)
     for i in range(n + 1):

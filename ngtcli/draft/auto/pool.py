@@ -17,22 +17,22 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.trie.ngram import SEPARATOR
 from ngtcli.trie.store import TrieFileError, read_file, trie_folder, write_file
 
 Ints = npt.NDArray[np.int32]
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".pool.safetensors"
-QUOTE = 4  # tokens; shorter runs are anybody's words
-TOKENS = 50_000
-_SCALE = 1000  # the tallies are stored as thousandths
-_NAMES = ("stream", "stops", "visits")
+QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
+_SCALE = CONFIG.tally_scale
+_NAMES = ("stream", "predicted", "reached")
 
 
 @dataclass(slots=True)
 class Pool:
-    """`answers` as arrays of ids, the last used last; `stops` and `visits` are auto's tallies.
+    """`answers` as arrays of ids, the last used last; `predicted` and `reached` are auto's tallies.
 
     `new` are the whole answers since it was loaded, each with the pieces of it that were kept.
     """
@@ -40,8 +40,8 @@ class Pool:
     limit: int = TOKENS
     quotes: bool = False
     answers: list[Ints] = field(default_factory=list)
-    stops: npt.NDArray[np.float64] | None = None
-    visits: npt.NDArray[np.float64] | None = None
+    predicted: npt.NDArray[np.float64] | None = None
+    reached: npt.NDArray[np.float64] | None = None
     new: list[tuple[Ints, list[Ints]]] = field(default_factory=list)
 
     @property
@@ -133,20 +133,20 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     if not path.is_file():
         return pool
     arrays = read_file(path, _NAMES, {"format": str(FORMAT)})
-    stream, stops, visits = (arrays[name] for name in _NAMES)
+    stream, predicted, reached = (arrays[name] for name in _NAMES)
     if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
         raise TrieFileError("ids out of range")
-    if len(stops) != len(visits) or (stops < 0).any() or (visits < stops).any():
+    if len(predicted) != len(reached) or (predicted < 0).any() or (reached < predicted).any():
         raise TrieFileError("tallies that cannot be")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
-    pool.stops, pool.visits = stops / _SCALE, visits / _SCALE
+    pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
     return pool
 
 
 def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     """Add what is new to the file, which may have grown meanwhile. Raises OSError."""
-    if pool.stops is None or pool.visits is None:
+    if pool.predicted is None or pool.reached is None:
         return
     try:
         there = load_pool(path, vocabulary, pool.limit, pool.quotes).answers
@@ -158,8 +158,8 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
     arrays: dict[str, Any] = {
         "stream": np.concatenate(stream) if stream else np.zeros(0, np.int32),
-        "stops": np.floor(pool.stops.ravel() * _SCALE).astype(np.int32),
-        "visits": np.ceil(pool.visits.ravel() * _SCALE).astype(np.int32),
+        "predicted": np.floor(pool.predicted.ravel() * _SCALE).astype(np.int32),
+        "reached": np.ceil(pool.reached.ravel() * _SCALE).astype(np.int32),
     }
     metadata = {"format": str(FORMAT), "model": model, "answers": str(len(answers))}
     write_file(path, arrays, {**metadata, "tokens": str(sum(map(len, answers)))})

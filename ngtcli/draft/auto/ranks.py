@@ -1,49 +1,79 @@
 """Which tokens a model ranked high after a token, whatever stood before it, in flat arrays.
 
 As Token Recycling's matrix of candidates (Luo et al. 2024), but with weights, so that what was
-ranked high often stays: each time, what was there is halved, and the best ids gain 1, 1/2, 1/3, …
+ranked high often stays: each time, the weights are halved, and the best ids gain 1, 1/2, 1/3, …
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-WIDTH = 8  # successors kept of a token
-_NONE_YET = 1e-3  # a weight below this is none
+from ngtcli.draft.auto.config import CONFIG
+
+WIDTH = CONFIG.ranks_kept
+SUM, DISTINCT = range(2)  # columns of `sums`
+_DECAY, _MIN_WEIGHT = CONFIG.rank_decay, CONFIG.min_rank_weight
+
+
+class RankArrays(NamedTuple):
+    """`successors` int32 and `weights` float32, (vocabulary, WIDTH).
+
+    `sums`, float32 (vocabulary, 2), has the sum of each token's weights and how many there are.
+    """
+
+    successors: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    sums: npt.NDArray[np.float32]
 
 
 @njit(cache=True)
-def learn_ranks(tokens: Any, tops: Any, successors: Any, weights: Any, sums: Any) -> None:
-    """Take in, after each of `tokens`, its row of `tops`, best first."""
+def learn_ranks(tokens: Any, tops: Any, ranks: Any) -> None:
+    """Learn, after each of `tokens` int32 (n,), its row of `tops` int64 (n, ranks), best first."""
     for i in range(len(tokens)):
-        token = tokens[i]
-        for j in range(weights.shape[1]):
-            weights[token, j] *= 0.5
+        _decay(ranks.weights[tokens[i]])
         for rank in range(tops.shape[1]):
-            least, at = 0, -1
-            for j in range(weights.shape[1]):
-                if weights[token, j] > 0.0 and successors[token, j] == tops[i, rank]:
-                    at = j
-                if weights[token, j] < weights[token, least]:
-                    least = j
-            if at < 0:
-                at = least
-                successors[token, at], weights[token, at] = tops[i, rank], 0.0
-            weights[token, at] += 1.0 / (rank + 1)
-        sums[token] = 0.0
-        for j in range(weights.shape[1]):
-            if weights[token, j] < _NONE_YET:
-                weights[token, j] = 0.0
-            sums[token, 0] += weights[token, j]
-            sums[token, 1] += weights[token, j] > 0.0
+            _gain(ranks, tokens[i], tops[i, rank], 1.0 / (rank + 1))
+        _add_up(ranks, tokens[i])
+
+
+@njit(cache=True, inline="always")
+def _decay(weights: Any) -> None:
+    for j in range(len(weights)):
+        weights[j] *= _DECAY
+
+
+@njit(cache=True, inline="always")
+def _gain(ranks: Any, token: int, successor: int, gain: float) -> None:
+    """Add to the weight of a successor; a new one takes the place of the weakest."""
+    successors, weights = ranks.successors, ranks.weights
+    weakest, place = 0, -1
+    for j in range(weights.shape[1]):
+        if weights[token, j] > 0.0 and successors[token, j] == successor:
+            place = j
+        if weights[token, j] < weights[token, weakest]:
+            weakest = j
+    if place < 0:
+        place = weakest
+        successors[token, place], weights[token, place] = successor, 0.0
+    weights[token, place] += gain
+
+
+@njit(cache=True, inline="always")
+def _add_up(ranks: Any, token: int) -> None:
+    """Drop successors without weight worth the name; renew the token's sums."""
+    total, distinct = np.float32(0.0), np.float32(0.0)
+    for j in range(ranks.weights.shape[1]):
+        if ranks.weights[token, j] < _MIN_WEIGHT:
+            ranks.weights[token, j] = 0.0
+        total += ranks.weights[token, j]
+        distinct += ranks.weights[token, j] > 0.0
+    ranks.sums[token, SUM], ranks.sums[token, DISTINCT] = total, distinct
 
 
 class Ranks:
-    """The table: `successors` int32 and `weights` float32, (vocabulary, WIDTH).
-
-    `sums`, float32 (vocabulary, 2), has the sum of each token's weights and their number.
+    """The table for a vocabulary of so many tokens.
 
     >>> ranks = Ranks(9)
     >>> ranks.learn([3], np.array([[7, 5]]))
@@ -52,20 +82,24 @@ class Ranks:
     """
 
     def __init__(self, vocabulary: int) -> None:
-        self.successors = np.zeros((vocabulary, WIDTH), np.int32)
-        self.weights = np.zeros((vocabulary, WIDTH), np.float32)
-        self.sums = np.zeros((vocabulary, 2), np.float32)
+        self.arrays = RankArrays(
+            np.zeros((vocabulary, WIDTH), np.int32),
+            np.zeros((vocabulary, WIDTH), np.float32),
+            np.zeros((vocabulary, 2), np.float32),
+        )
 
     @property
-    def arrays(self) -> tuple[Any, Any, Any]:
-        """Successors, weights and sums."""
-        return self.successors, self.weights, self.sums
+    def vocabulary(self) -> int:
+        """How many tokens it has rows for."""
+        return len(self.arrays.weights)
 
     def learn(self, tokens: Any, tops: npt.NDArray[np.int64]) -> None:
         """Learn a row of ids, best first, for each of `tokens`."""
-        learn_ranks(np.asarray(tokens, np.int32), tops, *self.arrays)
+        learn_ranks(np.asarray(tokens, np.int32), tops, self.arrays)
 
     def of(self, token: int) -> dict[int, float]:
         """What may follow `token`, with weights."""
-        row = zip(self.successors[token].tolist(), self.weights[token].tolist(), strict=True)
+        row = zip(
+            self.arrays.successors[token].tolist(), self.arrays.weights[token].tolist(), strict=True
+        )
         return {successor: weight for successor, weight in row if weight > 0}

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-RUN = 4  # tokens
+from ngtcli.draft.auto.config import CONFIG
+
+RUN = CONFIG.repeat_run
 
 
 class Repeats:

@@ -36,7 +36,7 @@ class Options:
         check_range("max_history", self.max_history, 1, 1_000_000)
 
 
-class Akunu:
+class Akunu(Drafter):
     """Forgets all at `reset`."""
 
     def __init__(self, options: Options) -> None:

@@ -32,7 +32,7 @@ class DraftModelOptions:
         check_range("gamma", self.gamma, 1, 256)
 
 
-class DraftModel:
+class DraftModel(Drafter):
     """Hands the text to the assistant and its answer to verification."""
 
     def __init__(self, assistant: Assistant, options: DraftModelOptions) -> None:

@@ -38,7 +38,7 @@ class Options:
         check_range("max_n", self.max_n, 1, 64)
 
 
-class Llma:
+class Llma(Drafter):
     """Forgets all at `reset`."""
 
     def __init__(self, options: Options) -> None:

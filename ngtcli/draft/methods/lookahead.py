@@ -46,7 +46,7 @@ class LookaheadOptions:
         check_range("guess_set_size", self.guess_set_size, 1, 256)
 
 
-class Lookahead:
+class Lookahead(Drafter):
     """Keeps window and pool of one prompt."""
 
     top_k = 1

@@ -14,7 +14,7 @@ class NoOptions:
     """For methods whose only options are the shared settings."""
 
 
-class NoDrafts:
+class NoDrafts(Drafter):
     """Proposes nothing."""
 
     def reset(self, context: Context) -> None:

@@ -35,7 +35,7 @@ class Options:
         check_range("num_output_tokens", self.num_output_tokens, 1, 1024)
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """Forgets all at `reset`."""
 
     def __init__(self, options: Options) -> None:

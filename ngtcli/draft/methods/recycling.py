@@ -56,7 +56,7 @@ class RecyclingOptions:
         check_range("output_id_topk", self.output_id_topk, 1, 8)
 
 
-class Recycling:
+class Recycling(Drafter):
     """Holds the matrix, as rows of the tokens seen so far."""
 
     def __init__(self, options: RecyclingOptions) -> None:

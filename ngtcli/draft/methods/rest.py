@@ -56,7 +56,7 @@ class Options:
         check_range("choices", self.choices, 1, 1024)
 
 
-class Rest:
+class Rest(Drafter):
     """Learns nothing; keeps its datastore across `reset` while the tokenizer stays the same."""
 
     def __init__(self, options: Options) -> None:

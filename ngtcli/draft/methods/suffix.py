@@ -40,7 +40,7 @@ class Options:
         check_range("max_spec_tokens", self.max_spec_tokens, 0, 1024)
 
 
-class Suffix:
+class Suffix(Drafter):
     """One request of the library for each `reset`."""
 
     def __init__(self, cache: Any, options: Options) -> None:

@@ -22,7 +22,7 @@ Pair = tuple[int | None, Node | None]  # a sequence's node in the documents' and
 _NO_DOCUMENTS = Context(())
 
 
-class TrieDrafter:
+class TrieDrafter(Drafter):
     """The paper's method; with `learn_output` it also learns the text it has helped to write."""
 
     def __init__(self, n: int, lp: int, learn_output: bool = False) -> None:

@@ -46,7 +46,7 @@ class Options:
         check_range("max_matching_ngram_size", self.max_matching_ngram_size, 1, 64)
 
 
-class Pool:
+class NGramPool:
     """Keys and their values, the oldest first.
 
     A value cut short by the end of a text is also kept by itself, with the number of full ones
@@ -101,17 +101,17 @@ class Pool:
                 behind = -1
 
 
-class Trtllm:
+class Trtllm(Drafter):
     """A public pool lives across `reset`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._pool = Pool(options)
+        self._pool = NGramPool(options)
         self._start = 0  # what stands before this place needs no more learning
 
     def reset(self, context: Context) -> None:
         if not self._options.is_public_pool:
-            self._pool = Pool(self._options)
+            self._pool = NGramPool(self._options)
         self._start = 0
         self._learn(context.ids)
 

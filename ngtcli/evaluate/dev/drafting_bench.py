@@ -19,8 +19,9 @@ import torch
 
 from ngtcli.decode.load import load_model
 from ngtcli.documents.load import load
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.auto.drafter import RANKED, Auto, AutoOptions
+from ngtcli.draft.auto.drafter import Auto, AutoOptions
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.methods.trie import TrieDrafter
@@ -145,7 +146,7 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
         clock.append(time.perf_counter())
         model.lay_out(ids[at], tree)
         clock.append(time.perf_counter())
-        top = np.array([rng.choices(ids, k=RANKED) for _ in range(len(tree) + 1)])
+        top = np.array([rng.choices(ids, k=CONFIG.ranks_read) for _ in range(len(tree) + 1)])
         begin = time.perf_counter()
         drafter.learn(Feedback(tree, top))
         clock.append(clock[-1] + time.perf_counter() - begin)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import SCORES, credit
+from ngtcli.draft.auto.blend import SCORES, Tallies, attribute
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto, AutoOptions
 from ngtcli.draft.auto.escapes import ESCAPES, SHAPE
 from ngtcli.draft.auto.pool import Pool
@@ -25,22 +26,27 @@ _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
 
 def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], list[float]]:
-    """Escapes, (source, order, bucket), and the mean negative log chance a token of each round."""
+    """Escape probabilities, float64 (source, order, bucket), and each round's mean negative log
+    probability a token."""
     escapes = np.full(SHAPE, 0.5)
     losses = []
     for _ in range(rounds):
-        stops, visits = np.zeros(SHAPE), np.zeros(SHAPE)
+        tallies = Tallies(escapes, np.zeros(SHAPE), np.zeros(SHAPE))
         logs: list[float] = []
         drafter = Auto(AutoOptions(trust=1e6), escapes, pool=Pool())
         for trace in traces:
             drafter.reset(Context(trace.prompt_ids))
             for token in trace.output_ids:
                 if is_odd(trace):
-                    chance = credit(drafter._held, drafter._at, token, escapes, stops, visits)
-                    logs.append(-float(np.log(chance)))
+                    probability = attribute(
+                        drafter.sources.arrays, drafter.matches.nodes, token, tallies
+                    )
+                    logs.append(-float(np.log(probability)))
                 drafter.observe([token])
-        mean = (stops.sum(2, keepdims=True) + 1) / (visits.sum(2, keepdims=True) + 2)
-        escapes = np.clip(1 - (stops + _SMOOTH * mean) / (visits + _SMOOTH), 0.001, 0.999)
+        predicted, reached = tallies.predicted, tallies.reached
+        mean = (predicted.sum(2, keepdims=True) + 1) / (reached.sum(2, keepdims=True) + 2)
+        escapes = 1 - (predicted + _SMOOTH * mean) / (reached + _SMOOTH)
+        escapes = np.clip(escapes, CONFIG.min_escape, 1 - CONFIG.min_escape)
         losses.append(sum(logs) / len(logs))
         print(f"{losses[-1]:.4f} nats a token", file=sys.stderr)
     return escapes, losses

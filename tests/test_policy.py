@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve
-from ngtcli.draft.auto.policy import FIRST_REST, LOOK_AROUND, PATIENCE, Policy, settle
+from ngtcli.draft.auto.growth import Growth
+from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.repeats import Repeats
 
 
@@ -18,6 +20,13 @@ def never() -> bool:
 
 def always() -> bool:
     return True
+
+
+def growth_of(tokens: np.ndarray, parents: np.ndarray, probabilities: np.ndarray) -> Growth:
+    """A tree as `grow` makes it, of made-up sources."""
+    empty = np.zeros(len(tokens))
+    return Growth(tokens.astype(np.int32), parents.astype(np.int32), probabilities,
+                  empty.astype(np.int8), empty.astype(np.int32))  # fmt: skip
 
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -37,9 +46,9 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     policy = Policy(CURVES["cheap"])
     chances = np.full(8, 0.2)
     assert policy.choose(chances) == 8
-    nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
+    growth = growth_of(np.arange(8), np.full(8, -1), chances)
     for _ in range(6):  # none of the eight is what came
-        settle(nodes, parents, chances, np.array([99], np.int32), policy.tally)
+        count_accepted(growth, np.array([99], np.int32), policy.tally)
     assert policy.choose(chances) == 0
     assert policy.as_json()["came_true"] < 0.2
     for _ in range(300):  # time passes
@@ -50,7 +59,7 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
 @given(
     st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9)
 )
-def test_settling_counts_what_was_accepted(draws: list[float], seed: int, token: int) -> None:
+def test_accepted_nodes_are_counted(draws: list[float], seed: int, token: int) -> None:
     rng = random.Random(seed)
     chances = np.array(sorted(draws, reverse=True))
     parents = np.array([rng.randrange(-1, i) for i in range(len(draws))], np.int32)
@@ -60,7 +69,8 @@ def test_settling_counts_what_was_accepted(draws: list[float], seed: int, token:
         path.append(node)
         node = int(parents[node])
     tally = np.zeros((2, 8))
-    settle(tokens, parents, chances, np.array([*path[::-1], 77], np.int32), tally)
+    emitted = np.array([*path[::-1], 77], np.int32)
+    count_accepted(growth_of(tokens, parents, chances), emitted, tally)
     assert tally[0].sum() == len(path)
     assert tally[1].sum() == pytest.approx(sum(draws))
 
@@ -93,12 +103,12 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
     policy = Policy(CURVES["steep"])
     looks = []
     for step in range(600):
-        if not policy.resting(never):
+        if not policy.begin_step(never):
             looks.append(step)
             policy.choose(np.full(8, 0.01))
-    assert looks[:PATIENCE] == list(range(PATIENCE))
-    gaps = np.diff(looks[PATIENCE - 1 :])
-    assert gaps[0] == FIRST_REST + 1
+    assert looks[: CONFIG.patience] == list(range(CONFIG.patience))
+    gaps = np.diff(looks[CONFIG.patience - 1 :])
+    assert gaps[0] == CONFIG.first_pause + 1
     assert all(b in (2 * a - 1, a) for a, b in zip(gaps, gaps[1:], strict=False))
     assert policy.stand_downs == len(gaps) + 1
 
@@ -106,8 +116,8 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
 def test_a_cost_measured_too_high_is_found_out() -> None:
     policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
     sizes = []
-    for _ in range(LOOK_AROUND * 400):
-        if policy.resting(always):
+    for _ in range(CONFIG.exploration * 400):
+        if policy.begin_step(always):
             continue
         size = policy.choose(np.full(8, 0.5))
         policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
@@ -131,7 +141,7 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
         policy.start(policy.curve)
         tokens, time = 0.0, 0.0
         for step in range(256):
-            size = 0 if policy.resting(never) else policy.choose(np.array(chances))
+            size = 0 if policy.begin_step(never) else policy.choose(np.array(chances))
             slow = factor if answer == 1 and step < steps else 1.0
             policy.curve.learn(1 + size, cost(1 + size) * slow * rng.uniform(0.9, 1.1))
             tokens, time = tokens + 1 + sum(chances[:size]), time + cost(1 + size)
@@ -145,19 +155,19 @@ def test_a_calibration_that_was_disturbed_is_mended() -> None:
     for step in range(4096):
         if step % 256 == 0:
             policy.start(policy.curve)
-        size = 0 if policy.resting(never) else policy.choose(np.array([0.5, 0.25, 0.12, 0.06]))
+        size = 0 if policy.begin_step(never) else policy.choose(np.array([0.5, 0.25, 0.12, 0.06]))
         policy.curve.learn(1 + size, 1.0)
         sizes.append(size)
     assert sizes[:3] == [0] * 3
     assert sum(size > 0 for size in sizes[-500:]) > 450
 
 
-def test_a_text_that_repeats_ends_the_rest_at_once() -> None:
+def test_a_text_that_repeats_ends_the_pause_at_once() -> None:
     policy = Policy(CURVES["steep"])
-    for _ in range(PATIENCE):
+    for _ in range(CONFIG.patience):
         policy.choose(np.full(8, 0.01))
-    assert policy.resting(never)
-    assert not policy.resting(always)
+    assert policy.begin_step(never)
+    assert not policy.begin_step(always)
 
 
 def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
