@@ -23,9 +23,9 @@ from ngtcli.draft.auto.blend import (
     SOURCES,
     UNSEEN,
     Tallies,
-    advance,
     attribute,
     bucket_of,
+    match_end,
 )
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto, AutoOptions
@@ -155,7 +155,7 @@ def test_attribution_sums_to_the_probability_of_the_token(
     escapes = drafter.tallies.arrays.escape
     naive = Naive([[output], [prompt], [], []], escapes)
     tallies = Tallies(escapes, np.zeros_like(escapes), np.zeros_like(escapes))
-    chance = attribute(drafter.sources.arrays, drafter.matches.nodes, token, tallies)
+    chance = attribute(drafter.sources.arrays, drafter.matches.nodes, token, tuple(tallies))
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= UNSEEN + 1e-9
@@ -182,10 +182,8 @@ def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
 def test_places_move_with_the_text() -> None:
     drafter = prepared([1, 2, 3, 1, 2], [3, 1], [4, 1, 2], 0)
     nodes = drafter.matches.nodes
-    fresh = np.full_like(nodes, NONE)
-    fresh[:, 0] = 0
-    for token in [1, 2, 3, 1, 2, 3, 1]:
-        advance(drafter.sources.arrays, fresh, token)
+    fresh = np.empty_like(nodes)
+    match_end(drafter.sources.arrays, fresh, np.array([1, 2, 3, 1, 2, 3, 1], np.int32))
     assert fresh[1].tolist() == nodes[1].tolist()
     assert fresh[2].tolist() == nodes[2].tolist()
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve
-from ngtcli.draft.auto.growth import Growth
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.repeats import Repeats
 
@@ -20,13 +19,6 @@ def never() -> bool:
 
 def always() -> bool:
     return True
-
-
-def growth_of(tokens: np.ndarray, parents: np.ndarray, probabilities: np.ndarray) -> Growth:
-    """A tree as `grow` makes it, of made-up sources."""
-    empty = np.zeros(len(tokens))
-    return Growth(tokens.astype(np.int32), parents.astype(np.int32), probabilities,
-                  empty.astype(np.int8), empty.astype(np.int32))  # fmt: skip
 
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -46,9 +38,9 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     policy = Policy(CURVES["cheap"])
     chances = np.full(8, 0.2)
     assert policy.choose(chances) == 8
-    growth = growth_of(np.arange(8), np.full(8, -1), chances)
+    nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
     for _ in range(6):  # none of the eight is what came
-        count_accepted(growth, np.array([99], np.int32), policy.tally)
+        count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
     assert policy.choose(chances) == 0
     assert policy.as_json()["came_true"] < 0.2
     for _ in range(300):  # time passes
@@ -70,7 +62,7 @@ def test_accepted_nodes_are_counted(draws: list[float], seed: int, token: int) -
         node = int(parents[node])
     tally = np.zeros((2, 8))
     emitted = np.array([*path[::-1], 77], np.int32)
-    count_accepted(growth_of(tokens, parents, chances), emitted, tally)
+    count_accepted(tokens, parents, chances, emitted, tally)
     assert tally[0].sum() == len(path)
     assert tally[1].sum() == pytest.approx(sum(draws))
 

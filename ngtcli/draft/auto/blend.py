@@ -54,6 +54,25 @@ class SourceArrays(NamedTuple):
     ranks: RankArrays
 
 
+# The same as plain tuples, as Python hands them to compiled code: numba takes 5 us to unpack named
+# ones at each call, and none to name them inside (measured).
+PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]
+
+
+@njit(cache=True, inline="always")
+def named(arrays: Any) -> Any:
+    """SourceArrays from plain tuples."""
+    (own, prompt, pool), ranks = arrays
+    return SourceArrays(
+        (
+            CountArrays(own[0], own[1], own[2], own[3]),
+            CountArrays(prompt[0], prompt[1], prompt[2], prompt[3]),
+            CountArrays(pool[0], pool[1], pool[2], pool[3]),
+        ),
+        RankArrays(ranks[0], ranks[1], ranks[2]),
+    )
+
+
 class Tallies(NamedTuple):
     """Of each (source, order, bucket), float64: `escape` is 1 - predicted / reached.
 
@@ -107,6 +126,15 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
             match_nodes[source, order + 1] = find(slots, node, token) if node != NONE else NONE
     known = token < len(sources.ranks.successors)
     match_nodes[SCORES, 1] = token if known else NONE
+
+
+@njit(cache=True)
+def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
+    """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
+    match_nodes[:] = NONE
+    match_nodes[:, 0] = 0
+    for token in ids[-match_nodes.shape[1] :]:
+        advance(named(arrays), match_nodes, token)
 
 
 @unowned
@@ -187,13 +215,17 @@ def _add(token: int, probability: float, source: int, candidates: Any, found: in
 
 
 @njit(cache=True)
-def attribute(sources: Any, match_nodes: Any, token: int, tallies: Any) -> float:
+def attribute(arrays: Any, match_nodes: Any, token: int, tallies: Any) -> float:
     """Expectation step: divide one observed token among the matches that predicted it.
 
-    Adds to `tallies.predicted` and `tallies.reached`; the token's blended probability.
+    `arrays` are PlainArrays, `tallies` the arrays of Tallies in a plain tuple; adds to `predicted`
+    and `reached`. Returns the token's blended probability.
     """
     queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
-    return _attribute(sources, match_nodes, token, tallies, queries)
+    escape, predicted, reached = tallies
+    return _attribute(
+        named(arrays), match_nodes, token, Tallies(escape, predicted, reached), queries
+    )
 
 
 @unowned
@@ -244,16 +276,18 @@ def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
 
 @njit(cache=True)
 def learn_output(
-    sources: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
+    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
 ) -> int:
     """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
 
-    `open_nodes` and `used` are of the own text's trie, which must have room; its nodes used after.
+    `arrays` and `tallies` are as for `attribute`. `open_nodes` and `used` are of the own text's
+    trie, which must have room; returns its nodes used after.
     """
-    own, one = sources.tries[OWN], np.empty(1, np.int32)
+    sources, one = named(arrays), np.empty(1, np.int32)
+    own, (escape, predicted, reached) = sources.tries[OWN], tallies
     queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
     for token in ids:
-        _attribute(sources, match_nodes, token, tallies, queries)
+        _attribute(sources, match_nodes, token, Tallies(escape, predicted, reached), queries)
         one[0] = token
         used = count_ids(one, own, open_nodes, used)
         advance(sources, match_nodes, token)
@@ -263,8 +297,8 @@ def learn_output(
 
 @njit(cache=True)
 def update_escapes(tallies: Any) -> None:
-    """Set every escape probability from its tallies, in place."""
-    escape, predicted, reached = tallies.escape, tallies.predicted, tallies.reached
+    """Set every escape probability from its tallies (a plain tuple), in place."""
+    escape, predicted, reached = tallies
     for s in range(escape.shape[0]):
         for k in range(escape.shape[1]):
             for b in range(escape.shape[2]):

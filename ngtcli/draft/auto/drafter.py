@@ -134,7 +134,7 @@ class Auto(Drafter):
         pays = len(probabilities) if policy is None else policy.choose(probabilities)
         self._search.learn(probabilities, budget, pays)
         tree = self._tree(growth, pays) if pays else _EMPTY
-        self._growth = Growth(*(part[:pays] for part in growth)) if pays else None
+        self._growth = growth.first(pays) if pays else None
         self._drafting_s = time.perf_counter() - clock
         return tree
 
@@ -151,7 +151,9 @@ class Auto(Drafter):
             return
         clock = time.perf_counter()
         if self._growth is not None and self.policy is not None:
-            count_accepted(self._growth, np.asarray(tokens, np.int32), self.policy.tally)
+            nodes, parents, probabilities, *_ = self._growth
+            emitted = np.asarray(tokens, np.int32)
+            count_accepted(nodes, parents, probabilities, emitted, self.policy.tally)
         self._growth = None
         self._learn_output()
         if self.policy is not None:

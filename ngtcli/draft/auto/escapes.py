@@ -41,7 +41,7 @@ class EscapeTallies:
         self._trust = trust
         predicted = (1.0 - escapes) * trust
         self.arrays = Tallies(np.empty(SHAPE), predicted, np.full(SHAPE, trust))
-        update_escapes(self.arrays)
+        update_escapes(tuple(self.arrays))
 
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
         """Take over stored tallies, scaled down to `trust` observations at most.
@@ -54,7 +54,7 @@ class EscapeTallies:
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
         self.arrays.predicted[:] = predicted.reshape(SHAPE) * weight
         self.arrays.reached[:] = np.maximum(reached * weight, 1e-3)
-        update_escapes(self.arrays)
+        update_escapes(tuple(self.arrays))
 
     def predicted_by_scores(self) -> float:
         """The expected number of tokens that scores have predicted so far."""

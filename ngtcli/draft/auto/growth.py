@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ngtcli.draft.auto.blend import PROMPT, SOURCES, Candidates, advance, blend
+from ngtcli.draft.auto.blend import PROMPT, SOURCES, Candidates, PlainArrays, advance, blend, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.trie.counts import NONE, unowned
 
@@ -33,6 +33,14 @@ class Growth(NamedTuple):
     origins: npt.NDArray[np.int8]
     trie_nodes: npt.NDArray[np.int32]
 
+    def first(self, nodes: int) -> "Growth":
+        """The first `nodes` of them."""
+        tokens, parents, probabilities, origins, trie_nodes = self
+        return Growth(
+            tokens[:nodes], parents[:nodes], probabilities[:nodes], origins[:nodes],
+            trie_nodes[:nodes],
+        )  # fmt: skip
+
 
 class Frontier(NamedTuple):
     """Room for the nodes that may come next: a heap of (path probability, row of `waiting`),
@@ -42,13 +50,19 @@ class Frontier(NamedTuple):
     waiting: npt.NDArray[np.int32]
 
 
-@njit(cache=True)
-def grow(sources: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float) -> Any:
-    """A Growth of the `budget` likeliest nodes below the matches, as `advance` keeps them.
+def grow(
+    arrays: PlainArrays, match_nodes: Any, escape: Any, budget: int, min_probability: float
+) -> Growth:
+    """The `budget` likeliest nodes below the matches `match_nodes`, as `advance` keeps them.
 
     `escape`, float64 (sources, orders, buckets). Nodes less likely than about `min_probability`
     are not searched.
     """
+    return Growth(*_grow(arrays, match_nodes, escape, budget, min_probability))
+
+
+@njit(cache=True)
+def _grow(arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float) -> Any:
     growth = Growth(
         np.empty(budget, np.int32),
         np.empty(budget, np.int32),
@@ -63,8 +77,8 @@ def grow(sources: Any, match_nodes: Any, escape: Any, budget: int, min_probabili
     candidates = Candidates(
         np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8)
     )
-    n = _fill(sources, matches, escape, min_probability, frontier, candidates, growth)
-    return Growth(
+    n = _fill(named(arrays), matches, escape, min_probability, frontier, candidates, growth)
+    return (
         growth.tokens[:n],
         growth.parents[:n],
         growth.probabilities[:n],
@@ -164,24 +178,32 @@ def _pop(heap: Any, size: int) -> int:
     return size
 
 
-@njit(cache=True)
-def arrange(growth: Any, nodes: int, borders: Any) -> Any:
+def arrange(growth: Growth, nodes: int, borders: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
 
     Returns int32 (3, nodes): tokens, parents, origins as indices into ORIGINS. Among siblings the
     one that stands first is the likeliest. `borders` are those of `learn_prompt`: a node of the
     prompt that was first met between an even and the next odd one stands in a document.
     """
-    order = _depth_first(growth.parents[:nodes])
+    tokens, parents, _, origins, trie_nodes = growth
+    out: npt.NDArray[np.int32] = _arrange(tokens, parents, origins, trie_nodes, nodes, borders)
+    return out
+
+
+@njit(cache=True)
+def _arrange(
+    tokens: Any, parents: Any, origins: Any, trie_nodes: Any, nodes: int, borders: Any
+) -> Any:
+    order = _depth_first(parents[:nodes])
     place, out = np.empty(nodes, np.int32), np.empty((3, nodes), np.int32)
     for new in range(nodes):
         place[order[new]] = new
     for new in range(nodes):
         old = order[new]
-        out[0, new] = growth.tokens[old]
-        out[1, new] = place[growth.parents[old]] if growth.parents[old] >= 0 else -1
-        out[2, new] = growth.origins[old]
-        if growth.origins[old] == PROMPT and _in_document(growth.trie_nodes[old], borders):
+        out[0, new] = tokens[old]
+        out[1, new] = place[parents[old]] if parents[old] >= 0 else -1
+        out[2, new] = origins[old]
+        if origins[old] == PROMPT and _in_document(trie_nodes[old], borders):
             out[2, new] = _DOCUMENT
     return out
 

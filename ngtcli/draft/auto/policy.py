@@ -34,17 +34,17 @@ def bin_of(probability: float, bins: int) -> int:
 
 
 @njit(cache=True)
-def count_accepted(growth: Any, emitted: Any, tally: Any) -> None:
-    """Add to `tally` how many nodes of a verified Growth were accepted, and how many expected.
+def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, tally: Any) -> None:
+    """Add to `tally` how many nodes of a verified tree were accepted, and how many expected.
 
-    `emitted`, int32, are the tokens of the step.
+    The first three are those of its Growth; `emitted`, int32, are the tokens of the step.
     """
     node, depth = -1, 0
-    for i in range(len(growth.tokens)):
-        at = bin_of(growth.probabilities[i], tally.shape[1])
-        tally[EXPECTED, at] += growth.probabilities[i]
-        on_path = depth < len(emitted) and growth.parents[i] == node
-        if on_path and growth.tokens[i] == emitted[depth]:
+    for i in range(len(tokens)):
+        at = bin_of(probabilities[i], tally.shape[1])
+        tally[EXPECTED, at] += probabilities[i]
+        on_path = depth < len(emitted) and parents[i] == node
+        if on_path and tokens[i] == emitted[depth]:
             tally[ACCEPTED, at] += 1.0
             node, depth = i, depth + 1
 

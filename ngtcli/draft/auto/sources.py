@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS, OWN, POOL, PROMPT, SOURCES, SourceArrays, advance
+from ngtcli.draft.auto.blend import ORDERS, OWN, POOL, PROMPT, SOURCES, PlainArrays, match_end
 from ngtcli.draft.auto.blend import learn_output as _learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
 from ngtcli.draft.auto.ranks import Ranks
@@ -37,10 +37,11 @@ class Sources:
         return self._tries[POOL]
 
     @property
-    def arrays(self) -> SourceArrays:
+    def arrays(self) -> PlainArrays:
         """For compiled code; others after anything was learned."""
-        own, prompt, pool = (trie.arrays for trie in self._tries)
-        return SourceArrays((own, prompt, pool), self.ranks.arrays)
+        own, prompt, pool = self._tries
+        tries = (tuple(own.arrays), tuple(prompt.arrays), tuple(pool.arrays))
+        return tries, tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are new; the pool and the scores stay."""
@@ -69,19 +70,15 @@ class MatchState:
 
     def start(self, sources: Sources, ids: Sequence[int]) -> None:
         """Match the end of a prompt."""
-        self.nodes[:] = NONE
-        self.nodes[:, 0] = 0
         self.last = int(ids[-1]) if len(ids) else 0
-        arrays = sources.arrays
-        for token in ids[-ORDERS:]:
-            advance(arrays, self.nodes, int(token))
+        match_end(sources.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
 
     def learn(self, sources: Sources, tokens: Ints, tallies: EscapeTallies) -> None:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
         own = sources.own
         own.reserve(len(tokens))
         own.used = _learn_output(
-            sources.arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used
+            sources.arrays, self.nodes, tokens, tuple(tallies.arrays), own.open_nodes, own.used
         )
         own.tokens += len(tokens)
         self.last = int(tokens[-1])

@@ -39,7 +39,7 @@ def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], 
             for token in trace.output_ids:
                 if is_odd(trace):
                     probability = attribute(
-                        drafter.sources.arrays, drafter.matches.nodes, token, tallies
+                        drafter.sources.arrays, drafter.matches.nodes, token, tuple(tallies)
                     )
                     logs.append(-float(np.log(probability)))
                 drafter.observe([token])
