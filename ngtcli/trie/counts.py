@@ -150,7 +150,7 @@ class CountTrie:
         self.tokens = 0
         self.open_nodes = np.full(self.depth + 1, NONE, np.int32)
         self.open_nodes[0] = 0
-        frequent = np.full(FREQUENT + 1, NONE, np.int32)  # the last stays empty
+        frequent = np.full(FREQUENT + 1, NONE, np.int32)  # the last is never used
         self.arrays = _allocate(_FIRST, frequent)
         self.arrays.nodes[0] = (NONE, NONE, NONE, NONE, 0)
         self.arrays.counts[0] = 0.0

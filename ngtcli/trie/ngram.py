@@ -1,4 +1,4 @@
-"""The n-gram trie of the documents: built once with numpy, held in flat arrays, never changed.
+"""The n-gram trie of the documents: built once with numpy, stored in flat arrays, never changed.
 
 The trie of "N-Gram Trie Speculative Decoding" (EMNLP 2025, section 3.1, eq. 1-4, Algorithm 1)
 inserts, for every window of n tokens, its prefix of L_p tokens without its first 0 to L_p - 1

@@ -81,10 +81,8 @@ class CostCurve:
         self._seen[near] = self._step
         expected = costs[below] + share * (costs[above] - costs[below])
         ratio = min(2.0, max(0.5, seconds / expected))
-        own, common = (
-            min(CONFIG.most_own_rate, CONFIG.own_rate * gap),
-            ratio ** (CONFIG.common_rate / gap),
-        )
+        own = min(CONFIG.most_own_rate, CONFIG.own_rate * gap)
+        common = ratio ** (CONFIG.common_rate / gap)
         costs = self._seconds = [common * cost for cost in costs]
         costs[above] *= ratio ** (own * min(1.0, share))
         costs[below] *= ratio ** (own * max(0.0, 1.0 - share))

@@ -104,7 +104,7 @@ class Policy:
         self._pause, self._next_pause = 0, CONFIG.first_pause  # steps
 
     def start(self, curve: CostCurve) -> None:
-        """Begin a run: what is known of costs stays, what is known of the text does not."""
+        """Begin a run: costs are kept, what was counted of the text before is forgotten."""
         self.curve = curve
         self.budgets.clear()
         self.stand_downs = 0

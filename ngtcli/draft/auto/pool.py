@@ -46,7 +46,7 @@ class Pool:
 
     @property
     def tokens(self) -> int:
-        """Ids held."""
+        """How many ids there are."""
         return sum(map(len, self.answers))
 
     def add(self, answer: Sequence[int], prompt: Sequence[int]) -> list[Ints]:

@@ -1,7 +1,7 @@
 """Which tokens a model ranked high after a token, whatever stood before it, in flat arrays.
 
 As Token Recycling's matrix of candidates (Luo et al. 2024), but with weights, so that what was
-ranked high often stays: each time, the weights are halved, and the best ids gain 1, 1/2, 1/3, …
+ranked high often is kept: each time, the weights are halved, and the best ids gain 1, 1/2, 1/3, …
 """
 
 from typing import Any, NamedTuple

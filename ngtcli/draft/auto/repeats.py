@@ -17,7 +17,7 @@ class Repeats:
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._prompt = prompt
-        self._runs: set[int] | None = None  # hashes; not made before they are asked for
+        self._runs: set[int] | None = None  # hashes; made at the first call of `at_end`
         self._tail = tuple(prompt[1 - RUN :])
         self._done = 0
 

@@ -44,7 +44,7 @@ class Sources:
         return tries, tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
-        """Begin a prompt: own text and prompt are new; the pool and the scores stay."""
+        """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
         self._tries[OWN], self._tries[PROMPT] = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
         self.borders = learn_prompt(self._tries[PROMPT], ids, context.references)

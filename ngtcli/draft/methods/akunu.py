@@ -10,7 +10,7 @@ What decides drafts:
 - `max_history` cuts only the tokens that a context may be made of. The tables are never pruned, so
   with the defaults the window changes nothing; below `max_order` - 1 it shortens contexts.
 - The chapter leaves ties open (there they follow the order of a hash table). Here the follower that
-  came to the highest count first stays.
+  came to the highest count first is kept.
 - The original hashes contexts to 64 bits and takes collisions; here contexts are compared in full.
 - All is forgotten at `reset`: the chapter's tables belong to one generation.
 """

@@ -125,12 +125,12 @@ class Lookahead(Drafter):
             self._remember(first, (*(level[column] for level in self._levels[1:]), token))
 
     def _remember(self, first: int, rest: tuple[int, ...]) -> None:
-        held = self._pool.setdefault(first, [])
-        if rest in held:
-            held.remove(rest)
-        elif len(held) == self.options.guess_set_size:
-            del held[0]
-        held.append(rest)
+        grams = self._pool.setdefault(first, [])
+        if rest in grams:
+            grams.remove(rest)
+        elif len(grams) == self.options.guess_set_size:
+            del grams[0]
+        grams.append(rest)
 
     def observe(self, tokens: Sequence[int]) -> None:
         pass

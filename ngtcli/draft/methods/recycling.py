@@ -74,19 +74,19 @@ class Recycling(Drafter):
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
-        held: dict[str, int] = {"": ROOT}
+        places: dict[str, int] = {"": ROOT}
         edges: set[tuple[int, int]] = set()
         for path, cost in _TREE:
             rank, above = int(path[-1]), path[:-1]
-            if len(tokens) == budget or rank >= self.top_k or above not in held:
+            if len(tokens) == budget or rank >= self.top_k or above not in places:
                 continue
-            parent = held[above]
+            parent = places[above]
             follows = self._last if parent == ROOT else tokens[parent]
             token = self._successors.get(follows, self._unseen)[rank]
             if (parent, token) in edges:
                 continue
             edges.add((parent, token))
-            held[path] = len(tokens)
+            places[path] = len(tokens)
             tokens.append(token)
             parents.append(parent)
             priority.append(-float(cost))

@@ -9,7 +9,7 @@ count what followed the last tokens of the text; the longer the match, the longe
   off. `max_spec_tokens` caps a draft below the budget; 0 leaves it to the budget.
 - The whole pattern is `max_tree_depth` tokens, and the library matches one token less than that.
 - The global tree lives across `reset`; it holds outputs, never prompts. `max_cached_requests` = 0
-  does without it, -1 sets no limit; else the oldest outputs are let go.
+  does without it, -1 sets no limit; else the oldest outputs are dropped.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,8 +53,8 @@ class TrieDrafter(Drafter):
         return DraftTree()
 
     def _match(self, sequence: Sequence[int]) -> Pair:
-        held = self._documents.match(sequence) if self._documents else None
-        return held, self._grown.match(sequence)
+        cached = self._documents.match(sequence) if self._documents else None
+        return cached, self._grown.match(sequence)
 
     def _grow(self, start: Pair, depth: int, budget: int) -> DraftTree | None:
         """Best-first tree below `start`, a sequence of `depth` tokens; None if nothing follows."""
@@ -86,31 +86,32 @@ class TrieDrafter(Drafter):
 
     def _children(self, pair: Pair) -> Iterator[tuple[int, int, Pair]]:
         """(token, count, pair) of all that follows, the most frequent first."""
-        held, grown = pair
+        cached, grown = pair
         if grown is None or not grown.children:
-            return self._held(held)
-        if held is None:
+            return self._cached(cached)
+        if cached is None:
             return ((t, c.count, (None, c)) for t, c in GrowingTrie.children(grown))
-        return self._merged(held, grown)
+        return self._merged(cached, grown)
 
-    def _held(self, held: int | None) -> Iterator[tuple[int, int, Pair]]:
+    def _cached(self, node: int | None) -> Iterator[tuple[int, int, Pair]]:
+        """The children in the documents' cached trie."""
         trie = self._documents
-        if held is not None and trie is not None:
-            for child in trie.children(held):
+        if node is not None and trie is not None:
+            for child in trie.children(node):
                 yield trie.token(child), trie.count(child), (child, None)
 
-    def _merged(self, held: int, grown: Node) -> Iterator[tuple[int, int, Pair]]:
+    def _merged(self, cached: int, grown: Node) -> Iterator[tuple[int, int, Pair]]:
         trie = self._documents
         assert trie is not None
         both: list[tuple[int, int, Pair]] = []
         for token, node in grown.children.items():
-            child = trie.child(held, token)
+            child = trie.child(cached, token)
             count = node.count + (trie.count(child) if child is not None else 0)
             both.append((token, count, (child, node)))
         both.sort(key=lambda item: -item[1])
         taken = grown.children
         at = 0
-        for item in self._held(held):
+        for item in self._cached(cached):
             if item[0] in taken:
                 continue
             while at < len(both) and both[at][1] >= item[1]:
