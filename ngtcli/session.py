@@ -26,7 +26,8 @@ from ngtcli.draft.drafter import (
     want,
 )
 from ngtcli.errors import ModelError
-from ngtcli.prompts import Preset, Prompt, fit_prompt
+from ngtcli.presets import Preset
+from ngtcli.prompts import Prompt, fit_prompt
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ngtcli.config import Layer, merge, standing_layers
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, InputError, UsageError
+from ngtcli.presets import load_preset, preset_files
 from ngtcli.pretrained import load_tokenizer
-from ngtcli.prompts import build_prompt, fit_prompt, level, load_preset, preset_files
+from ngtcli.prompts import build_prompt, fit_prompt, level
 from ngtcli.tokens import Tokenizer
 
 TOKENIZER = Tokenizer(FakeBackend())

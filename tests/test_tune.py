@@ -30,8 +30,8 @@ from ngtcli.evaluate.tune_sources import (
 )
 from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
 from ngtcli.evaluate.winner import preset_path
+from ngtcli.presets import load_preset
 from ngtcli.pretrained import BUILTIN_PATH
-from ngtcli.prompts import load_preset
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html
 
@@ -598,7 +598,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
 
 
 def preset_names() -> list[str]:
-    from ngtcli.prompts import preset_files
+    from ngtcli.presets import preset_files
 
     return list(preset_files())
 

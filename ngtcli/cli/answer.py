@@ -14,7 +14,7 @@ from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, piped_stdin, pri
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Document, load, utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 from ngtcli.render.sinks import (
     Collector,
     ColourSink,

@@ -43,7 +43,7 @@ from ngtcli.documents.load import load
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.evaluate.datasets import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.evaluate.noise import add_noise
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 from ngtcli.render.results import counted
 
 SWEEP = (4, 8, 16, 32, 64, 128)

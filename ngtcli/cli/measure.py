@@ -10,7 +10,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.evaluate.datasets import EXAMPLES, QUESTIONS
-from ngtcli.prompts import Preset, load_preset
+from ngtcli.presets import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 
 

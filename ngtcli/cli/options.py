@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.config import SETTING_NAMES, Layer, Resolved, Settings, merge, standing_layers
-from ngtcli.prompts import Preset, load_preset
+from ngtcli.presets import Preset, load_preset
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",

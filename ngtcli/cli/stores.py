@@ -13,7 +13,7 @@ import typer
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.streams import print_line, print_table
 from ngtcli.config import PROJECT_FILE, SETTING_NAMES
-from ngtcli.prompts import load_preset, preset_files, preset_folders
+from ngtcli.presets import load_preset, preset_files, preset_folders
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.storage import home

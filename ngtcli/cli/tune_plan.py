@@ -9,7 +9,7 @@ from ngtcli.cli.options import resolve
 from ngtcli.cli.streams import Notes, piped_stdin
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import UsageError
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep import Axis, Cell, Skipped

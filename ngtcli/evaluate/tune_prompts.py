@@ -7,7 +7,7 @@ from typing import BinaryIO
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError
 from ngtcli.evaluate.datasets import builtin_items, file_items, read_jsonl
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 
 Work = Sequence[tuple[str, tuple[Document, ...], str]]  # name, documents, question
 

@@ -18,7 +18,7 @@ from ngtcli.evaluate.replay import context_of, replay, select
 from ngtcli.evaluate.sweep import Axis, Cell
 from ngtcli.evaluate.traces import read_traces
 from ngtcli.evaluate.verdict import Measurement
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 from ngtcli.trie.ngram import NGramTrie, build_trie
 from ngtcli.trie.pool import Pool
 

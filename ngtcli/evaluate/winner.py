@@ -11,7 +11,7 @@ import yaml
 from ngtcli import __version__
 from ngtcli.config import Settings, read_mapping
 from ngtcli.errors import InputError, UsageError
-from ngtcli.prompts import PROVENANCE, Preset
+from ngtcli.presets import PROVENANCE, Preset
 from ngtcli.render.sinks import write_atomically
 from ngtcli.storage import home
 
