@@ -7,11 +7,19 @@ from pathlib import Path
 
 import platformdirs
 
+from ngtcli.errors import UsageError
+
 
 def home(kind: str) -> Path:
-    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` where NGT_HOME is set."""
+    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` where NGT_HOME is set.
+
+    Raises UsageError where NGT_HOME begins with the name of a user who is not known.
+    """
     if base := os.environ.get("NGT_HOME"):
-        return Path(base).expanduser() / kind
+        try:
+            return Path(base).expanduser() / kind
+        except RuntimeError:
+            raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
     if kind == "config":
         return Path(platformdirs.user_config_dir("ngt", appauthor=False))
     return Path(platformdirs.user_cache_dir("ngt", appauthor=False))

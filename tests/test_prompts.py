@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ngtcli.config import Layer, merge, standing_layers
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, InputError, UsageError
+from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.presets import load_preset, preset_files
 from ngtcli.pretrained import load_tokenizer
 from ngtcli.prompts import build_prompt, fit_prompt, level
@@ -99,7 +99,7 @@ def test_wrong_values_name_their_origin(monkeypatch, tmp_path) -> None:
         merge(standing_layers())
     monkeypatch.delenv("NGT_TOP_P")
     (tmp_path / "ngt.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"ngt\.yaml"):
+    with pytest.raises(UsageError, match=r"ngt\.yaml"):
         standing_layers()
 
 

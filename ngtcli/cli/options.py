@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.config import SETTING_NAMES, Layer, Resolved, Settings, merge, standing_layers
+from ngtcli.cli.streams import Notes
+from ngtcli.config import (
+    SETTING_NAMES,
+    Layer,
+    Resolved,
+    Settings,
+    merge,
+    standing_layers,
+    unknown_variables,
+)
 from ngtcli.presets import Preset, load_preset
 
 _HELP: dict[str, str] = {
@@ -107,8 +116,19 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)
-    resolved = merge([Layer("flag", flags), *standing_layers(), chosen.settings])
+    return _merged([Layer("flag", flags), *standing_layers(), chosen.settings]), chosen
+
+
+def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
+    """Settings from all layers but a preset. Raises UsageError."""
+    return _merged([Layer("flag", flags), *standing_layers()])
+
+
+def _merged(layers: list[Layer]) -> Resolved:
+    for name, hint in unknown_variables(os.environ):
+        Notes().warn(f"{name} is not read. {hint}")
+    resolved = merge(layers)
     models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
-    return resolved, chosen
+    return resolved
