@@ -188,3 +188,101 @@ def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
     assert parse_yaml(body, "here") == yaml.safe_load(body)
     with pytest.raises(UsageError, match="here: not valid YAML at line 2"):
         parse_yaml("a: 1\n  b: [", "here")
+
+
+# --- the exit codes of the README's table, and options that would be ignored ---
+
+BAD = [
+    (["summarize", "{tmp}/no.txt"], 3, "no such file"),
+    (["summarize", "{tmp}/empty.txt"], 3, "empty"),
+    (["ask", "Why?"], 3, "Give --docs FILE or FOLDER"),
+    (["summarize"], 3, "Name a file or a folder"),
+    (["summarize", "-m", "{tmp}", "{tmp}/a.txt"], 4, "cannot be loaded"),
+    (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/circle"], 2, "circle"),
+    (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),
+    (["bench", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
+    (["tune", "--sweep", "n=8", "--html", "{tmp}/" + "x" * 300], 2, "name too long"),
+    (["summarize", "{tmp}/a.txt", "--seed", "9" * 30], 2, "9223372036854775807"),
+    (["summarize", "{tmp}/a.txt", "--method", "none:x=1"], 2, "no option 'x'"),
+    (["summarize", "{tmp}/a.txt", "-p", "y" * 5000], 2, "Known: ask, chat, summarize."),
+    (["ask", "-d", "{tmp}/a.txt", "Who", "built", "it"], 2, "ngt ask 'Who built it'"),
+    (["ask", "-d", "{tmp}/a.txt", "{tmp}/empty.txt", "Who?"], 2, "Give -d before each document"),
+    (["ask", "-d", "{tmp}/a.txt", " "], 2, "question is empty"),
+    (["ask", "-d", "{tmp}/a.txt"], 2, "QUESTION"),
+    (["summarize", "{tmp}/a.txt", "--dry-run", "-o", "{tmp}/b"], 2, "-o does nothing"),
+    (["summarize", "{tmp}/a.txt", "--dry-run", "--explain"], 2, "--explain does nothing"),
+    (["summarize", "{tmp}/a.txt", "--dry-run", "--json-tokens"], 2, "--dry-run --json"),
+    (["summarize", "{tmp}/a.txt", "--json", "--color", "always"], 2, "--color always does nothing"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/b", "--color", "always"], 2, "does nothing with -o"),
+    (["ask", "-d", "{tmp}/a.txt", "?", "--dry-run", "--color", "always"], 2, "--dry-run"),
+    (["summarize", "{tmp}/a.txt", "--top-p", "0.5"], 2, "Give --temperature as well."),
+    (["summarize", "{tmp}/a.txt", "--n", "9"], 2, "It is read by --method trie."),
+    (["summarize", "{tmp}/a.txt", "--method", "trie", "--pool"], 2, "--method auto"),
+    (["summarize", "{tmp}/a.txt", "--pool-documents", "--no-pool"], 2, "--no-pool"),
+    (["summarize", "{tmp}/a.txt", "--draft-model", "builtin"], 2, "--method draft-model"),
+    (["check", "--method", "none"], 2, "nothing to check"),
+    (["check", "--num-draft", "0"], 2, "nothing to check"),
+    (["check", "--num-draft", "8", "--drafts", "4"], 2, "Give one of them"),
+    (["check", "--color", "always"], 2, "ngt check"),
+    (["check", "--min-p", "0.1"], 2, "--temperature"),
+    (["trie", "build", "{tmp}/a.txt", "--temperature", "1"], 2, "--temperature"),
+    (["trie", "build", "{tmp}/a.txt", "--rest", "--lp", "2"], 2, "--lp does nothing with --rest"),
+    (["trie", "show", "{tmp}/x.trie.safetensors"], 3, "not a trie file"),
+    (["trie", "list", "--seed", "1"], 2, "--seed"),
+    (["presets", "show", "sumarize"], 2, "Did you mean summarize?"),
+    (["presets", "list", "--n", "1"], 2, "--n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD, ids=range(len(BAD)))
+def test_what_is_wrong_has_the_exit_code_of_the_table(arguments, code, words, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon.")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "long.txt").write_text("A word and another. " * 3000)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    result, got, said = run(*(a.replace("{tmp}", str(tmp_path)) for a in arguments))
+    assert got == code, said
+    assert words in " ".join(said.replace("│", " ").split()) and result.stdout == ""
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon. " * 9)
+    built = json.loads(
+        run("trie", "build", str(tmp_path / "a.txt"), "--n", "5", "--json")[0].stdout
+    )
+    assert run("trie", "show", built["path"])[1] == 0
+    _, code, said = run("trie", "show", built["path"], "--n", "5")
+    assert code == 2 and "--n does nothing" in said
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--top-p", "0.5", "--temperature", "0.7"],
+        ["--top-p", "0.5", "--temperature", "0"],  # as scripts give them together
+        ["--seed", "3"],  # greedy decoding repeats itself, as was asked for
+        ["--top-k", "0", "--top-p", "1"],
+        ["--method", "trie", "--n", "9", "--lp", "2", "--learn-output", "--no-pool"],
+        ["--method", "none", "--n", "9", "--num-draft", "8", "--pool"],
+        ["--json", "--color", "never"],
+        ["--json", "--json-tokens", "--explain"],
+        ["--dry-run", "--json", "--temperature", "1"],
+    ],
+)
+def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: list[str]) -> None:
+    assert run("summarize", "nowhere.txt", *given)[1] == 3  # on to the missing document
+
+
+def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeypatch) -> None:
+    given = {"NGT_N": "9", "NGT_TOP_P": "0.5", "NGT_COLOR": "always", "NGT_POOL": "true"}
+    assert run("summarize", "nowhere.txt", "--json", **given)[1] == 3
+
+
+def test_names_of_250_characters_can_be_written(tmp_path: Path) -> None:
+    from ngtcli.render.sinks import write_atomically
+
+    write_atomically(tmp_path / ("x" * 250), "text")
+    assert (tmp_path / ("x" * 250)).read_text() == "text"

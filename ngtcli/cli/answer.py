@@ -1,16 +1,20 @@
 """`ngt summarize` and `ngt ask`: one prompt, one answer."""
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ngtcli.cli.facts import answer_json, explanation, origins, policy_words, summary_facts
+from ngtcli.cli.files import check_output_file, standard_input
+from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
-from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, piped_stdin, print_line
+from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, print_line
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Document, load, utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
@@ -75,22 +79,18 @@ def summarize(
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, preset, "summarize")
-    stdin = piped_stdin()
-    paths = files or ([STDIN] if stdin else [])
-    if not paths:
-        raise InputError("no document given", "Name a file or a folder, or pipe a text in.")
-    documents = load(paths, stdin)
-    run(
-        Request(
-            "summarize", documents, "", resolved.settings, chosen,
-            json, json_tokens, output, dry_run, verbose, explain,
-        )
+    request = Request(
+        "summarize", (), "", resolved.settings, chosen,
+        json, json_tokens, output, dry_run, verbose, explain,
     )  # fmt: skip
+    _check(request, flags or {})
+    documents = _documents(files or [], "Name a file or a folder, or pipe a text in.")
+    run(replace(request, documents=documents))
 
 
 @with_settings
 def ask(
-    question: Annotated[str, typer.Argument(help="The question.")],
+    words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: Annotated[
         list[str] | None,
         typer.Option("--docs", "-d", help="File, folder, glob or -; may be given again."),
@@ -105,6 +105,7 @@ def ask(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Answer a question from documents: ngt ask --docs ./notes "When is high tide?" """
+    question = _question(words)
     if not question.strip():
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     resolved, chosen = resolve(flags or {}, preset, "ask")
@@ -112,28 +113,56 @@ def ask(
         raise UsageError(
             f"preset {chosen.name} has no place for a question", "Put {question} in its template."
         )
-    stdin = piped_stdin()
-    paths = docs or ([STDIN] if stdin else [])
-    if not paths:
-        raise InputError(
-            "no documents to answer from", "Give --docs FILE or FOLDER, or pipe a text in."
-        )
-    documents = load(paths, stdin)
-    run(
-        Request(
-            "ask", documents, utf8(question.strip()), resolved.settings, chosen,
-            json, json_tokens, output, dry_run, verbose, explain,
-        )
+    request = Request(
+        "ask", (), utf8(question.strip()), resolved.settings, chosen,
+        json, json_tokens, output, dry_run, verbose, explain,
     )  # fmt: skip
+    _check(request, flags or {})
+    documents = _documents(docs or [], "Give --docs FILE or FOLDER, or pipe a text in.")
+    run(replace(request, documents=documents))
+
+
+def _question(words: Sequence[str]) -> str:
+    """The question, which must be one word of the command line."""
+    if len(words) == 1:
+        return words[0]
+    if file := next((w for w in words if os.path.exists(w)), None):
+        raise UsageError(f"{file} stands where the question does", "Give -d before each document.")
+    joined = shlex.quote(" ".join(words))
+    shown = joined if len(joined) < 200 else "'…'"
+    raise UsageError(f"the question is {len(words)} words", f"Put it in quotes: ngt ask {shown}")
+
+
+def _documents(paths: list[str], hint: str) -> list[Document]:
+    """The documents named, or what is piped in. Raises InputError."""
+    stdin = standard_input(paths)
+    if not paths and stdin is None:
+        raise InputError("no documents given", hint)
+    try:
+        return load(paths or [STDIN], stdin)
+    except InputError as error:
+        if paths:
+            raise
+        raise InputError(str(error), f"No document was named. {hint}") from None
+
+
+def _check(request: Request, flags: dict[str, Any]) -> None:
+    """Raise UsageError for what was asked for by a flag and would not happen."""
+    check_output_file(request.output)
+    refuse_ignored(flags, request.settings)
+    forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
+    for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
+        refuse_colour(form, flags)
+    if request.dry_run:
+        refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
+        tokens = {"--json-tokens": request.json_tokens}
+        refuse_beside("--dry-run", tokens, "Give --dry-run --json.")
+        refuse_beside("--dry-run", {"-o": request.output}, "Redirect it: ngt … --dry-run > FILE")
 
 
 def run(request: Request) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
-    if request.output and request.output.is_dir():
-        raise UsageError(f"{request.output}: a folder", "Name a file in it.")
-    if request.output and not request.output.absolute().parent.is_dir():
-        raise UsageError(f"{request.output}: no such folder", "Make the folder first.")
     try:
         if request.dry_run:
             _dry_run(request, notes)

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.streams import Notes, print_line, print_table
 from ngtcli.config import Settings
@@ -12,6 +13,8 @@ from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.evaluate.datasets import EXAMPLES, QUESTIONS
 from ngtcli.presets import Preset, load_preset
 from ngtcli.render.sinks import dump_json
+
+DRAFTS = "8,32,64"
 
 
 @with_settings
@@ -24,17 +27,23 @@ def check(
     ] = None,
     preset: PresetOption = None,
     drafts: Annotated[
-        str, typer.Option("--drafts", help="Numbers of draft nodes to try, with commas.")
-    ] = "8,32,64",
+        str, typer.Option("--drafts", help=f"Numbers of draft nodes to try; default: {DRAFTS}.")
+    ] = "",
     json: JsonOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
-    resolved, chosen = resolve(flags or {}, preset, "summarize")
+    given = flags or {}
+    resolved, chosen = resolve(given, preset, "summarize")
     settings = resolved.settings
-    num_drafts = [settings.num_draft] if "num_draft" in (flags or {}) else _numbers(drafts)
-    if settings.method == "none":
-        raise UsageError("method none drafts nothing to check", "Give --method trie.")
+    if drafts and "num_draft" in given:
+        raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
+    num_drafts = [settings.num_draft] if "num_draft" in given else _numbers(drafts or DRAFTS)
+    if settings.method == "none" or num_drafts == [0]:
+        what = "method none" if settings.method == "none" else "--num-draft 0"
+        raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
+    refuse_ignored(given, settings)
+    refuse_colour("ngt check", given)
     texts = load(files or ([] if docs else [str(EXAMPLES)]), None)
     asked = load(docs or ([] if files else [str(EXAMPLES)]), None)
     notes = Notes()

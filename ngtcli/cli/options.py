@@ -2,12 +2,13 @@
 
 import inspect
 import os
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.streams import Notes
 from ngtcli.config import (
     SETTING_NAMES,
@@ -62,7 +63,10 @@ _PANELS = {
 _DEFAULTS = Settings()
 
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", "-p", help="Preset to use; see ngt presets list.")
+    str | None,
+    typer.Option(
+        "--preset", "-p", help="Preset to use; see ngt presets list.", autocompletion=presets
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
@@ -77,8 +81,9 @@ def _parameter(name: str) -> inspect.Parameter:
     kind: Any = list[str] if isinstance(default, tuple) else type(default)
     shown = "" if default in ("", ()) else f" [default: {default}]"
     option = typer.Option(
-        *flags, help=_HELP[name] + shown, rich_help_panel=panel, show_default=False
-    )
+        *flags, help=_HELP[name] + shown, rich_help_panel=panel, show_default=False,
+        autocompletion=of_setting(name),
+    )  # fmt: skip
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -87,14 +92,26 @@ def _parameter(name: str) -> inspect.Parameter:
     )
 
 
-def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+Command = Callable[..., Any]
+
+
+def with_settings(command: Command) -> Command:
     """Give a command a flag for each setting; it gets those that were given as `flags`.
 
     A parameter of the command's own takes the place of the setting of that name.
     """
+    return _with(SETTING_NAMES, command)
+
+
+def with_some_settings(*names: str) -> Callable[[Command], Command]:
+    """As `with_settings`, for a command that reads only these settings."""
+    return partial(_with, names)
+
+
+def _with(names: Sequence[str], command: Command) -> Command:
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "flags"]
-    shared = [name for name in SETTING_NAMES if name not in signature.parameters]
+    shared = [name for name in names if name not in signature.parameters]
     settings = [_parameter(name) for name in shared]
 
     @wraps(command)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ngtcli.cli.files import check_output_file
 from ngtcli.cli.streams import Notes, print_line, terminal_width
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.results import counted, facts, tables
@@ -22,10 +23,7 @@ class Delivery:
         if json and markdown:
             raise UsageError("--json and --markdown", "Give one of them.")
         for path in (output, html):
-            if path is not None and path.is_dir():
-                raise UsageError(f"{path}: a folder", "Name a file in it.")
-            if path is not None and not path.absolute().parent.is_dir():
-                raise UsageError(f"{path}: no such folder", "Make the folder first.")
+            check_output_file(path)
         self._notes, self._json, self._markdown = notes, json, markdown
         self._output, self._html = output, html
 

@@ -6,10 +6,11 @@ import sys
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.completion import presets
 from ngtcli.cli.options import (
     JsonOption,
     PresetOption,
@@ -30,6 +31,8 @@ presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 
+NameArgument = Annotated[str, typer.Argument(autocompletion=presets)]
+
 
 @presets_app.command("list")
 def presets_list(json: JsonOption = False) -> None:
@@ -48,7 +51,7 @@ def presets_list(json: JsonOption = False) -> None:
 
 
 @presets_app.command("show")
-def presets_show(name: str, json: JsonOption = False) -> None:
+def presets_show(name: NameArgument, json: JsonOption = False) -> None:
     """Print a preset."""
     preset = load_preset(name)
     if json:

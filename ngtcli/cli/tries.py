@@ -5,9 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.files import standard_input
+from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.pool import pool_app
-from ngtcli.cli.streams import Notes, piped_stdin, print_line, print_table
+from ngtcli.cli.streams import Notes, print_line, print_table
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.sinks import dump_json
@@ -18,6 +20,7 @@ trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_
 
 trie_app.add_typer(pool_app, name="pool")
 
+_READ = ("model", "n", "lp")  # the settings that decide which trie a text has
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 
@@ -48,7 +51,7 @@ def _datastore_row(file: Any) -> dict[str, Any]:
 
 
 @trie_app.command("build")
-@with_settings
+@with_some_settings(*_READ)
 def trie_build(
     paths: PathsArgument,
     rest: Annotated[
@@ -64,8 +67,10 @@ def trie_build(
         raise UsageError("a trie has no name", "--name goes with --rest.")
     if ":" in name:  # --method rest:datastore=NAME could not say it
         raise UsageError(f"the name is {name!r}", "Give one without a colon.")
+    given = {flag(name): name in (flags or {}) for name in ("n", "lp")}
+    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     settings = resolve(flags or {}, preset, "summarize")[0].settings
-    documents = load(paths, piped_stdin())
+    documents = load(paths, standard_input(paths))
     notes = Notes()
     notes.status("Building …")
     from ngtcli.pretrained import load_tokenizer
@@ -131,7 +136,7 @@ def _names(names: list[str]) -> str:
 
 
 @trie_app.command("show")
-@with_settings
+@with_some_settings(*_READ)
 def trie_show(
     path: Annotated[str, typer.Argument(help="A document, a folder, or a file of the cache.")],
     preset: PresetOption = None,
@@ -145,13 +150,15 @@ def trie_show(
         trie_file, other = store.describe(Path(path)), datastore.describe(Path(path))
         if trie_file is None and other is None:
             raise InputError(f"{path}: not a trie file", "See ngt trie list.")
+        given = {flag(name): True for name in flags or {}} | {"--preset": preset}
+        refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
         _print_facts(_trie_row(trie_file) if trie_file else _datastore_row(other), json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     from ngtcli.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model)
-    documents = load([path], piped_stdin())
+    documents = load([path], standard_input([path]))
     key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))

@@ -102,7 +102,7 @@ def write_atomically(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    handle, partial = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
+    handle, partial = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name[:40]}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)
