@@ -10,6 +10,7 @@ from ngtcli import __version__
 from ngtcli.cli.answer import ask, summarize
 from ngtcli.cli.bench import bench
 from ngtcli.cli.measure import check
+from ngtcli.cli.schema import schema
 from ngtcli.cli.stores import config_app, env, models_app, presets_app
 from ngtcli.cli.streams import abandon_stdout, report_error
 from ngtcli.cli.tries import trie_app
@@ -34,6 +35,7 @@ app.add_typer(presets_app, name="presets")
 app.add_typer(config_app, name="config")
 app.add_typer(models_app, name="models")
 app.command()(env)
+app.command()(schema)
 
 
 def _version(wanted: bool) -> None:
