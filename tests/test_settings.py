@@ -286,3 +286,22 @@ def test_names_of_250_characters_can_be_written(tmp_path: Path) -> None:
 
     write_atomically(tmp_path / ("x" * 250), "text")
     assert (tmp_path / ("x" * 250)).read_text() == "text"
+
+
+def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
+    import pty
+    import subprocess
+    import sys
+
+    main, other = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "ngtcli.cli.app", "summarize", "-", "--dry-run", "-m", "/nowhere"],
+        stdin=other, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.stderr is not None
+    line = done.stderr.readline()
+    os.write(main, b"The tide came in.\n\x04")
+    _, errors = done.communicate(timeout=60)
+    assert b"Ctrl-D" in line and b"nowhere" in errors and done.returncode == 4
+    os.close(main)
+    os.close(other)

@@ -152,7 +152,7 @@ def _answer() -> Schema:
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
     statistics = of_sample(Statistics().as_json())
     statistics["properties"]["acceptance_histogram"] = by_number(_WHOLE)
-    trie = {
+    trie: dict[str, Schema] = {
         "status": {"enum": ["cached", "built", "rebuilt", "none"]}, "seconds": _NUMBER,
         "nodes": _WHOLE,
     }  # fmt: skip
@@ -172,7 +172,7 @@ def _answer() -> Schema:
 
 def _dry_run() -> Schema:
     """What --dry-run --json prints: null for what a prompt that does not fit has not."""
-    keys = {
+    keys: dict[str, Schema] = {
         **_REQUEST,
         "fits": {"type": "boolean"},
         "context": _WHOLE,
