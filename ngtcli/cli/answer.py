@@ -130,7 +130,8 @@ def _question(words: Sequence[str]) -> str:
         raise UsageError(f"{file} stands where the question does", "Give -d before each document.")
     joined = shlex.quote(" ".join(words))
     shown = joined if len(joined) < 200 else "'…'"
-    raise UsageError(f"the question is {len(words)} words", f"Put it in quotes: ngt ask {shown}")
+    what = f"the question is {len(words)} words without quotes"
+    raise UsageError(what, f"Put it in quotes: ngt ask {shown}")
 
 
 def _documents(paths: list[str], hint: str) -> list[Document]:

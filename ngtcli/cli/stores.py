@@ -94,8 +94,9 @@ def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
         try:
             load_preset("summarize")
         except UsageError as error:
+            resolved = resolve_without_preset(flags)
             Notes().warn(f"without the settings of preset summarize: {error}")
-            return resolve_without_preset(flags)
+            return resolved
     return resolve(flags, preset, "summarize")[0]
 
 
