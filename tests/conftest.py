@@ -88,7 +88,7 @@ def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Settings and caches of a test are its own."""
     for name in list(os.environ):
-        if name.startswith("NGT_") and name != "NGT_SHARED":
+        if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     yield tmp_path / "ngt-home"
