@@ -10,9 +10,11 @@ import typer
 
 from ngtcli.cli.facts import answer_json, explanation, origins, policy_words, summary_facts
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, piped_stdin, print_line
 from ngtcli.config import Settings
-from ngtcli.documents.load import STDIN, Document, load, utf8
+from ngtcli.documents.load import STDIN, Document, Loaded
+from ngtcli.documents.names import utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
 from ngtcli.prompts import Preset
 from ngtcli.render.sinks import (
@@ -47,7 +49,7 @@ class Request:
     """What is asked, of what, and how the answer is to be shown."""
 
     task: str
-    documents: Sequence[Document]
+    loaded: Loaded
     question: str
     settings: Settings
     preset: Preset
@@ -57,6 +59,10 @@ class Request:
     dry_run: bool = False
     verbose: bool = False
     explain: bool = False
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        return self.loaded.documents
 
 
 @with_settings
@@ -79,10 +85,10 @@ def summarize(
     paths = files or ([STDIN] if stdin else [])
     if not paths:
         raise InputError("no document given", "Name a file or a folder, or pipe a text in.")
-    documents = load(paths, stdin)
+    loaded = read_documents(paths, stdin, resolved.settings, Notes(verbose))
     run(
         Request(
-            "summarize", documents, "", resolved.settings, chosen,
+            "summarize", loaded, "", resolved.settings, chosen,
             json, json_tokens, output, dry_run, verbose, explain,
         )
     )  # fmt: skip
@@ -118,10 +124,10 @@ def ask(
         raise InputError(
             "no documents to answer from", "Give --docs FILE or FOLDER, or pipe a text in."
         )
-    documents = load(paths, stdin)
+    loaded = read_documents(paths, stdin, resolved.settings, Notes(verbose))
     run(
         Request(
-            "ask", documents, utf8(question.strip()), resolved.settings, chosen,
+            "ask", loaded, utf8(question.strip()), resolved.settings, chosen,
             json, json_tokens, output, dry_run, verbose, explain,
         )
     )  # fmt: skip
@@ -168,7 +174,12 @@ def _dry_run(request: Request, notes: Notes) -> None:
     prompt = build_prompt(request.preset, request.documents, request.question, tokenizer)
     notes.clear()
     if request.json:
-        body = {"task": request.task, "prompt": prompt.text, "prompt_tokens": len(prompt.ids)}
+        body = {
+            "task": request.task,
+            "prompt": prompt.text,
+            "prompt_tokens": len(prompt.ids),
+            "skipped": skipped_json(request.loaded.skipped),
+        }
         print_line(dump_json(body))
         return
     print_line(visible(prompt.text))

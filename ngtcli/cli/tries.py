@@ -1,5 +1,6 @@
 """Commands about the cached tries of documents and the datastores kept beside them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,8 +8,9 @@ import typer
 
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.pool import pool_app
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, piped_stdin, print_line, print_table
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
@@ -65,8 +67,9 @@ def trie_build(
     if ":" in name:  # --method rest:datastore=NAME could not say it
         raise UsageError(f"the name is {name!r}", "Give one without a colon.")
     settings = resolve(flags or {}, preset, "summarize")[0].settings
-    documents = load(paths, piped_stdin())
     notes = Notes()
+    loaded = read_documents(paths, piped_stdin(), settings, notes)
+    documents = loaded.documents
     notes.status("Building …")
     from ngtcli.pretrained import load_tokenizer
     from ngtcli.session import document_trie
@@ -85,10 +88,11 @@ def trie_build(
             f" in {report.seconds * 1000:.0f} ms\n{body['path']}"
         )
     notes.clear()
+    body["skipped"] = skipped_json(loaded.skipped)
     print_line(dump_json(body) if json else line)
 
 
-def _build_datastore(documents: list[Document], name: str, tokenizer: Any) -> dict[str, Any]:
+def _build_datastore(documents: Sequence[Document], name: str, tokenizer: Any) -> dict[str, Any]:
     from ngtcli.trie import datastore
 
     built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
@@ -151,8 +155,8 @@ def trie_show(
     from ngtcli.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model)
-    documents = load([path], piped_stdin())
-    key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
+    loaded = read_documents([path], piped_stdin(), settings, Notes())
+    key = store.trie_key(tokenizer.fingerprint, loaded.documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
     except store.TrieFileError as error:
@@ -164,7 +168,8 @@ def trie_show(
         {"text": tokenizer.decode(sequence), "count": count}
         for sequence, count in trie.most_frequent(settings.lp, 10)
     ]
-    _print_facts({**_trie_row(file), "most_frequent": top}, json)
+    facts = {**_trie_row(file), "most_frequent": top}
+    _print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
 
 
 def _build_hint(path: str) -> str:
