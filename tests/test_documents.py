@@ -1,4 +1,4 @@
-"""Loading documents: what is found, what is left out and told, what is an error, how much is read."""
+"""Loading documents: what is found, what is left out and told, what is an error; the bounds."""
 
 import io
 import itertools
@@ -103,6 +103,8 @@ def test_missing_inputs_are_named(tmp_path: Path) -> None:
         assert path in str(caught.value)
     with pytest.raises(InputError, match="an empty path"):
         load([""])
+    with pytest.raises(InputError, match="name too long"):
+        load(["x" * 5000])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -300,8 +302,8 @@ def test_folders_deeper_than_the_bound_are_left_out_and_told(tmp_path: Path) -> 
 
 
 def test_thousands_of_small_files_are_loaded_quickly(tmp_path: Path) -> None:
-    for i in range(3000):
+    for i in range(1000):
         (tmp_path / f"{i}.txt").write_text(f"note {i}")
     start = time.process_time()
-    assert len(load([str(tmp_path)]).documents) == 3000
-    assert time.process_time() - start < 3  # 0.1 s where it was written
+    assert len(load([str(tmp_path)]).documents) == 1000
+    assert time.process_time() - start < 2  # 0.05 s where it was written

@@ -74,8 +74,7 @@ class Finder:
         try:
             yield from self._find(path)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
-            shown = path if len(path) < 80 else f"{path[:60]}…"
-            raise InputError(f"{utf8(shown)}: {reason_of(error)}", "Check the path.") from None
+            raise InputError(f"{_short(path)}: {reason_of(error)}", "Check the path.") from None
 
     def _find(self, path: str) -> Iterator[Found]:
         if not path:  # it would stand for the current folder
@@ -83,12 +82,12 @@ class Finder:
         root = str(Path(path).expanduser())
         if os.path.isdir(root):
             yield from self._folder(root)
-        elif os.path.lexists(root):
+        elif _is_there(root):
             yield Found(root, os.path.realpath(root), outright=True)  # a dangling link, too
         elif glob.has_magic(path):
             yield from self._matches(root)
         else:
-            raise InputError(f"{utf8(path)}: no such file or folder", "Check the path.")
+            raise InputError(f"{_short(path)}: no such file or folder", "Check the path.")
 
     def _folder(self, root: str) -> Iterator[Found]:
         """Depth first, without recursion, in the order of the parts of relative paths."""
@@ -159,6 +158,19 @@ class Finder:
 
     def _leave_out(self, path: str, reason: str, kind: str = "") -> None:
         self._skipped.append(Skipped(utf8(path), reason, kind))
+
+
+def _short(path: str) -> str:
+    return utf8(path if len(path) < 80 else f"{path[:60]}…")
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is such a file, or link. Raises OSError where that cannot be told."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _suffix(name: str) -> str:
