@@ -40,5 +40,5 @@ def tell(loaded: Loaded, notes: Notes) -> None:
 
 
 def skipped_json(skipped: Sequence[Skipped]) -> list[dict[str, str]]:
-    """The `skipped` of --json: name and reason of every file that was left out."""
-    return [s.as_json() for s in skipped]
+    """The `skipped` of --json: name and reason of every file that was left out, once."""
+    return [s.as_json() for s in dict.fromkeys(skipped)]

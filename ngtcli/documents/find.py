@@ -63,6 +63,7 @@ class Finder:
         self._settings, self._suffixes = settings, suffixes
         self._counts: Counter[str] = Counter()
         self._skipped: list[Skipped] = []
+        self._named = ""  # the path that is being looked at, as errors show it
 
     def taken(self) -> list[Skipped]:
         """What was left out since this was last asked."""
@@ -71,10 +72,11 @@ class Finder:
 
     def find(self, path: str) -> Iterator[Found]:
         """The files of one path; what is left out, `taken` tells. Raises InputError."""
+        self._named = _short(path)
         try:
             yield from self._find(path)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
-            raise InputError(f"{_short(path)}: {reason_of(error)}", "Check the path.") from None
+            raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
 
     def _find(self, path: str) -> Iterator[Found]:
         if not path:  # it would stand for the current folder
@@ -87,7 +89,7 @@ class Finder:
         elif glob.has_magic(path):
             yield from self._matches(root)
         else:
-            raise InputError(f"{_short(path)}: no such file or folder", "Check the path.")
+            raise InputError(f"{self._named}: no such file or folder", "Check the path.")
 
     def _folder(self, root: str) -> Iterator[Found]:
         """Depth first, without recursion, in the order of the parts of relative paths."""
@@ -152,7 +154,7 @@ class Finder:
         self._counts[what] += 1
         if self._counts[what] > self._settings.max_files:
             raise InputError(
-                f"more than {self._settings.max_files} {what} in what was named",
+                f"{self._named}: more than {self._settings.max_files} {what}",
                 "Name fewer, or raise the bound with --max-files.",
             )
 
