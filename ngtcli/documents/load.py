@@ -88,12 +88,16 @@ class _Loading:
         before, known = len(self._skipped), False
         for found in self._finder.find(path):
             known = self._add_file(found) or known
-        left_out = self._finder.taken()
-        if self._strict and (wrong := next((s for s in left_out if not s.kind), None)):
-            raise InputError(f"{wrong.name}: {wrong.reason}", "Leave out --strict to pass over it.")
-        self._skipped += left_out
+        for skipped in self._finder.taken():
+            self._leave_out(skipped)
         if not known:
             raise _nothing(path, self._skipped[before:])
+
+    def _leave_out(self, skipped: Skipped) -> None:
+        if self._strict and not skipped.kind:
+            what = f"{skipped.name}: {skipped.reason}"
+            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
+        self._skipped.append(skipped)
 
     def _add_stdin(self) -> None:
         if self._stdin is None:
@@ -114,9 +118,9 @@ class _Loading:
             try:
                 self._texts[found.real] = (found, self._text(found))
             except Unreadable as error:
-                if found.outright or self._strict:
+                if found.outright:
                     raise error.of(utf8(found.path)) from None
-                self._skipped.append(Skipped(utf8(found.path), str(error)))
+                self._leave_out(Skipped(utf8(found.path), str(error)))
         return found.real in self._texts
 
     def _text(self, found: Found) -> str:

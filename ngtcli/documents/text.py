@@ -72,7 +72,7 @@ def decode_text(data: bytes) -> str:
     if "\0" in text:
         raise Unreadable("binary, not text", "Give a text file (.txt, .md, .rst).")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text.strip():
+    if not text or text.isspace():  # to strip it would copy it
         raise Unreadable("empty", "Give a document with text in it.")
     return text
 
