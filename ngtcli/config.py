@@ -47,6 +47,10 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     overflow: str = "error"
+    max_mb: int = 256
+    max_files: int = 100_000
+    max_depth: int = 100
+    strict: bool = False
     color: str = "auto"
 
     def __post_init__(self) -> None:
@@ -83,6 +87,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "max_mb": (1, 1_000_000),
+    "max_files": (1, 100_000_000),
+    "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "mps", "cpu"),

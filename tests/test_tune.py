@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.streams import pointed
 from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate import tune as tuning
 from ngtcli.evaluate.sweep import Axis, grid, is_axis, parse_axis, parse_sweep
@@ -390,21 +391,20 @@ def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
 
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
     summarize, ask = load_preset("summarize"), load_preset("ask")
-    assert len(prompts([], None, summarize, None)) == 10
-    (tmp_path / "a.txt").write_text("One. Two.")
-    texts = [str(tmp_path / "a.txt")]
-    assert [(name, q) for name, _, q in prompts(texts, None, summarize, None)] == [
+    assert len(prompts([], summarize, None)) == 10
+    texts = [Document("a.txt", "One. Two.")]
+    assert [(name, q) for name, _, q in prompts(texts, summarize, None)] == [
         ("summarize a.txt", "")
     ]
-    asked = prompts(texts, None, ask, 3)
+    asked = prompts(texts, ask, 3)
     assert len(asked) == 3 and len({q for _, _, q in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
-    assert [q for _, _, q in prompts([], None, ask, None, lines)] == ["A?"]
-    assert [d[0].text for _, d, _ in prompts([], None, summarize, None, lines)] == ["C. D."]
+    assert [q for _, _, q in prompts([], ask, None, lines)] == ["A?"]
+    assert [d[0].text for _, d, _ in prompts([], summarize, None, lines)] == ["C. D."]
     lines.write_text('{"article": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
-        prompts([], None, ask, None, lines)
+        prompts([], ask, None, lines)
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -412,7 +412,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session import Session
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
-    work = prompts([], None, preset, 2)
+    work = prompts([], preset, 2)
     said: list[str] = []
     source = Running(settings, preset, work, said.append, said.append)
     loading = len(said)

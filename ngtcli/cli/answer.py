@@ -14,9 +14,11 @@ from ngtcli.cli.facts import answer_json, explanation, origins, policy_words, su
 from ngtcli.cli.files import check_output_file, standard_input
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, print_line
 from ngtcli.config import Settings
-from ngtcli.documents.load import STDIN, Document, load, utf8
+from ngtcli.documents.load import STDIN, Document, Loaded
+from ngtcli.documents.names import utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
 from ngtcli.presets import Preset
 from ngtcli.render.sinks import (
@@ -51,7 +53,7 @@ class Request:
     """What is asked, of what, and how the answer is to be shown."""
 
     task: str
-    documents: Sequence[Document]
+    loaded: Loaded
     question: str
     settings: Settings
     preset: Preset
@@ -61,6 +63,10 @@ class Request:
     dry_run: bool = False
     verbose: bool = False
     explain: bool = False
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        return self.loaded.documents
 
 
 @with_settings
@@ -80,12 +86,12 @@ def summarize(
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, preset, "summarize")
     request = Request(
-        "summarize", (), "", resolved.settings, chosen,
+        "summarize", Loaded(()), "", resolved.settings, chosen,
         json, json_tokens, output, dry_run, verbose, explain,
     )  # fmt: skip
     _check(request, flags or {})
-    documents = _documents(files or [], "Name a file or a folder, or pipe a text in.")
-    run(replace(request, documents=documents))
+    loaded = _documents(files or [], request, "Name a file or a folder, or pipe a text in.")
+    run(replace(request, loaded=loaded))
 
 
 @with_settings
@@ -114,12 +120,12 @@ def ask(
             f"preset {chosen.name} has no place for a question", "Put {question} in its template."
         )
     request = Request(
-        "ask", (), utf8(question.strip()), resolved.settings, chosen,
+        "ask", Loaded(()), utf8(question.strip()), resolved.settings, chosen,
         json, json_tokens, output, dry_run, verbose, explain,
     )  # fmt: skip
     _check(request, flags or {})
-    documents = _documents(docs or [], "Give --docs FILE or FOLDER, or pipe a text in.")
-    run(replace(request, documents=documents))
+    loaded = _documents(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
+    run(replace(request, loaded=loaded))
 
 
 def _question(words: Sequence[str]) -> str:
@@ -134,13 +140,14 @@ def _question(words: Sequence[str]) -> str:
     raise UsageError(what, f"Put it in quotes: ngt ask {shown}")
 
 
-def _documents(paths: list[str], hint: str) -> list[Document]:
+def _documents(paths: list[str], request: Request, hint: str) -> Loaded:
     """The documents named, or what is piped in. Raises InputError."""
     stdin = standard_input(paths)
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
-        return load(paths or [STDIN], stdin)
+        notes = Notes(request.verbose)
+        return read_documents(paths or [STDIN], stdin, request.settings, notes)
     except InputError as error:
         if paths:
             raise
@@ -198,7 +205,12 @@ def _dry_run(request: Request, notes: Notes) -> None:
     prompt = build_prompt(request.preset, request.documents, request.question, tokenizer)
     notes.clear()
     if request.json:
-        body = {"task": request.task, "prompt": prompt.text, "prompt_tokens": len(prompt.ids)}
+        body = {
+            "task": request.task,
+            "prompt": prompt.text,
+            "prompt_tokens": len(prompt.ids),
+            "skipped": skipped_json(request.loaded.skipped),
+        }
         print_line(dump_json(body))
         return
     print_line(visible(prompt.text))

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,10 +36,11 @@ from ngtcli.cli.bench_flags import (
     TurnsOption,
 )  # fmt: skip
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.results import Delivery
 from ngtcli.cli.streams import Notes, piped_stdin
 from ngtcli.config import Settings
-from ngtcli.documents.load import load
+from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.evaluate.datasets import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.evaluate.noise import add_noise
@@ -160,7 +161,7 @@ def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes)
     result: dict[str, Any] = run_replay(
         folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,
         shared_settings(request.settings), request.template, request.turns,
-        request.ids,
+        request.ids, request.settings.max_mb,
     )  # fmt: skip
     notes.clear()
     check_some_left(methods, result["refused"])
@@ -183,22 +184,27 @@ def _check_race(request: Request) -> None:
     check_some_left(methods, unreadable(methods, request.settings))
 
 
-def _items(request: Request) -> list[Item]:
+def _items(request: Request, notes: Notes) -> tuple[list[Item], Sequence[Skipped]]:
+    """What is to be answered, and the files that were left out of folders."""
+    skipped: Sequence[Skipped] = ()
     if request.prompts:
-        items = read_jsonl(request.prompts)
+        items = read_jsonl(request.prompts, request.settings)
     elif request.files or request.docs:
         stdin = piped_stdin()
-        items = file_items(load(request.files, stdin), load(request.docs, stdin))
+        texts = read_documents(request.files, stdin, request.settings, notes)
+        asked = read_documents(request.docs, stdin, request.settings, notes)
+        items = file_items(texts.documents, asked.documents)
+        skipped = (*texts.skipped, *asked.skipped)
     else:
         items = builtin_items()
     chosen = choose(items, request.tasks, request.limit)
-    if not request.noise:
-        return chosen
-    return add_noise(chosen, request.noise, request.settings.seed, lenders=items)
+    if request.noise:
+        chosen = add_noise(chosen, request.noise, request.settings.seed, lenders=items)
+    return chosen, skipped
 
 
 def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
-    items = _items(request)
+    items, skipped = _items(request, notes)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.evaluate.live import Plan, build_prompts, record, run_live
     from ngtcli.session import Session
@@ -217,7 +223,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
         )  # fmt: skip
         result = run_live(session, items, prompts, plan, notes.status)
     notes.clear()
-    return result | {"noise": request.noise}
+    return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
 
 
 def _once(warn: Callable[[str], None]) -> Callable[[str], None]:

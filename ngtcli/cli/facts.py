@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings
 from ngtcli.render.sinks import Collector
 
@@ -30,6 +31,7 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
             {"name": d.name, "sha256": d.sha256, "characters": len(d.text)}
             for d in request.documents
         ],
+        "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
         "trie": answer.trie.as_json(),
         "statistics": answer.run.statistics.as_json(),

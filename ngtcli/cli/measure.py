@@ -1,16 +1,18 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, print_line, print_table
 from ngtcli.config import Settings
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
-from ngtcli.evaluate.datasets import EXAMPLES, QUESTIONS
+from ngtcli.evaluate.datasets import QUESTIONS, example_texts
 from ngtcli.presets import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 
@@ -44,14 +46,18 @@ def check(
         raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
     refuse_ignored(given, settings)
     refuse_colour("ngt check", given)
-    texts = load(files or ([] if docs else [str(EXAMPLES)]), None)
-    asked = load(docs or ([] if files else [str(EXAMPLES)]), None)
     notes = Notes()
-    work = _work(texts, asked, chosen)
+    if files or docs:
+        texts = read_documents(files or [], None, settings, notes)
+        asked = read_documents(docs or [], None, settings, notes)
+    else:
+        texts = asked = example_texts()
+    work = _work(texts.documents, asked.documents, chosen)
     rows = _compare(work, settings, num_drafts, notes)
     different = [r for r in rows if not r["identical"]]
     if json:
-        print_line(dump_json(_report(settings, rows, num_drafts)))
+        skipped = skipped_json([*texts.skipped, *asked.skipped])
+        print_line(dump_json({**_report(settings, rows, num_drafts), "skipped": skipped}))
     else:
         _print(rows, num_drafts)
     if different:
@@ -74,7 +80,7 @@ def _numbers(text: str) -> list[int]:
 Work = list[tuple[str, Preset, Document, str]]
 
 
-def _work(texts: list[Document], asked: list[Document], chosen: Preset) -> Work:
+def _work(texts: Sequence[Document], asked: Sequence[Document], chosen: Preset) -> Work:
     """A summary of each text and of each of its paragraphs, and six questions a document."""
     ask = load_preset("ask")
     work: Work = []

@@ -46,6 +46,10 @@ _HELP: dict[str, str] = {
     "device": "auto, cuda, mps or cpu.",
     "dtype": "auto (float32 on a CPU), float32, bfloat16 or float16.",
     "overflow": "Documents too long: error, or truncate to cut them.",
+    "max_mb": "Most megabytes of documents (or prompts, or recordings) read in all.",
+    "max_files": "Most files looked at in folders.",
+    "max_depth": "How deep folders in folders are read.",
+    "strict": "A file in a folder that cannot be read is an error, not left out.",
     "color": "auto, always or never.",
 }
 _PANELS = {
@@ -58,6 +62,7 @@ _PANELS = {
         "presence_penalty", "frequency_penalty",
     ),
     "Model": ("model", "device", "dtype"),
+    "Reading": ("max_mb", "max_files", "max_depth", "strict"),
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
 _DEFAULTS = Settings()

@@ -1,5 +1,6 @@
 """Commands about the cached tries of documents and the datastores kept beside them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +10,9 @@ from ngtcli.cli.files import standard_input
 from ngtcli.cli.ignored import flag, refuse_beside
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.pool import pool_app
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, print_line, print_table
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
@@ -20,7 +22,8 @@ trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_
 
 trie_app.add_typer(pool_app, name="pool")
 
-_READ = ("model", "n", "lp")  # the settings that decide which trie a text has
+# The settings that decide which trie a text has, and how texts are read.
+_READ = ("model", "n", "lp", "max_mb", "max_files", "max_depth", "strict")
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 
@@ -70,8 +73,9 @@ def trie_build(
     given = {flag(name): name in (flags or {}) for name in ("n", "lp")}
     refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     settings = resolve(flags or {}, preset, "summarize")[0].settings
-    documents = load(paths, standard_input(paths))
     notes = Notes()
+    loaded = read_documents(paths, standard_input(paths), settings, notes)
+    documents = loaded.documents
     notes.status("Building …")
     from ngtcli.pretrained import load_tokenizer
     from ngtcli.session import document_trie
@@ -90,10 +94,11 @@ def trie_build(
             f" in {report.seconds * 1000:.0f} ms\n{body['path']}"
         )
     notes.clear()
+    body["skipped"] = skipped_json(loaded.skipped)
     print_line(dump_json(body) if json else line)
 
 
-def _build_datastore(documents: list[Document], name: str, tokenizer: Any) -> dict[str, Any]:
+def _build_datastore(documents: Sequence[Document], name: str, tokenizer: Any) -> dict[str, Any]:
     from ngtcli.trie import datastore
 
     built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
@@ -158,8 +163,8 @@ def trie_show(
     from ngtcli.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model)
-    documents = load([path], standard_input([path]))
-    key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
+    loaded = read_documents([path], standard_input([path]), settings, Notes())
+    key = store.trie_key(tokenizer.fingerprint, loaded.documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
     except store.TrieFileError as error:
@@ -171,7 +176,8 @@ def trie_show(
         {"text": tokenizer.decode(sequence), "count": count}
         for sequence, count in trie.most_frequent(settings.lp, 10)
     ]
-    _print_facts({**_trie_row(file), "most_frequent": top}, json)
+    facts = {**_trie_row(file), "most_frequent": top}
+    _print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
 
 
 def _build_hint(path: str) -> str:

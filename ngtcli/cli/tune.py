@@ -132,7 +132,7 @@ def _measure(
     from ngtcli.evaluate.tune import State, default_state, measure_all, report, state_key
 
     try:
-        source = open_source(data, plan, notes)
+        source, skipped = open_source(data, plan, notes)
         key = state_key(source.about, plan.axes, plan.base)
         kept = State(state or default_state(key), key, fresh)
     except KeyboardInterrupt:
@@ -147,7 +147,12 @@ def _measure(
         pass
     notes.clear()
     made = report(source.about, plan.axes, plan.cells, plan.skipped, rounds, kept)
-    about = {"preset": plan.preset.name, "method": plan.base.method, "command": command()}
+    about = {
+        "preset": plan.preset.name,
+        "method": plan.base.method,
+        "command": command(),
+        "skipped": skipped,
+    }
     return {**made, **about} if made["cells"] else None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.options import resolve
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, piped_stdin
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import UsageError
@@ -104,14 +105,20 @@ def check_data(data: Data, plan: Plan) -> None:
     check_replayable(plan.axes, plan.cells)
 
 
-def open_source(data: Data, plan: Plan, notes: Notes) -> "Source":
+def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[dict[str, str]]]:
+    """What is measured on, and the files that were left out of folders, as --json names them."""
     from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, Running
 
     if data.replay is not None:
         notes.status(f"Reading {data.replay} …")
         costs = data.costs or DEFAULT_COSTS
-        return Recording(data.replay, data.tasks, data.limit, data.ids, costs)
+        recording = Recording(
+            data.replay, data.tasks, data.limit, data.ids, costs, plan.base.max_mb
+        )
+        return recording, []
     from ngtcli.evaluate import tune_prompts
 
-    work = tune_prompts.prompts(data.texts, piped_stdin(), plan.preset, data.limit, data.prompts)
-    return Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
+    texts = read_documents(data.texts, piped_stdin(), plan.base, notes)
+    work = tune_prompts.prompts(texts.documents, plan.preset, data.limit, data.prompts, plan.base)
+    running = Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
+    return running, skipped_json(texts.skipped)

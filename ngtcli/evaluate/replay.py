@@ -121,16 +121,18 @@ def run_replay(
     template: str = "",
     turns: str = "first",
     ids: str = "all",
+    max_mb: int | None = None,
 ) -> dict[str, Any]:
     """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
 
     `limit` is per task. What methods share between questions (pools) lives through one run, in
     the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
-    "odd" or "even" ids, or "all". Raises NgtError where nothing can be replayed.
+    "odd" or "even" ids, or "all". `max_mb` bounds what is read. Raises NgtError where nothing
+    can be replayed.
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
-    traces = read_traces(folder, template, turns)
+    traces = read_traces(folder, template, turns, max_mb)
     chosen = select(traces.traces, tasks, limit, ids)
     wanted, refused = _able(methods, settings or DraftSettings())
     rows = []

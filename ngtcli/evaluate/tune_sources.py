@@ -76,10 +76,11 @@ class Recording:
         limit: int | None = None,
         ids: str = "all",
         costs: Path = DEFAULT_COSTS,
+        max_mb: int | None = None,
     ) -> None:
         curve, of = read_costs(costs)
         self._seconds = {int(rows): s for rows, s in curve.by_rows().items()}
-        self._set = read_traces(folder)
+        self._set = read_traces(folder, max_mb=max_mb)
         self._traces = select(self._set.traces, tasks, limit, ids)
         texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self._traces]
         self.about: dict[str, Any] = {
