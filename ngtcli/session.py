@@ -27,6 +27,7 @@ from ngtcli.draft.drafter import (
 )
 from ngtcli.errors import ModelError
 from ngtcli.prompts import Preset, Prompt, fit_prompt
+from ngtcli.storage import DamagedFileError
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
@@ -70,7 +71,7 @@ def document_trie(
         if cached is not None:
             seconds = time.perf_counter() - clock
             return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
-    except store.TrieFileError as error:
+    except DamagedFileError as error:
         warn(f"the cached trie is rebuilt: {error}")
         status = "rebuilt"
     trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
@@ -218,7 +219,7 @@ class Session:
             path = pool_path(self.model.tokenizer.fingerprint, s.model)
             try:
                 self._pool = load_pool(path, self.model.vocabulary, POOL, s.pool_documents)
-            except store.TrieFileError as error:
+            except DamagedFileError as error:
                 self._warn(f"the pool of earlier answers is begun anew: {error}")
                 self._pool = Pool(POOL, s.pool_documents)
         return self._pool

@@ -8,9 +8,10 @@ from typing import Any
 from ngtcli.cli.streams import Notes, print_line, terminal_width
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.results import counted, facts, tables
-from ngtcli.render.sinks import dump_json, write_atomically
+from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import to_markdown, to_plain, to_terminal
 from ngtcli.render.terminal import visible, wants_color
+from ngtcli.storage import write_atomically
 
 
 class Delivery:

@@ -12,8 +12,7 @@ from ngtcli import __version__
 from ngtcli.config import Settings, read_mapping
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts import PROVENANCE, Preset
-from ngtcli.render.sinks import write_atomically
-from ngtcli.storage import home
+from ngtcli.storage import home, write_atomically
 
 # What decides how drafts are made; a winner is one only with all of them as they were measured.
 DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
