@@ -131,7 +131,8 @@ class Answer:
 class Session:
     """Loads the model once; prepares any number of answers.
 
-    Without `persist` the pool of earlier answers is this session's own, neither read nor stored.
+    Without `persist` the pool of earlier answers and the costs of passes are this session's own,
+    neither read nor stored: what else runs on the machine has no part in a measurement.
     """
 
     def __init__(
@@ -203,12 +204,21 @@ class Session:
         None leaves the number of nodes as it is set.
         """
         if self._costs is None and not self.model.plain_reason:
-            self._costs = load_costs(self.model)
+            self._costs = self._stored_costs() if self._persist else None
             if self._costs is None and self.settings.calibrate:
                 self._progress("Measuring what a pass costs …")
                 self._costs = Costs({SHORT: calibrate(self.model)})
-                save_costs(self.model, self._costs)
+                if self._persist:
+                    save_costs(self.model, self._costs)
         return self._costs
+
+    def _stored_costs(self) -> Costs | None:
+        try:
+            return load_costs(self.model)
+        except DamagedFileError as error:
+            then = "measured anew" if self.settings.calibrate else "not used"
+            self._warn(f"the cost file is {then}: {error}")
+            return None
 
     def _earlier(self) -> Pool | None:
         """The pool of earlier answers of this model, if it is wanted."""
@@ -236,7 +246,7 @@ class Session:
                 save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
-        if self._costs is not None:
+        if self._costs is not None and self._persist:
             save_costs(self.model, self._costs)
 
     def forget(self) -> None:

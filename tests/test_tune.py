@@ -366,8 +366,13 @@ def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}']
-)
+    "text",
+    [
+        "", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}',
+        '{"1": true}', '{"1": "0.5"}', "[" * 200_000, '{"1": %s}' % ("9" * 400),
+        '{"seconds": 3}',
+    ],
+)  # fmt: skip
 def test_a_bad_cost_curve_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "costs.json").write_text(text)
     with pytest.raises(InputError, match="not a cost curve"):
