@@ -192,11 +192,21 @@ class Session:
         wanted = self.wanted(method)
         if wanted.spec not in self._drafters:
             self._progress("Preparing to draft …")
-            if wanted.method.costs:
-                own = replace(wanted.settings, costs=self._pass_costs(), pool=self._earlier())
-                wanted = replace(wanted, settings=own)
-            self._drafters[wanted.spec] = wanted.make()
+            self._drafters[wanted.spec] = self._made(wanted, self._earlier)
         return self._drafters[wanted.spec]
+
+    def new_drafter(self, method: str) -> Drafter:
+        """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
+        s = self.settings
+        return self._made(
+            self.wanted(method), lambda: Pool(POOL, s.pool_documents) if s.pool else None
+        )
+
+    def _made(self, wanted: Wanted, pool: Callable[[], Pool | None]) -> Drafter:
+        if wanted.method.costs:
+            own = replace(wanted.settings, costs=self._pass_costs(), pool=pool())
+            wanted = replace(wanted, settings=own)
+        return wanted.make()
 
     def _pass_costs(self) -> Costs | None:
         """What passes cost on this device: stored, or measured now and stored, unless unwanted.
@@ -261,10 +271,12 @@ class Session:
         num_draft: int = -1,
         split_times: bool = False,
         trie: NGramTrie | None = None,
+        drafter: Drafter | None = None,
     ) -> Answer:
         """An answer to `prompt`; method and number of drafts are the settings' unless given.
 
-        `trie` stands in for the documents' cached one, which is then neither read nor written.
+        `trie` stands in for the documents' cached one, which is then neither read nor written, and
+        `drafter`, one for this method, for the session's own.
         """
         s, wanted = self.settings, self.wanted(method)
         own, report = wanted.settings, TrieReport("none")
@@ -280,6 +292,6 @@ class Session:
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
-        drafter = self.drafter(method)
+        drafter = drafter or self.drafter(method)
         run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
         return Answer(run, prompt, report, lambda: self.keep(drafter))
