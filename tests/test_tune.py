@@ -220,6 +220,22 @@ def test_few_prompts_in_one_round_cannot_decide() -> None:
         assert len(judge(cells).tied) == ties
 
 
+def test_of_noise_nothing_is_said_where_a_cell_was_measured_once() -> None:
+    once = [cell("fast", [100], [1.0] * 9, 5), cell("slow", [50], [2.0] * 9, 5)]
+    assert judge(once).reason == "the fastest of 2 cells; 1 round, no noise estimate"
+    assert judge(once, complete=False).reason.startswith("so far: the fastest of 2 cells; 1 round")
+    assert judge(once[:1]).reason == "it is the only cell; 1 round, no noise estimate"
+    close = [once[0], cell("other", [99.5], [1.0] * 9, 5)]
+    assert judge(close).reason == (
+        "2 cells cannot be told apart; of the 2 within 2% of its speed fast has the fewest drafts"
+        " and shortest lengths; 1 round, no noise estimate"
+    )
+    some = [cell("fast", [100, 101], [1.0] * 9, 5), once[1]]
+    assert judge(some).reason.endswith("1 round of some cells, no noise estimate")
+    twice = [some[0], cell("slow", [50, 51], [2.0] * 9, 5)]
+    assert judge(twice, complete=False).reason.startswith("so far: faster than every other cell")
+
+
 def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
     most_lose_little = [1.01] * 40 + [0.3] * 20
     one_wins_much = [1.01] * 59 + [0.01]
@@ -269,6 +285,9 @@ def test_an_interrupted_run_goes_on_where_it_was(stop: int, tmp_path: Path) -> N
         tuning.measure_all(first, CELLS, 2, state_at(tmp_path / "s"), lambda *_: None)
     partial = tuning.report({}, AXES, CELLS, SKIPPED, 2, state_at(tmp_path / "s"))
     assert (partial["measured"], partial["complete"]) == (stop, False)
+    assert partial["chosen"] is None and "beyond the noise" not in partial["reason"]
+    if stop:
+        assert partial["reason"].startswith("so far: ") and "no noise estimate" in partial["reason"]
     told: list[tuple[int, int, float | None]] = []
     state = state_at(tmp_path / "s")
     tuning.measure_all(second, CELLS, 2, state, lambda *t: told.append(t))
@@ -509,9 +528,14 @@ def test_a_wide_grid_becomes_a_list() -> None:
 
 def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
     cells = shown_report()["cells"][:1]
-    report = shown_report(cells=cells, complete=False, measured=1)
+    cells[0] |= {"rounds": 1, "standing": "ahead"}
+    report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
     text = bare(heatmap.to_terminal(report, 80, False))
     assert text.count("·") == 4 and "1 of 9 measurements" in text
+    for shown in (text, heatmap.to_markdown(report), to_html(report), heatmap.to_plain(report)):
+        assert "chosen" not in shown.replace(".chosen, .ahead", "").lower()
+    assert "* ahead so far   = not to be told from the best" in text
+    assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
 
 
 def test_pipes_csv_and_markdown_hold_every_figure() -> None:

@@ -158,27 +158,30 @@ def report(
     rounds: int,
     state: State,
 ) -> dict[str, Any]:
-    """Everything that was measured and what follows from it, ready for JSON."""
+    """Everything that was measured and what follows from it, ready for JSON.
+
+    A cell is "chosen" only where everything is measured; before that one is "ahead".
+    """
     measured = figures(cells, rounds, state)
-    verdict = judge(measured) if measured else None
+    complete = sum(cell.rounds for cell in measured) == len(cells) * rounds
+    verdict = judge(measured, complete) if measured else None
     standing = {c.label: "tied" for c in verdict.tied} if verdict else {}
     if verdict:
-        standing[verdict.chosen.label] = "chosen"
+        standing[verdict.chosen.label] = "chosen" if complete else "ahead"
     rows = [{**c.as_json(), "standing": standing.get(c.label, "")} for c in measured]
-    done = sum(row["rounds"] for row in rows)
     return {
         "kind": "tune",
         **about,
         "sweep": {axis.name: list(axis.values) for axis in axes},
         "rounds": rounds,
-        "measured": done,
+        "measured": sum(row["rounds"] for row in rows),
         "planned": len(cells) * rounds,
-        "complete": done == len(cells) * rounds,
+        "complete": complete,
         "cells": rows,
         "skipped": [{"values": dict(s.values), "reason": s.reason} for s in skipped],
         "best": verdict.best.label if verdict else None,
         "tied": [c.label for c in verdict.tied] if verdict else [],
-        "chosen": verdict.chosen.label if verdict else None,
+        "chosen": verdict.chosen.label if verdict and complete else None,
         "reason": verdict.reason if verdict else "nothing was measured",
         "state": str(state.path),
     }
