@@ -691,7 +691,7 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
         (["tune", "--sweep", "n=x"], 2, "  n=x\n    ^\n"),
         (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
         (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
-        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "for a recording"),
+        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
         (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
         (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
         (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),

@@ -18,7 +18,13 @@ class Delivery:
     """Checks where results are to go before they are measured, then brings them there."""
 
     def __init__(
-        self, notes: Notes, json: bool, markdown: bool, output: Path | None, html: Path | None
+        self,
+        notes: Notes,
+        json: bool,
+        markdown: bool,
+        output: Path | None,
+        html: Path | None,
+        color: str = "auto",
     ) -> None:
         if json and markdown:
             raise UsageError("--json and --markdown", "Give one of them.")
@@ -28,7 +34,7 @@ class Delivery:
             if path is not None and not path.absolute().parent.is_dir():
                 raise UsageError(f"{path}: no such folder", "Make the folder first.")
         self._notes, self._json, self._markdown = notes, json, markdown
-        self._output, self._html = output, html
+        self._output, self._html, self._color = output, html, color
 
     def deliver(self, result: Mapping[str, Any]) -> None:
         """The result in its form, and the page where one is wanted. Raises NgtError."""
@@ -38,7 +44,7 @@ class Delivery:
             print_line(self._text(result, sys.stdout.isatty()))
         for note in result.get("notes", []):
             self._notes.warn(note)
-        if self._html and result["kind"] != "record":
+        if self._html:
             from ngtcli.render.report import page
 
             self._write(self._html, page(result), None)
@@ -53,7 +59,7 @@ class Delivery:
         if self._markdown:
             return to_markdown(shown) + "\n\n" + visible(line)
         if terminal:
-            width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
+            width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, self._color)
             return to_terminal(shown, [line], width, colour)
         return to_plain(shown) + f"\n\n# {visible(line)}"
 

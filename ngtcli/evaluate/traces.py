@@ -20,6 +20,7 @@ from ngtcli.tokens import Tokenizer
 
 FORMAT = "ngt-trace"
 VERSION = 1
+TURNS = ("first", "all")  # of a conversation
 # Prompt formats of models whose tokenizers carry none; {history} holds earlier turns.
 TEMPLATES = {
     "vicuna": (
@@ -129,7 +130,14 @@ def read_traces(folder: Path, template: str = "", turns: str = "first") -> Trace
 
     `turns` is "first" or "all", of conversations. Raises InputError or UsageError.
     """
+    if turns not in TURNS:
+        raise UsageError(f"no turns {turns!r}", nearest(turns, TURNS))
     if (folder / "trace.json").is_file():
+        if template or turns != TURNS[0]:
+            raise UsageError(
+                f"{folder}: holds prompts as they were, of one turn each",
+                "Leave out --template and --turns; they are for Spec-Bench's files.",
+            )
         return _read_own(folder)
     if (folder / "question.jsonl").is_file():
         return _read_spec_bench(folder, template, turns)
