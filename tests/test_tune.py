@@ -1,6 +1,7 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -305,6 +306,34 @@ def test_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
     again = Counting()
     tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
     assert len(again.seen) == 1 and len(state_at(path).done) == 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"new_tokens": "9"}, {"steps": True}, {"seconds": None}, {"seconds": -1}, {"prompts": []},
+        {"prompts": [[1]]}, {"prompts": 7}, {"prompts": [[1, "2"]]}, {"trie_bytes": 1.5},
+        {"seconds": 10**400}, {"other": 1, "prompts": None},
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_measured_again(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    tuning.measure_all(Counting(), CELLS, 1, state_at(path), lambda *_: None)
+    *lines, last = path.read_text().splitlines()
+    row = json.loads(last)
+    row["measured"] |= change
+    path.write_text("\n".join([*lines, json.dumps(row), "[" * 100_000, ""]))
+    again = Counting()
+    tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
+    assert len(again.seen) == 1 and tuning.figures(CELLS, 1, state_at(path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero"])
+def test_what_never_ends_is_no_state_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        state_at(path)
 
 
 def test_more_rounds_go_on_and_fresh_starts_anew(tmp_path: Path) -> None:

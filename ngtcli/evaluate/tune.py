@@ -17,10 +17,11 @@ from typing import Any, Protocol
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.sweep import Axis, Cell, Skipped
-from ngtcli.evaluate.verdict import Figures, Measurement, judge, summarize
-from ngtcli.storage import home
+from ngtcli.evaluate.verdict import Figures, Measurement, from_json, judge, summarize
+from ngtcli.storage import DamagedFileError, home, parse_json, read_bounded
 
 FORMAT, VERSION = "ngt-tune", 1
+MOST = 1 << 28  # bytes of a state file: a hundred thousand measurements of a hundred prompts
 Progress = Callable[[int, int, float | None], None]  # done, total, seconds left if known
 
 
@@ -61,7 +62,7 @@ class State:
         self.done: dict[tuple[str, int], Measurement] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
             if text and _object(text.split("\n")[0]).get("format") != FORMAT:
                 raise UsageError(
                     f"{path}: not a state file of ngt tune", "Name another with --state."
@@ -87,11 +88,13 @@ class State:
         for line in lines[1:]:
             row = _object(line)
             try:
-                prompts = tuple((int(n), float(s)) for n, s in row["measured"]["prompts"])
-                measured = Measurement(**{**row["measured"], "prompts": prompts})
-                self.done[row["cell"], row["round"]] = measured
+                measured = from_json(row["measured"])
+                first = next(iter(self.done.values()), measured)
+                if len(first.prompts) != len(measured.prompts):
+                    continue
+                self.done[str(row["cell"]), int(row["round"])] = measured
             except (KeyError, TypeError, ValueError):
-                continue  # cut off as the run was ended: measured again
+                continue  # cut off as the run was ended, or damaged: measured again
         if not text.endswith("\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")
@@ -110,10 +113,9 @@ class State:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except ValueError:
+        return parse_json(line, dict)
+    except DamagedFileError:
         return {}
-    return row if isinstance(row, dict) else {}
 
 
 def schedule(cells: Sequence[Cell], rounds: int, seed: int = 0) -> list[tuple[Cell, int]]:

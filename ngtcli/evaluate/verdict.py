@@ -45,6 +45,30 @@ class Measurement:
         return asdict(self)
 
 
+def from_json(stored: Mapping[str, Any]) -> Measurement:
+    """What `Measurement.as_json` gave. Raises KeyError, TypeError and ValueError for another."""
+    prompts = tuple((_count(tokens), _seconds(s)) for tokens, s in stored["prompts"])
+    build, size = stored["trie_build_s"], stored["trie_bytes"]
+    if not prompts:
+        raise ValueError("no prompts")
+    return Measurement(
+        _count(stored["new_tokens"]), _count(stored["steps"]), _seconds(stored["seconds"]), prompts,
+        None if build is None else _seconds(build), None if size is None else _count(size),
+    )  # fmt: skip
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e9:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """All rounds of one cell. `least` and `most` are those of tokens/s over rounds.
