@@ -2,7 +2,6 @@
 that the next write, or `ngt trie clear`, removes."""
 
 import os
-import random
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from ngtcli.storage import LEFT_S, home, read_json, write_atomically, write_json
 from ngtcli.trie import datastore, store
 from ngtcli.trie.pool import TOKENS, load_pool, pool_path
 
-KILLS = 8
+KILLS = 9
 WRITER = """
 import sys
 from pathlib import Path
@@ -61,21 +60,23 @@ def check_whole(answer: Path) -> None:
 
 def test_files_of_killed_runs_are_whole_or_absent_and_leftovers_go(tmp_path: Path) -> None:
     answer = tmp_path / "out" / "answer.txt"
-    answer.parent.mkdir()
-    chance = random.Random(0)
-    for _ in range(KILLS):
+    folders = home("cache") / "tries", home("cache") / "costs", answer.parent
+    for folder in folders:
+        folder.mkdir(parents=True)
+    for turn in range(KILLS):
         with subprocess.Popen(
             [sys.executable, "-c", WRITER, str(answer)], stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            time.sleep(chance.uniform(0.0, 0.15))
+            patience = time.monotonic() + 10
+            before = set(leftovers(*folders))
+            while not set(leftovers(folders[turn % 3])) - before and time.monotonic() < patience:
+                pass
             process.kill()
         check_whole(answer)
-    folders = home("cache") / "tries", home("cache") / "costs", answer.parent
     for folder, name in zip(folders, ("x", "y", ".answer.txt.z"), strict=True):
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.partial").write_bytes(b"half")
-    assert len(leftovers(*folders)) >= 3
+    assert len(leftovers(*folders)) > 3  # of the kills, too
     for path in leftovers(*folders):
         os.utime(path, (0, time.time() - LEFT_S - 1))
     datastore.save(datastore.Datastore(np.array([1, -1], np.int32), np.zeros(1, np.int32)),
