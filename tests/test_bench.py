@@ -63,7 +63,7 @@ def test_prompts_come_from_json_lines_and_tables_go_to_a_file(tmp_path: Path) ->
     assert done.returncode == 0 and done.stdout == done.stderr == b""
     text = (tmp_path / "out.md").read_text()
     assert (
-        text.startswith("### 1 prompt, live, at most 32 draft nodes a step\n\n| method |")
+        text.startswith("### 1 prompt, live, at most 64 draft nodes a step\n\n| method |")
         and "| trie |" in text
     )
 
