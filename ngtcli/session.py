@@ -28,6 +28,7 @@ from ngtcli.draft.drafter import (
 from ngtcli.errors import ModelError
 from ngtcli.presets import Preset
 from ngtcli.prompts import Prompt, fit_prompt
+from ngtcli.storage import DamagedFileError
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
@@ -71,7 +72,7 @@ def document_trie(
         if cached is not None:
             seconds = time.perf_counter() - clock
             return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
-    except store.TrieFileError as error:
+    except DamagedFileError as error:
         warn(f"the cached trie is rebuilt: {error}")
         status = "rebuilt"
     trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
@@ -131,7 +132,8 @@ class Answer:
 class Session:
     """Loads the model once; prepares any number of answers.
 
-    Without `persist` the pool of earlier answers is this session's own, neither read nor stored.
+    Without `persist` the pool of earlier answers and the costs of passes are this session's own,
+    neither read nor stored: what else runs on the machine has no part in a measurement.
     """
 
     def __init__(
@@ -191,11 +193,21 @@ class Session:
         wanted = self.wanted(method)
         if wanted.spec not in self._drafters:
             self._progress("Preparing to draft …")
-            if wanted.method.costs:
-                own = replace(wanted.settings, costs=self._pass_costs(), pool=self._earlier())
-                wanted = replace(wanted, settings=own)
-            self._drafters[wanted.spec] = wanted.make()
+            self._drafters[wanted.spec] = self._made(wanted, self._earlier)
         return self._drafters[wanted.spec]
+
+    def new_drafter(self, method: str) -> Drafter:
+        """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
+        s = self.settings
+        return self._made(
+            self.wanted(method), lambda: Pool(POOL, s.pool_documents) if s.pool else None
+        )
+
+    def _made(self, wanted: Wanted, pool: Callable[[], Pool | None]) -> Drafter:
+        if wanted.method.costs:
+            own = replace(wanted.settings, costs=self._pass_costs(), pool=pool())
+            wanted = replace(wanted, settings=own)
+        return wanted.make()
 
     def _pass_costs(self) -> Costs | None:
         """What passes cost on this device: stored, or measured now and stored, unless unwanted.
@@ -203,12 +215,21 @@ class Session:
         None leaves the number of nodes as it is set.
         """
         if self._costs is None and not self.model.plain_reason:
-            self._costs = load_costs(self.model)
+            self._costs = self._stored_costs() if self._persist else None
             if self._costs is None and self.settings.calibrate:
                 self._progress("Measuring what a pass costs …")
                 self._costs = Costs({SHORT: calibrate(self.model)})
-                save_costs(self.model, self._costs)
+                if self._persist:
+                    save_costs(self.model, self._costs)
         return self._costs
+
+    def _stored_costs(self) -> Costs | None:
+        try:
+            return load_costs(self.model)
+        except DamagedFileError as error:
+            then = "measured anew" if self.settings.calibrate else "not used"
+            self._warn(f"the cost file is {then}: {error}")
+            return None
 
     def _earlier(self) -> Pool | None:
         """The pool of earlier answers of this model, if it is wanted."""
@@ -219,7 +240,7 @@ class Session:
             path = pool_path(self.model.tokenizer.fingerprint, s.model)
             try:
                 self._pool = load_pool(path, self.model.vocabulary, POOL, s.pool_documents)
-            except store.TrieFileError as error:
+            except DamagedFileError as error:
                 self._warn(f"the pool of earlier answers is begun anew: {error}")
                 self._pool = Pool(POOL, s.pool_documents)
         return self._pool
@@ -236,7 +257,7 @@ class Session:
                 save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
-        if self._costs is not None:
+        if self._costs is not None and self._persist:
             save_costs(self.model, self._costs)
 
     def forget(self) -> None:
@@ -251,10 +272,12 @@ class Session:
         num_draft: int = -1,
         split_times: bool = False,
         trie: NGramTrie | None = None,
+        drafter: Drafter | None = None,
     ) -> Answer:
         """An answer to `prompt`; method and number of drafts are the settings' unless given.
 
-        `trie` stands in for the documents' cached one, which is then neither read nor written.
+        `trie` stands in for the documents' cached one, which is then neither read nor written, and
+        `drafter`, one for this method, for the session's own.
         """
         s, wanted = self.settings, self.wanted(method)
         own, report = wanted.settings, TrieReport("none")
@@ -270,6 +293,6 @@ class Session:
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
-        drafter = self.drafter(method)
+        drafter = drafter or self.drafter(method)
         run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
         return Answer(run, prompt, report, lambda: self.keep(drafter))

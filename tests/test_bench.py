@@ -62,7 +62,10 @@ def test_prompts_come_from_json_lines_and_tables_go_to_a_file(tmp_path: Path) ->
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout == done.stderr == b""
     text = (tmp_path / "out.md").read_text()
-    assert text.startswith("### 1 prompt, live\n\n| method | speed-up |") and "| trie |" in text
+    assert (
+        text.startswith("### 1 prompt, live, at most 64 draft nodes a step\n\n| method |")
+        and "| trie |" in text
+    )
 
 
 @needs_model
@@ -167,7 +170,7 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
     out = capsys.readouterr().out
     assert "trie\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90" in out and "recycling\tscores" in out
     assert "replay of a recording" in (tmp_path / "r.html").read_text()
-    with pytest.raises(UsageError, match="runs no model"):
+    with pytest.raises(UsageError, match="naming texts does nothing with --replay"):
         app([*arguments, HARBOUR], standalone_mode=False)
     with pytest.raises(UsageError, match="no method can run: scores"):
         app(["bench", "--replay", ".", "--methods", "recycling"], standalone_mode=False)

@@ -204,6 +204,25 @@ def test_tasks_limits_and_refusals(tmp_path: Path) -> None:
         run_replay(tmp_path / "t", ["none"], [4], ["c"])
 
 
+def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
+    tmp_path: Path,
+) -> None:
+    prompt = [*range(10, 50), 5, *range(10, 50), 5]
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        writer.add("1", "a", prompt, [*range(10, 49), END])
+    specs = ["trie", "trie:num_draft=8", "trie:n=13:num_draft=0", "none"]
+    rows = run_replay(tmp_path / "t", specs, [4, 12])["rows"]
+    whole = [r for r in rows if r["task"] == "overall"]
+    assert [(r["method"], r["num_draft"]) for r in whole] == [
+        ("trie", 4), ("trie", 12), ("trie:num_draft=8", 8), ("trie:n=13:num_draft=0", 0),
+        ("none", 0),
+    ]  # fmt: skip
+    assert whole[2]["steps"] == 40 // 9 + 1 and whole[3]["steps"] == 40
+    assert all(r["nodes_per_step"] <= r["num_draft"] for r in whole)
+    (asked,) = (r for r in run_replay(tmp_path / "t", ["trie"], [8])["rows"] if r["task"] == "a")
+    assert asked["acceptance_histogram"] == whole[2]["acceptance_histogram"]
+
+
 def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
         for name in ("1", "1/2", "2", "q3", "none", "12"):

@@ -1,6 +1,7 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -221,6 +222,22 @@ def test_few_prompts_in_one_round_cannot_decide() -> None:
         assert len(judge(cells).tied) == ties
 
 
+def test_of_noise_nothing_is_said_where_a_cell_was_measured_once() -> None:
+    once = [cell("fast", [100], [1.0] * 9, 5), cell("slow", [50], [2.0] * 9, 5)]
+    assert judge(once).reason == "the fastest of 2 cells; 1 round, no noise estimate"
+    assert judge(once, complete=False).reason.startswith("so far: the fastest of 2 cells; 1 round")
+    assert judge(once[:1]).reason == "it is the only cell; 1 round, no noise estimate"
+    close = [once[0], cell("other", [99.5], [1.0] * 9, 5)]
+    assert judge(close).reason == (
+        "2 cells cannot be told apart; of the 2 within 2% of its speed fast has the fewest drafts"
+        " and shortest lengths; 1 round, no noise estimate"
+    )
+    some = [cell("fast", [100, 101], [1.0] * 9, 5), once[1]]
+    assert judge(some).reason.endswith("1 round of some cells, no noise estimate")
+    twice = [some[0], cell("slow", [50, 51], [2.0] * 9, 5)]
+    assert judge(twice, complete=False).reason.startswith("so far: faster than every other cell")
+
+
 def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
     most_lose_little = [1.01] * 40 + [0.3] * 20
     one_wins_much = [1.01] * 59 + [0.01]
@@ -270,6 +287,9 @@ def test_an_interrupted_run_goes_on_where_it_was(stop: int, tmp_path: Path) -> N
         tuning.measure_all(first, CELLS, 2, state_at(tmp_path / "s"), lambda *_: None)
     partial = tuning.report({}, AXES, CELLS, SKIPPED, 2, state_at(tmp_path / "s"))
     assert (partial["measured"], partial["complete"]) == (stop, False)
+    assert partial["chosen"] is None and "beyond the noise" not in partial["reason"]
+    if stop:
+        assert partial["reason"].startswith("so far: ") and "no noise estimate" in partial["reason"]
     told: list[tuple[int, int, float | None]] = []
     state = state_at(tmp_path / "s")
     tuning.measure_all(second, CELLS, 2, state, lambda *t: told.append(t))
@@ -287,6 +307,34 @@ def test_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
     again = Counting()
     tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
     assert len(again.seen) == 1 and len(state_at(path).done) == 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"new_tokens": "9"}, {"steps": True}, {"seconds": None}, {"seconds": -1}, {"prompts": []},
+        {"prompts": [[1]]}, {"prompts": 7}, {"prompts": [[1, "2"]]}, {"trie_bytes": 1.5},
+        {"seconds": 10**400}, {"other": 1, "prompts": None},
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_measured_again(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    tuning.measure_all(Counting(), CELLS, 1, state_at(path), lambda *_: None)
+    *lines, last = path.read_text().splitlines()
+    row = json.loads(last)
+    row["measured"] |= change
+    path.write_text("\n".join([*lines, json.dumps(row), "[" * 100_000, ""]))
+    again = Counting()
+    tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
+    assert len(again.seen) == 1 and tuning.figures(CELLS, 1, state_at(path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero"])
+def test_what_never_ends_is_no_state_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        state_at(path)
 
 
 def test_more_rounds_go_on_and_fresh_starts_anew(tmp_path: Path) -> None:
@@ -367,8 +415,13 @@ def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}']
-)
+    "text",
+    [
+        "", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}',
+        '{"1": true}', '{"1": "0.5"}', "[" * 200_000, '{"1": %s}' % ("9" * 400),
+        '{"seconds": 3}',
+    ],
+)  # fmt: skip
 def test_a_bad_cost_curve_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "costs.json").write_text(text)
     with pytest.raises(InputError, match="not a cost curve"):
@@ -504,9 +557,14 @@ def test_a_wide_grid_becomes_a_list() -> None:
 
 def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
     cells = shown_report()["cells"][:1]
-    report = shown_report(cells=cells, complete=False, measured=1)
+    cells[0] |= {"rounds": 1, "standing": "ahead"}
+    report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
     text = bare(heatmap.to_terminal(report, 80, False))
     assert text.count("·") == 4 and "1 of 9 measurements" in text
+    for shown in (text, heatmap.to_markdown(report), to_html(report), heatmap.to_plain(report)):
+        assert "chosen" not in shown.replace(".chosen, .ahead", "").lower()
+    assert "* ahead so far   = not to be told from the best" in text
+    assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
 
 
 def test_pipes_csv_and_markdown_hold_every_figure() -> None:
@@ -662,7 +720,7 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
         (["tune", "--sweep", "n=x"], 2, "  n=x\n    ^\n"),
         (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
         (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
-        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "for a recording"),
+        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
         (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
         (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
         (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),

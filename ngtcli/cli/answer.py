@@ -21,15 +21,9 @@ from ngtcli.documents.load import STDIN, Document, Loaded
 from ngtcli.documents.names import utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
 from ngtcli.presets import Preset
-from ngtcli.render.sinks import (
-    Collector,
-    ColourSink,
-    PlainSink,
-    Sink,
-    dump_json,
-    write_atomically,
-)
+from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, dump_json
 from ngtcli.render.terminal import visible, wants_color
+from ngtcli.storage import write_atomically
 
 if TYPE_CHECKING:
     from ngtcli.session import Answer, Session

@@ -35,6 +35,7 @@ from ngtcli.cli.bench_flags import (
     TemplateOption,
     TurnsOption,
 )  # fmt: skip
+from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.results import Delivery
@@ -78,6 +79,7 @@ class Request:
 
 @with_settings
 def bench(
+    context: typer.Context,
     files: FilesArgument = None, docs: DocsOption = None, prompts: PromptsOption = None,
     tasks: TasksOption = "", limit: LimitOption = None, noise: NoiseOption = 0,
     replay: ReplayOption = None, template: TemplateOption = "",
@@ -90,6 +92,7 @@ def bench(
     flags: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
+    check_combination(context, BENCH, REPLAY if replay else RECORD if record else LIVE)
     resolved, chosen = resolve(flags or {}, preset, "summarize")
     named = _names(methods) or [m for m in ((flags or {}).get("method"),) if m]
     request = Request(
@@ -98,7 +101,7 @@ def bench(
         resolved.settings, chosen if preset else None,
     )  # fmt: skip
     notes = Notes(verbose)
-    _run(request, Delivery(notes, json, markdown, output, html), notes)
+    _run(request, Delivery(notes, json, markdown, output, html, resolved.settings.color), notes)
 
 
 def _run(request: Request, delivery: Delivery, notes: Notes) -> None:
@@ -118,9 +121,6 @@ def _measure(request: Request, notes: Notes) -> dict[str, Any]:
     num_drafts = _num_drafts(request)
     if request.replay:
         return _replay(request, request.replay, num_drafts, notes)
-    if request.template or request.ids != "all":
-        flag = "--template" if request.template else "--ids"
-        raise UsageError(f"{flag} is for recordings", "Give --replay FOLDER with it.")
     _check_race(request)
     return _live(request, num_drafts, notes)
 
@@ -133,8 +133,6 @@ def _names(text: str) -> list[str]:
 def _num_drafts(request: Request) -> list[int]:
     if not request.num_drafts:
         return list(SWEEP) if request.sweep else [request.settings.num_draft]
-    if request.sweep:
-        raise UsageError("--num-draft and --sweep-num-draft", "Give one of them.")
     try:
         numbers = [int(part) for part in _names(request.num_drafts)]
     except ValueError:
@@ -151,12 +149,6 @@ def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes)
     from ngtcli.evaluate.refusals import check_some_left, shared_settings
     from ngtcli.evaluate.replay import run_replay
 
-    sources = (request.files, request.docs, request.prompts, request.noise, request.record)
-    if any(sources) or request.against:
-        raise UsageError(
-            "--replay runs no model and reads no prompts",
-            "Leave out files, --docs, --prompts, --noise, --record and --against.",
-        )
     methods = request.methods or _names(REPLAYED_METHODS)
     result: dict[str, Any] = run_replay(
         folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,

@@ -16,7 +16,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
-from ngtcli.storage import home
+from ngtcli.storage import DamagedFileError, home
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
@@ -167,7 +167,7 @@ def trie_show(
     key = store.trie_key(tokenizer.fingerprint, loaded.documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
-    except store.TrieFileError as error:
+    except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
     file = store.describe(store.trie_path(key))
     if trie is None or file is None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
 from ngtcli.cli.streams import Notes
 from ngtcli.cli.tune_output import check_outputs, deliver
@@ -19,6 +20,7 @@ _OUTPUT = "Output"
 
 @with_settings
 def tune(
+    context: typer.Context,
     items: Annotated[
         list[str] | None,
         typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on."),
@@ -93,6 +95,7 @@ def tune(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
+    check_combination(context, TUNE, REPLAY if replay else LIVE)
     form = check_outputs({"json": json, "markdown": markdown, "csv": csv}, html, output)
     from ngtcli.evaluate.sweep import is_axis
 

@@ -8,8 +8,9 @@ from typing import Any
 from ngtcli.cli.files import check_output_file
 from ngtcli.cli.streams import print_line, terminal_width
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.render.sinks import dump_json, write_atomically
+from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import wants_color
+from ngtcli.storage import write_atomically
 
 
 def check_outputs(forms: Mapping[str, bool], html: Path | None, output: Path | None) -> str:

@@ -86,19 +86,10 @@ def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
 def check_data(data: Data, plan: Plan) -> None:
     """Raise UsageError for data that contradict each other or the sweep."""
     if data.replay is None:
-        wrong = [
-            flag
-            for flag, given in (
-                ("--task", data.tasks), ("--ids", data.ids != "all"), ("--costs", data.costs),
-            )
-            if given
-        ]  # fmt: skip
-        if wrong:
-            raise UsageError(f"{wrong[0]} is for a recording", "Give --replay DIR with it.")
         if data.texts and data.prompts:
             raise UsageError("texts and --prompts are given", "Leave out one of them.")
         return
-    if data.texts or data.prompts:
+    if data.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
     from ngtcli.evaluate.tune_sources import check_replayable
 

@@ -8,7 +8,7 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
-from ngtcli.storage import read_bounded, read_stream
+from ngtcli.reading import read_bounded, read_stream
 
 _RAISE = "Raise the bound with --max-mb."
 _ADVICE = {

@@ -17,13 +17,14 @@ from typing import Any, TextIO
 from ngtcli.config import Settings
 from ngtcli.documents.reading import Reader
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.evaluate.json_lines import read_rows
 
 FORMAT = "ngt-trace"
 VERSION = 1
 _ANEW = "Record it anew with `ngt bench --record`, or mend that place."
 _KINDS = {str: "text", int: "whole number", list: "list"}
+TURNS = ("first", "all")  # of a conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,16 @@ def read_traces(
     `turns` is "first" or "all", of conversations. `max_mb` (by default the settings' own) bounds
     the bytes read. Raises InputError or UsageError.
     """
+    if turns not in TURNS:
+        raise UsageError(f"no turns {turns!r}", nearest(turns, TURNS))
     settings = Settings()
     reader = Reader(replace(settings, max_mb=max_mb or settings.max_mb))
     if (folder / "trace.json").is_file():
+        if template or turns != TURNS[0]:
+            raise UsageError(
+                f"{folder}: holds prompts as they were, of one turn each",
+                "Leave out --template and --turns; they are for Spec-Bench's files.",
+            )
         return _read_own(folder, reader)
     if (folder / "question.jsonl").is_file():
         from ngtcli.evaluate.spec_bench import read_spec_bench  # here: it imports this file

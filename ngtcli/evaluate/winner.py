@@ -12,8 +12,7 @@ from ngtcli import __version__
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.presets import PROVENANCE, Preset
-from ngtcli.render.sinks import write_atomically
-from ngtcli.storage import home
+from ngtcli.storage import home, write_atomically
 from ngtcli.yaml_file import read_mapping
 
 # What decides how drafts are made; a winner is one only with all of them as they were measured.

@@ -5,11 +5,8 @@ there is to say goes to stderr.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from ngtcli.render.terminal import drafted_style, paint, visible
@@ -91,26 +88,3 @@ def dump_json(value: Any) -> str:
     """JSON for people and pipes: UTF-8 as it is, every control character escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 `text` to `path` whole or not at all; links are followed. Raises OSError.
-
-    What is there and no regular file (a device, a named pipe) is written to directly.
-    """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    handle, partial = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name[:40]}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
-        os.chmod(partial, mode)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
