@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from ngtcli import process
 from ngtcli.cli.bench_flags import (
     LIVE_METHODS,
     REPLAYED_METHODS,
@@ -208,6 +209,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
         replace(request.settings, method="none"), warn=_once(notes.warn), persist=False
     )
     prompts = build_prompts(session, items, request.preset)
+    process.unwind_on_interrupt()
     if request.record:
         result = record(session, items, prompts, request.record, notes.status)
     else:

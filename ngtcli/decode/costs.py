@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ngtcli import process
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.tree import chain
@@ -52,7 +53,7 @@ def _by_rows(stored: dict[str, float]) -> dict[int, float]:
 def save_costs(model: TargetModel, costs: Costs) -> None:
     """Store curves, atomically; a cache that cannot be written is done without."""
     path = costs_path(model)
-    with suppress(OSError):
+    with suppress(OSError), process.unbroken():
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
         try:

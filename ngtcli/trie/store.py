@@ -21,6 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from ngtcli import process
 from ngtcli.documents.load import Document
 from ngtcli.storage import home
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
@@ -88,15 +89,16 @@ def about(documents: Sequence[Document]) -> dict[str, str]:
 def write_file(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Path:
     """Write arrays with their checksum under a temporary name, then rename. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    os.close(handle)
-    try:
-        save_file(dict(arrays), partial, {**metadata, "checksum": checksum(arrays)})
-        os.replace(partial, path)
-    except SafetensorError as error:  # how the library words a full disk
-        raise OSError(str(error)) from None
-    finally:
-        Path(partial).unlink(missing_ok=True)
+    with process.unbroken():
+        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+        os.close(handle)
+        try:
+            save_file(dict(arrays), partial, {**metadata, "checksum": checksum(arrays)})
+            os.replace(partial, path)
+        except SafetensorError as error:  # how the library words a full disk
+            raise OSError(str(error)) from None
+        finally:
+            Path(partial).unlink(missing_ok=True)
     return path
 
 
