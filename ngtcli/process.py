@@ -35,6 +35,7 @@ class _State:
         self.wipe = b""  # what removes the status line that stands on stderr
         self.writes = 0  # blocks of `unbroken` that are open
         self.held = 0  # the signal that came meanwhile
+        self.main = _thread.get_ident()
         self.writing = _thread.RLock()
         self.ending = _thread.allocate_lock()
 
@@ -129,8 +130,17 @@ def _watch_signals() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=_release)
+    # A signal between the fork and `_release` would reach the parent's pipe.
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_release)
     _thread.start_new_thread(_watch, (read,))
+
+
+def _block() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _release() -> None:
@@ -140,6 +150,7 @@ def _release() -> None:
         if signal.getsignal(number) is _handle:
             default = signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
             signal.signal(number, default)
+    _unblock()
 
 
 def _watch(handle: int) -> None:
@@ -168,9 +179,14 @@ def _unraisable(args: "Any") -> None:
     """A Ctrl-C that met a finalizer, where it cannot be raised, comes again."""
     if isinstance(args.exc_value, KeyboardInterrupt):
         _state.interrupted = False
-        _thread.interrupt_main()
+        _thread.start_new_thread(_again, ())
     else:
         sys.__unraisablehook__(args)
+
+
+def _again() -> None:
+    time.sleep(0.01)  # the hook that started this thread must be over, or it would be hit
+    signal.pthread_kill(_state.main, signal.SIGINT)
 
 
 def _open_missing() -> None:

@@ -43,14 +43,12 @@ class Wrapper:
 
     def flush(self, width: int) -> list[Run]:
         """What was held back."""
-        self._end_word(width)
-        self._out += self._gap
-        self._gap = []
+        self._end_line(width)
         return self._taken()
 
     def _take(self, character: str, style: str, width: int) -> None:
         if character == "\n":
-            self._out += self.flush(width)
+            self._end_line(width)
             self._out.append((character, style))
             if self._head == _FENCE:
                 self._fenced = not self._fenced
@@ -73,6 +71,11 @@ class Wrapper:
     def _end_word(self, width: int) -> None:
         self._write_word(width)
         self._word, self._begun = [], False
+
+    def _end_line(self, width: int) -> None:
+        self._end_word(width)
+        self._out += self._gap
+        self._gap = []
 
     def _write_word(self, width: int) -> None:
         if not self._word:
