@@ -289,3 +289,11 @@ def test_ranges_are_given_without_powers_of_ten() -> None:
     with pytest.raises(UsageError) as caught:
         check_value("top_p", 3.0)
     assert caught.value.hint == "Give a value from 0.000001 to 1."
+
+
+def test_what_holds_for_every_prompt_is_said_once() -> None:
+    said: list[str] = []
+    say = streams.once(said.append)
+    for message in ("Reading the prompt …", "Preparing to draft …", "Reading the prompt …"):
+        say(message)
+    assert said == ["Reading the prompt …", "Preparing to draft …"]

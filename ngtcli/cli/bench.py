@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +37,7 @@ from ngtcli.cli.bench_flags import (
 )  # fmt: skip
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.results import Delivery
-from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.streams import Notes, once, piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.errors import INTERRUPTED, UsageError
@@ -206,7 +205,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
 
     # The session's own method is never used; its progress would be shown inside timed runs.
     session = Session(
-        replace(request.settings, method="none"), warn=_once(notes.warn), persist=False
+        replace(request.settings, method="none"), warn=once(notes.warn), persist=False
     )
     prompts = build_prompts(session, items, request.preset)
     process.unwind_on_interrupt()
@@ -220,18 +219,6 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
         result = run_live(session, items, prompts, plan, notes.status)
     notes.clear()
     return result | {"noise": request.noise}
-
-
-def _once(warn: Callable[[str], None]) -> Callable[[str], None]:
-    """Say each thing once, though it holds for every prompt of every round."""
-    said: set[str] = set()
-
-    def first(message: str) -> None:
-        if message not in said:
-            said.add(message)
-            warn(message)
-
-    return first
 
 
 def _about() -> dict[str, Any]:

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TextIO
 
 from ngtcli import process
@@ -184,6 +184,18 @@ class Notes:
         """Short facts with dots between them, broken between facts at the terminal's width."""
         for line in lines_of(parts, stderr_width()):
             self.say(" · ".join(line), dim=True)
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, for each message once, though it holds for every prompt of every round."""
+    said: set[str] = set()
+
+    def first(message: str) -> None:
+        if message not in said:
+            said.add(message)
+            say(message)
+
+    return first
 
 
 def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
