@@ -325,3 +325,23 @@ def test_removing_says_how_many_files_in_good_english(monkeypatch, capsys) -> No
         monkeypatch.setattr("ngtcli.trie.store.clear_tries", lambda n=count: (n, 10))
         assert call(monkeypatch, "trie", "clear") == 0
         assert capsys.readouterr().out.startswith(words)
+
+
+@needs_model
+def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:
+    main, other = pty.openpty()  # of 0 columns
+    environ = {**os.environ, "TERM": "dumb"}
+    environ.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR, "--max-tokens", "60"],
+        stdin=other, stdout=other, stderr=other, env=environ,
+    )  # fmt: skip
+    os.close(other)
+    shown = b""
+    while part := read(main):
+        shown += part
+    os.close(main)
+    lines = shown.decode().replace("\r\n", "\n")
+    assert process.wait(timeout=30) == 0 and "\x1b" not in lines and "\r" not in lines
+    assert "with -m FOLDER.\n\nThe harbour" in lines
+    assert max(map(len, lines.split("\n"))) <= 80
