@@ -285,7 +285,7 @@ def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(mon
 def test_ranges_are_given_without_powers_of_ten() -> None:
     with pytest.raises(UsageError) as caught:
         check_value("max_tokens", 0)
-    assert caught.value.hint == "Give a value from 1 to 1,000,000."
+    assert caught.value.hint == "Give a value from 1 to 1000000."
     with pytest.raises(UsageError) as caught:
         check_value("top_p", 3.0)
     assert caught.value.hint == "Give a value from 0.000001 to 1."

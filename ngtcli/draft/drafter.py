@@ -253,5 +253,6 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise UsageError unless `low <= value <= high`."""
     if not low <= value <= high:
         raise UsageError(
-            f"{name} is {plain_number(value)}", f"Give a value from {plain_number(low)} to {plain_number(high)}."
+            f"{name} is {plain_number(value)}",
+            f"Give a value from {plain_number(low)} to {plain_number(high)}.",
         )
