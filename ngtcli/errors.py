@@ -72,6 +72,15 @@ class DifferenceError(NgtError):
     exit_code = 6
 
 
+def shortened(path: str, most: int = 80) -> str:
+    """A path for one line of a message: its end, of at most `most` characters.
+
+    >>> shortened("/a/very/long/folder/notes.txt", 12)
+    '…r/notes.txt'
+    """
+    return path if len(path) <= most else f"…{path[1 - most :]}"
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint that names the known word nearest to `name`, else `otherwise`, else lists them all.
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import platformdirs
 
+from ngtcli import process
 from ngtcli.errors import UsageError
 from ngtcli.reading import read_bounded
 
@@ -178,14 +179,15 @@ def write_arrays(
 def _write(path: Path, write: Callable[[Path], None], prefix: str) -> None:
     """Let `write` fill a temporary file of mode 0600, which then takes the place of `path`."""
     remove_leftovers(path.parent, prefix)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
-    os.close(handle)
-    partial = Path(name)
-    try:
-        write(partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with process.unbroken():  # an interruption waits, or it would leave the temporary file
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
+        os.close(handle)
+        partial = Path(name)
+        try:
+            write(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> tuple[int, int]:

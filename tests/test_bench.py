@@ -16,7 +16,7 @@ from ngtcli.pretrained import BUILTIN_PATH
 
 EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
 HARBOUR = str(EXAMPLES / "harbour.txt")
-NGT = [sys.executable, "-m", "ngtcli.cli.app"]
+NGT = [sys.executable, "-m", "ngtcli"]
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 

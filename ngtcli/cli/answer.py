@@ -5,23 +5,25 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli import process
 from ngtcli.cli.facts import answer_json, explanation, origins, policy_words, summary_facts
 from ngtcli.cli.files import check_output_file, standard_input
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, closed_pipes_end_quietly, print_line
+from ngtcli.cli.streams import Notes, print_line, terminal_width
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Document, Loaded
 from ngtcli.documents.names import utf8
 from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
 from ngtcli.presets import Preset
-from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, dump_json
+from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.terminal import visible, wants_color
 from ngtcli.storage import write_atomically
 
@@ -215,25 +217,32 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
     """Run the answer into its sinks; on Ctrl-C keep what came."""
     kept = Collector()
     sinks: list[Sink] = [kept]
-    if not (request.json or request.json_tokens or request.output):
-        color = wants_color(sys.stdout, request.settings.color)
-        sinks.append(ColourSink(sys.stdout) if color else PlainSink(sys.stdout))
-        if color and request.verbose and request.settings.method != "none":
-            notes.legend(origins(answer))
-    with closed_pipes_end_quietly():
-        try:
-            for step in answer:
+    if request.json or request.json_tokens or request.output:
+        process.unwind_on_interrupt()  # even an empty answer is delivered
+    else:
+        sinks.append(_sink(request, answer, notes))
+    try:
+        for step in answer:
+            if kept.tokens:
                 notes.clear()
-                for sink in sinks:
-                    sink.step(step.tokens)
-                if request.explain:
-                    notes.say(explanation(answer, step), dim=True)
-        except KeyboardInterrupt:
-            answer.interrupted = True
-        notes.clear()
-        for sink in sinks:
-            sink.close()
-    _deliver(request, answer, kept)
+            else:
+                process.unwind_on_interrupt()
+                notes.begin_answer()
+            for sink in sinks:
+                sink.step(step.tokens)
+            if request.explain:
+                notes.say(explanation(answer, step), dim=True)
+    except KeyboardInterrupt:
+        answer.interrupted = True
+    except Exception:
+        if not process.interrupted():  # else a library made this of the Ctrl-C
+            raise
+        answer.interrupted = True
+    notes.clear()
+    for sink in sinks:
+        sink.close()
+    with process.unbroken():
+        _deliver(request, answer, kept)
     if notes.terminal or request.verbose:
         notes.facts(summary_facts(request.settings, answer))
     if request.verbose:
@@ -243,6 +252,16 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
     if answer.interrupted:
         notes.warn("interrupted; the answer is incomplete")
         raise typer.Exit(INTERRUPTED)
+
+
+def _sink(request: Request, answer: "Answer", notes: Notes) -> Sink:
+    """Where the text goes as it comes."""
+    color = wants_color(sys.stdout, request.settings.color)
+    if color and request.verbose and request.settings.method != "none":
+        notes.legend(origins(answer))
+    if sys.stdout.isatty():
+        return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
+    return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
 
 def _deliver(request: Request, answer: "Answer", kept: Collector) -> None:

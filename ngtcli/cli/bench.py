@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from ngtcli import process
 from ngtcli.cli.bench_flags import (
     LIVE_METHODS,
     REPLAYED_METHODS,
@@ -39,7 +40,7 @@ from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combinati
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.results import Delivery
-from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.streams import Notes, once, piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
@@ -203,9 +204,10 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
 
     # The session's own method is never used; its progress would be shown inside timed runs.
     session = Session(
-        replace(request.settings, method="none"), warn=_once(notes.warn), persist=False
+        replace(request.settings, method="none"), warn=once(notes.warn), persist=False
     )
     prompts = build_prompts(session, items, request.preset)
+    process.unwind_on_interrupt()
     if request.record:
         result = record(session, items, prompts, request.record, notes.status)
     else:
@@ -216,18 +218,6 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
         result = run_live(session, items, prompts, plan, notes.status)
     notes.clear()
     return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
-
-
-def _once(warn: Callable[[str], None]) -> Callable[[str], None]:
-    """Say each thing once, though it holds for every prompt of every round."""
-    said: set[str] = set()
-
-    def first(message: str) -> None:
-        if message not in said:
-            said.add(message)
-            warn(message)
-
-    return first
 
 
 def _about() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ngtcli.cli.streams import Notes, piped_stdin
 from ngtcli.documents.load import STDIN
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, shortened
 
 
 def standard_input(paths: Sequence[str]) -> BinaryIO | None:
@@ -33,8 +33,7 @@ def check_output_file(path: Path | None) -> None:
         pass
     except (OSError, ValueError) as error:  # too long, links in a circle
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        name = str(path) if len(str(path)) < 80 else f"{str(path)[:60]}…"
-        raise UsageError(f"{name}: {reason}", "Name another file.") from None
+        raise UsageError(f"{shortened(str(path))}: {reason}", "Name another file.") from None
     if path.is_dir():
         raise UsageError(f"{path}: a folder", "Name a file in it.")
     if not path.absolute().parent.is_dir():

@@ -8,7 +8,7 @@ import typer
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.cli.streams import Notes, once, print_line, print_table
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
@@ -104,7 +104,7 @@ def _compare(
     from ngtcli.evaluate.check import compare
     from ngtcli.session import Session
 
-    session = Session(settings, notes.status, notes.warn, persist=False)
+    session = Session(settings, once(notes.status), notes.warn, persist=False)
     rows = []
     for done, (name, preset, document, question) in enumerate(work):
         notes.status(f"{done} of {len(work)} prompts compared")

@@ -14,6 +14,7 @@ from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, print_line, print_table
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.render.results import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.storage import DamagedFileError, home
@@ -206,7 +207,7 @@ def trie_clear(json: JsonOption = False) -> None:
     if json:
         print_line(dump_json({"files": files, "bytes": size}))
     else:
-        print_line(f"{files} files, {size / 1e6:.1f} MB removed")
+        print_line(f"{counted(files, 'file')}, {size / 1e6:.1f} MB removed")
 
 
 @trie_app.command("path")

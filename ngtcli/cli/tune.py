@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli import process
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
 from ngtcli.cli.streams import Notes
@@ -144,6 +145,7 @@ def _measure(
     if held := len(kept.done):
         notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
     quiet = Progress(notes)
+    process.unwind_on_interrupt()
     try:
         measure_all(source, plan.cells, rounds, kept, quiet.show)
     except KeyboardInterrupt:

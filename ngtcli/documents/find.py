@@ -14,7 +14,7 @@ from pathlib import Path
 from ngtcli.config import Settings
 from ngtcli.documents.names import utf8
 from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Finder:
 
 
 def _short(path: str) -> str:
-    return utf8(path if len(path) < 80 else f"{path[:60]}…")
+    return utf8(shortened(path))
 
 
 def _is_there(path: str) -> bool:

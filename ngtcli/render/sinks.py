@@ -5,11 +5,12 @@ there is to say goes to stderr.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Protocol, TextIO
 
-from ngtcli.render.terminal import drafted_style, paint, visible
+from ngtcli.render.terminal import drafted_style, paint, reveal, visible
+from ngtcli.render.wrapping import Run, Wrapper
 
 
 class ShownToken(Protocol):
@@ -65,6 +66,36 @@ class ColourSink(PlainSink):
             text = visible("".join(t.text for t in run))
             parts.append(paint(text, drafted_style(origin)) if drafted else text)
         return "".join(parts)
+
+
+class TerminalSink(PlainSink):
+    """For a terminal: lines broken between words, and nothing that it would not show.
+
+    `columns` tells the terminal's width, asked each step; `origin`s are coloured where wanted.
+    """
+
+    def __init__(self, stream: TextIO, columns: Callable[[], int], colour: bool) -> None:
+        super().__init__(stream)
+        self._columns, self._colour = columns, colour
+        self._wrapper, self._before = Wrapper(), ""
+
+    def styled(self, tokens: Sequence[ShownToken]) -> str:
+        runs = []
+        for token in tokens:
+            text = reveal(visible(token.text), self._before)
+            self._before = text[-1:] or self._before
+            runs.append((text, token.origin if token.drafted else ""))
+        return self._painted(self._wrapper.feed(runs, self._columns()))
+
+    def _painted(self, runs: Sequence[Run]) -> str:
+        styled = (paint(text, drafted_style(name)) if name else text for text, name in runs)
+        return "".join(styled if self._colour else (text for text, _ in runs))
+
+    def close(self) -> None:
+        rest = self._painted(self._wrapper.flush(self._columns()))
+        if rest:
+            self._stream.write(rest)
+        super().close()
 
 
 class Collector:
