@@ -26,8 +26,9 @@ from ngtcli.draft.drafter import (
     want,
 )
 from ngtcli.errors import ModelError
+from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
-from ngtcli.prompts import Prompt, fit_prompt
+from ngtcli.prompts import Prompt
 from ngtcli.storage import DamagedFileError
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
@@ -173,14 +174,15 @@ class Session:
         return AssistantModel(model, sampling_settings(s))
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
-        """The prompt, fitted to the model. Raises ContextOverflowError."""
+        """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
         s = self.settings
         prompt = fit_prompt(
-            preset, documents, question, self.model.tokenizer, self.model.context,
-            s.max_tokens, s.overflow,
+            preset, documents, question, self.model.tokenizer, context=self.model.context,
+            answer=s.max_tokens, overflow=s.overflow, vocabulary=self.model.vocabulary,
+            status=self._progress,
         )  # fmt: skip
-        for cut in prompt.cuts:
-            self._warn(f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit")
+        for words in cut_words(prompt.cuts):
+            self._warn(words)
         return prompt
 
     def wanted(self, method: str | None = None) -> Wanted:

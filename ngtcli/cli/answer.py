@@ -12,23 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ngtcli import process
-from ngtcli.cli.facts import answer_json, explanation, origins, policy_words, summary_facts
+from ngtcli.cli.facts import (
+    answer_json,
+    dry_run_json,
+    explanation,
+    origins,
+    policy_words,
+    summary_facts,
+)
 from ngtcli.cli.files import check_output_file, standard_input
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
-from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import Notes, print_line, terminal_width
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Document, Loaded
 from ngtcli.documents.names import utf8
-from ngtcli.errors import INTERRUPTED, InputError, NgtError, UsageError
+from ngtcli.errors import INTERRUPTED, ContextOverflowError, InputError, NgtError, UsageError
 from ngtcli.presets import Preset
+from ngtcli.prompts import look_alikes
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.terminal import visible, wants_color
 from ngtcli.storage import write_atomically
 
 if TYPE_CHECKING:
     from ngtcli.session import Answer, Session
+    from ngtcli.tokens import Tokenizer
 
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the answer to this file, whole.")
@@ -173,6 +182,7 @@ def run(request: Request) -> None:
             return
         session = _session(request, notes)
         prompt = session.prompt(request.preset, request.documents, request.question)
+        _remark_look_alikes(request, session.model.tokenizer, notes)
         answer = session.answer(prompt)
     except KeyboardInterrupt:
         notes.warn("interrupted")
@@ -192,25 +202,41 @@ def _session(request: Request, notes: Notes) -> "Session":
 
 
 def _dry_run(request: Request, notes: Notes) -> None:
-    """The prompt on stdout, its token count on stderr; only the tokenizer is loaded."""
-    from ngtcli.pretrained import load_tokenizer
-    from ngtcli.prompts import build_prompt
+    """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+    from ngtcli.fitting import cut_words, fit_prompt
+    from ngtcli.pretrained import context_length, load_config, load_tokenizer
 
-    notes.status(f"Loading the tokenizer of {request.settings.model} …")
-    tokenizer = load_tokenizer(request.settings.model)
-    prompt = build_prompt(request.preset, request.documents, request.question, tokenizer)
+    s = request.settings
+    notes.status(f"Loading the tokenizer of {s.model} …")
+    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
+    context = context_length(config, tokenizer)
+    try:
+        prompt = fit_prompt(
+            request.preset, request.documents, request.question, tokenizer, context=context,
+            answer=s.max_tokens, overflow=s.overflow, vocabulary=config.vocab_size,
+            status=notes.status,
+        )  # fmt: skip
+    except ContextOverflowError:
+        notes.clear()
+        if request.json:
+            print_line(dump_json(dry_run_json(request, None, context)))
+        raise
     notes.clear()
+    _remark_look_alikes(request, tokenizer, notes)
+    for words in cut_words(prompt.cuts):
+        notes.warn(words)
     if request.json:
-        body = {
-            "task": request.task,
-            "prompt": prompt.text,
-            "prompt_tokens": len(prompt.ids),
-            "skipped": skipped_json(request.loaded.skipped),
-        }
-        print_line(dump_json(body))
+        print_line(dump_json(dry_run_json(request, prompt, context)))
         return
     print_line(visible(prompt.text))
-    notes.say(f"{len(prompt.ids)} tokens")
+    notes.say(f"{len(prompt.ids)} tokens of {context}")
+
+
+def _remark_look_alikes(request: Request, tokenizer: "Tokenizer", notes: Notes) -> None:
+    """With -v: which texts hold what looks like a control token."""
+    if request.verbose:
+        for words in look_alikes(request.documents, request.question, tokenizer):
+            notes.remark(words)
 
 
 def _show(request: Request, answer: "Answer", notes: Notes) -> None:

@@ -27,10 +27,7 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
         "finish_reason": answer.finish_reason,
         "settings": asdict(request.settings),
         "preset": request.preset.name,
-        "documents": [
-            {"name": d.name, "sha256": d.sha256, "characters": len(d.text)}
-            for d in request.documents
-        ],
+        "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
         "trie": answer.trie.as_json(),
@@ -41,6 +38,30 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
     if request.json_tokens:
         body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in kept.tokens]
     return body
+
+
+def dry_run_json(request: "Request", prompt: "Prompt | None", context: int) -> dict[str, Any]:
+    """The object that --dry-run --json prints; a prompt that does not fit is None."""
+    return {
+        "task": request.task,
+        "question": request.question or None,
+        "model": request.settings.model,
+        "preset": request.preset.name,
+        "fits": prompt is not None,
+        "context": context,
+        "prompt_tokens": len(prompt.ids) if prompt else None,
+        "documents": _documents(request),
+        "skipped": skipped_json(request.loaded.skipped),
+        "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
+        "prompt": prompt.text if prompt else None,
+        "ids": prompt.ids if prompt else None,
+    }
+
+
+def _documents(request: "Request") -> list[dict[str, Any]]:
+    return [
+        {"name": d.name, "sha256": d.sha256, "characters": len(d.text)} for d in request.documents
+    ]
 
 
 def summary_facts(settings: Settings, answer: "Answer") -> list[str]:

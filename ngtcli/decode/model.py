@@ -16,6 +16,7 @@ from torch import Tensor
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ModelError
+from ngtcli.pretrained import context_length
 from ngtcli.tokens import Tokenizer
 
 PREFILL_CHUNK = 1024
@@ -44,7 +45,7 @@ class TargetModel:
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
         self.vocabulary = int(self.config.vocab_size)
-        self.context = _context_length(self.config, tokenizer)
+        self.context = context_length(self.config, tokenizer)
         self.end_ids = _end_ids(hf, tokenizer)
         self._window = _sliding_window(self.config)
         self._cache: RollbackCache | None = None
@@ -186,17 +187,6 @@ class TargetModel:
             return False
         finally:
             self._cache, self._state = None, {}
-
-
-def _context_length(config: Any, tokenizer: Tokenizer) -> int:
-    positions = getattr(config, "max_position_embeddings", None) or 1 << 20
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        # Past this length these turn every row anew, kept ones too, which a cache cannot follow.
-        original = rope.get("original_max_position_embeddings")
-        positions = min(positions, original or positions)
-    return int(min(positions, longest))
 
 
 def _end_ids(hf: Any, tokenizer: Tokenizer) -> frozenset[int]:

@@ -105,7 +105,8 @@ def _spec_bench_turns(
     task = get(question, "category", str)
     for turn, (asked, said, recorded) in enumerate(_turns(question, answer)):
         text = form[0].replace("{history}", history).replace("{question}", asked)
-        prompt = tokenizer.encode(text)
+        # As it was recorded: encoded whole, the format's own marks with the rest.
+        prompt = tokenizer.locate(text, template=[(0, len(text))]).ids
         if begin is not None:
             prompt = [begin, *prompt]
         output = tokenizer.encode(said)

@@ -180,7 +180,7 @@ def _dry_run() -> Schema:
         "prompt": maybe(_TEXT),
         "ids": maybe(rows(_WHOLE)),
     }
-    return shape(keys, [k for k in keys if k not in ("task", "prompt", "prompt_tokens")])
+    return shape(keys, ["skipped"])
 
 
 def _check() -> Schema:

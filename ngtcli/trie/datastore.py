@@ -20,7 +20,7 @@ from ngtcli.storage import DamagedFileError, key_of, read_arrays, read_header, w
 from ngtcli.trie import store
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
 
-FORMAT = 1
+FORMAT = 2  # 2: text that looks like a control token is encoded as text
 DEPTH = 32
 MOST = 2**34  # bytes of a file: two arrays of as many int32 as an int32 can number
 _ARRAYS = ("stream", "order")

@@ -30,7 +30,7 @@ from ngtcli.storage import (
 )
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 
-FORMAT = 1
+FORMAT = 2  # 2: text that looks like a control token is encoded as text
 SUFFIX = ".trie.safetensors"
 DATASTORE_SUFFIX = ".datastore.safetensors"
 MOST = 2**31  # bytes of a trie's file: 67 million tokens at 32 bytes, far beyond any context
