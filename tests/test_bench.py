@@ -161,7 +161,7 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
         "all", "--ids", "odd", "--n", "9", "--html", str(tmp_path / "r.html"),
     ]  # fmt: skip
     app(arguments, standalone_mode=False)
-    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns, ids = given
+    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns, ids, _ = given
     assert (folder, methods, num_drafts) == (tmp_path, ["trie", "recycling"], [16])
     assert (tasks, limit, fresh, template, turns, ids) == (
         ["qa", "rag"], 5, True, "vicuna", "all", "odd",

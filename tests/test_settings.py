@@ -282,7 +282,7 @@ def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeyp
 
 
 def test_names_of_250_characters_can_be_written(tmp_path: Path) -> None:
-    from ngtcli.render.sinks import write_atomically
+    from ngtcli.storage import write_atomically
 
     write_atomically(tmp_path / ("x" * 250), "text")
     assert (tmp_path / ("x" * 250)).read_text() == "text"
