@@ -8,7 +8,7 @@ import pytest
 
 from ngtcli.cli.answer import Request, run
 from ngtcli.config import Settings
-from ngtcli.documents.load import Document
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ContextOverflowError
 from ngtcli.presets import load_preset
 from ngtcli.pretrained import BUILTIN_PATH
@@ -24,7 +24,7 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
     run(
         Request(
             task,
-            documents,
+            Loaded(tuple(documents)),
             question,
             Settings(**values),
             load_preset(task),

@@ -180,7 +180,7 @@ def _dry_run() -> Schema:
         "prompt": maybe(_TEXT),
         "ids": maybe(rows(_WHOLE)),
     }
-    return shape(keys, ["skipped"])
+    return shape(keys)
 
 
 def _check() -> Schema:
