@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.limits import context_limit, end_ids, sliding_window, unused_suggestions
+from ngtcli.decode.limits import (
+    context_limit,
+    end_ids,
+    sliding_window,
+    unused_suggestions,
+    window_numbers,
+)
 from ngtcli.decode.masks import TreeMasks
 from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
@@ -23,8 +29,12 @@ from ngtcli.tokens import Tokenizer
 
 PREFILL_CHUNK = 1024
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}
-# Families that the tests prove; any other is probed when it is first loaded.
-_PROVEN = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}
+# Families that the tests prove, and whether that is so of a sliding window in their configuration;
+# any other is probed when it is first loaded.
+_PROVEN = {
+    "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
+    "gemma3_text": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,4 +185,5 @@ class TargetModel:
 def _proven(config: Any) -> bool:
     """Whether the tests prove this model: a family of theirs, and nothing in it that they lack."""
     kinds = set(getattr(config, "layer_types", None) or ())
-    return config.model_type in _PROVEN and kinds <= _KNOWN_KINDS
+    slides = _PROVEN.get(config.model_type)
+    return slides is not None and kinds <= _KNOWN_KINDS and (slides or not window_numbers(config))

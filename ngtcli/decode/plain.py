@@ -19,7 +19,11 @@ class PlainRows:
     def __init__(self, hf: Any, way: Way) -> None:
         self._hf, self._way = hf, way
         self._accepts = accepted(hf)
-        self._state: dict[str, Any] = {}
+        # Some models fill a cache that they are given and do not return it.
+        config = hf.config.get_text_config()
+        self._state: dict[str, Any] = (
+            {"past_key_values": DynamicCache(config=config)} if way.cache else {}
+        )
         self._ids: list[int] = []  # all read so far, where they are read again at each pass
         self.length = 0
 
@@ -59,8 +63,6 @@ class PlainRows:
             start = 0 if self._way.kind == REREAD else self.length
             places = torch.arange(start, start + len(ids), device=device)
             inputs["position_ids"] = places[None]
-        if self._way.cache and not self._state:
-            inputs["past_key_values"] = DynamicCache(config=self._hf.config.get_text_config())
         return inputs
 
 

@@ -3,7 +3,9 @@
 What counts as the truth are the scores of `generate` on one arbitrary prompt, longer than every
 window of the configuration. Drafts are checked only by a model whose steps in a cache that rolls
 back, and whose rows of a wide tree with a deep late path, give those scores. Any other is run token
-by token in the first way that gives them; one that gives them in no way is refused.
+by token in the first way that gives them. Where none does, because generate contradicts itself (it
+cuts the cache to a window that the model's mask does not know), the truth is one pass without a
+cache. A model that fits neither is refused.
 """
 
 import warnings
@@ -18,7 +20,7 @@ from ngtcli.decode.reference import (
     NEW_TOKENS,
     Reference,
     check_causal,
-    read_reference,
+    references,
     same_scores,
 )
 from ngtcli.decode.ways import REREAD, STEPS, TREES, Way
@@ -42,7 +44,9 @@ _CHOOSING_KINDS = {
 }  # fmt: skip
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}
 KEEPS_STATE = "its layers keep a running state that cannot be rolled back"
-ATTENDS_IN_CHUNKS = "its layers attend within chunks, which the mask of a draft tree does not follow"
+ATTENDS_IN_CHUNKS = (
+    "its layers attend within chunks, which the mask of a draft tree does not follow"
+)
 CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
 NO_TREE_MASK = "it does not honour a tree attention mask"
 NO_ROLLBACK = "its tokens change in a cache that can be rolled back"
@@ -77,12 +81,18 @@ def find_way(model: "TargetModel") -> Way:
     taken = sizes(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        truth = read_reference(model.hf, model.name, taken.prompt, model.vocabulary)
-        check_causal(model.hf, model.name, truth.prompt)
-        reason = _why_plain(model) or _tree_reason(model, truth, taken)
-        if not reason:
-            return model.way
-        return _plain_way(model, truth, reason)
+        for truth in references(model.hf, model.name, taken.prompt, model.vocabulary):
+            check_causal(model.hf, model.name, truth.prompt)
+            reason = _why_plain(model) or _tree_reason(model, truth, taken)
+            if not reason:
+                return model.way
+            if way := _plain_way(model, truth, reason):
+                return way
+    raise ModelError(
+        f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
+        " neither what transformers' generate gives nor what they give in one pass",
+        "Give another model.",
+    )
 
 
 def _why_plain(model: "TargetModel") -> str:
@@ -192,17 +202,13 @@ def _end_agrees(model: "TargetModel", truth: Reference) -> bool:
     return same_scores([rows[0], *rows[-(NEW_TOKENS - 1) :]], single)
 
 
-def _plain_way(model: "TargetModel", truth: Reference, reason: str) -> Way:
-    """The first way that gives the reference's scores token by token. Raises ModelError."""
+def _plain_way(model: "TargetModel", truth: Reference, reason: str) -> Way | None:
+    """The first way that gives the reference's scores token by token, if there is one."""
     for way in _plain_ways(reason):
         model.use(way)
         if _holds(lambda: _steps_agree(model, truth, 0)):
             return way
-    raise ModelError(
-        f"{model.name}: {model.config.model_type} models cannot be run: token by token they do"
-        " not give what transformers' generate gives",
-        "Give another model.",
-    )
+    return None
 
 
 def _plain_ways(reason: str) -> Iterator[Way]:

@@ -55,29 +55,31 @@ def _difference(row: Tensor, true: Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def read_reference(hf: Any, name: str, length: int, vocabulary: int) -> Reference:
-    """Run `generate` on `length` arbitrary tokens; where it cannot, one pass without a cache.
+def references(hf: Any, name: str, length: int, vocabulary: int) -> Iterator[Reference]:
+    """What `generate` says after `length` arbitrary tokens, then what one pass without cache says.
 
-    Raises ModelError where the model cannot be run at all, looks at what follows, or gives scores
-    that are not numbers.
+    Whichever of the two cannot be had is left out. Raises ModelError where neither can, and for
+    scores that are not numbers.
     """
     rng = random.Random(0)
     prompt = [rng.randrange(vocabulary) for _ in range(length)]
     spoken = [rng.randrange(vocabulary) for _ in range(NEW_TOKENS)]
-    try:
-        tokens, scores = _generated(hf, prompt)
-    except Exception:
+    failed, had = Exception("no scores"), False
+    for source in (_generated, _passed):
         try:
-            rows = _whole_pass(hf, [*prompt, *spoken])
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ModelError(
-                f"{name}: cannot be run ({reason})", "Give a model that generates text."
-            ) from error
-        tokens, scores = spoken, rows[length - 1 : -1]
-    if not torch.isfinite(scores.amax(-1)).all():
-        raise scores_are_not_numbers(name)
-    return Reference(prompt, tokens, scores)
+            tokens, scores = source(hf, prompt, spoken)
+        except Exception as error:  # whatever a model's own code raises
+            failed = error
+            continue
+        if not torch.isfinite(scores.amax(-1)).all():
+            raise scores_are_not_numbers(name)
+        had = True
+        yield Reference(prompt, tokens, scores)
+    if not had:
+        lines = str(failed).strip().splitlines() or [type(failed).__name__]
+        raise ModelError(
+            f"{name}: cannot be run ({lines[0]})", "Give a model that generates text."
+        ) from failed
 
 
 def scores_are_not_numbers(name: str) -> ModelError:
@@ -117,7 +119,7 @@ def plain_generation(hf: Any) -> Iterator[None]:
         hf.generation_config = own
 
 
-def _generated(hf: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
+def _generated(hf: Any, prompt: list[int], _: list[int]) -> tuple[list[int], Tensor]:
     ids = torch.tensor([prompt], device=hf.device)
     with plain_generation(hf):
         out = hf.generate(
@@ -129,6 +131,10 @@ def _generated(hf: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
     if len(tokens) != NEW_TOKENS:
         raise ValueError("generate stopped early")
     return tokens, scores
+
+
+def _passed(hf: Any, prompt: list[int], spoken: list[int]) -> tuple[list[int], Tensor]:
+    return spoken, _whole_pass(hf, [*prompt, *spoken])[len(prompt) - 1 : -1]
 
 
 def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
