@@ -26,7 +26,7 @@ _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 @dataclass(frozen=True, slots=True)
 class ContextLimit:
-    """The most tokens of prompt and answer together; `reason` where it is not simply the model's."""
+    """The most tokens of prompt and answer together; `reason` where it is less than the model's."""
 
     tokens: int
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What a model says of one arbitrary prompt by `transformers`' own generate: what probes compare."""
+"""What a model says of one arbitrary prompt by `transformers`' own generate, for probes."""
 
 import random
 import warnings

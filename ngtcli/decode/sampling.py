@@ -123,7 +123,7 @@ class Sampler:
 
 class Spoken:
     """Which tokens prompt and output hold. It follows an output from call to call, so that a call
-    costs what is new in it; an output that steps back, as after a walk down a tree, is followed too.
+    costs what is new in it; one that steps back, as after a walk down a tree, is followed too.
 
     `seen` (vocabulary,), bool: in prompt or output. `times` (vocabulary,), int64: in the output.
     """
