@@ -158,7 +158,9 @@ def _tree_agrees(model: "TargetModel", truth: Reference, taken: Sizes) -> bool:
     if len(rows) != len(tree) + 1 or not truth.agrees(deep):
         return False
     return all(
-        same_scores([rows[node + 1]], [_step_by_step(model, truth, (tree.tokens[node],))])
+        same_scores(
+            [rows[node + 1]], [_step_by_step(model, truth, (tree.tokens[node],))], truth.exact
+        )
         for node in (0, taken.siblings - 1)
     )
 
@@ -199,7 +201,7 @@ def _end_agrees(model: "TargetModel", truth: Reference) -> bool:
     for token in (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]):
         single.append(model.forward(token, _EMPTY)[0].clone())
         model.keep(())
-    return same_scores([rows[0], *rows[-(NEW_TOKENS - 1) :]], single)
+    return same_scores([rows[0], *rows[-(NEW_TOKENS - 1) :]], single, truth.exact)
 
 
 def _plain_way(model: "TargetModel", truth: Reference, reason: str) -> Way | None:
@@ -215,5 +217,6 @@ def _plain_ways(reason: str) -> Iterator[Way]:
     for positions, cache in ((True, False), (True, True), (False, False)):
         for chunks in (True, False):
             yield Way(STEPS, reason, positions=positions, cache=cache, chunks=chunks)
+    reason = reason if reason == KEEPS_STATE else NO_CACHE
     for positions in (True, False):
-        yield Way(REREAD, NO_CACHE, positions=positions)
+        yield Way(REREAD, reason, positions=positions)
