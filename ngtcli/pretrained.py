@@ -27,18 +27,6 @@ def load_config(name: str) -> Any:
         return auto.from_pretrained(path, trust_remote_code=False).get_text_config()
 
 
-def context_length(config: Any, tokenizer: Tokenizer) -> int:
-    """Positions that a model takes, of its text configuration and its tokenizer."""
-    positions = getattr(config, "max_position_embeddings", None) or 1 << 20
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        # Past this length these turn every row anew, kept ones too, which a cache cannot follow.
-        original = rope.get("original_max_position_embeddings")
-        positions = min(positions, original or positions)
-    return int(min(positions, longest))
-
-
 def local_path(name: str) -> str:
     """The folder of a model, or its hub id where it is not here. Raises ModelError."""
     return find(name)

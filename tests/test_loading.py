@@ -17,8 +17,8 @@ from test_families import WINDOW, LongBackend, build, target
 from test_lossless import GREEDY, Scripted, decode, generate, plain, prompts
 
 from ngtcli.checkpoint import BUILTIN_PATH, find
+from ngtcli.context import context_limit
 from ngtcli.decode import ways
-from ngtcli.decode.limits import context_limit
 from ngtcli.decode.load import load_model
 from ngtcli.decode.masks import TreeMasks
 from ngtcli.decode.model import TargetModel

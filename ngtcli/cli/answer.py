@@ -206,13 +206,14 @@ def _session(request: Request, notes: Notes) -> "Session":
 
 def _dry_run(request: Request, notes: Notes) -> None:
     """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+    from ngtcli.context import context_limit
     from ngtcli.fitting import cut_words, fit_prompt
-    from ngtcli.pretrained import context_length, load_config, load_tokenizer
+    from ngtcli.pretrained import load_config, load_tokenizer
 
     s = request.settings
     notes.status(f"Loading the tokenizer of {s.model} …")
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
-    context = context_length(config, tokenizer)
+    context = context_limit(config, tokenizer).tokens
     try:
         prompt = fit_prompt(
             request.preset, request.documents, request.question, tokenizer, context=context,

@@ -12,14 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngtcli.context import context_limit
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.limits import (
-    context_limit,
-    end_ids,
-    sliding_window,
-    unused_suggestions,
-    window_numbers,
-)
+from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
 from ngtcli.decode.masks import TreeMasks
 from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way

@@ -1,12 +1,13 @@
 """How a model is run, as probing finds it, kept for each configuration in the cache folder."""
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ngtcli import __version__
-from ngtcli.storage import home, key_of, read_json, write_atomically
+from ngtcli.storage import home, key_of, read_json, write_json
 
 TREES = "trees"  # drafts are checked, in a cache that rolls back
 STEPS = "steps"  # one token a pass, the model keeps its own state
@@ -59,10 +60,5 @@ def load_way(path: Path) -> Way | None:
 
 def save_way(path: Path, way: Way) -> None:
     """Keep `way`; a cache that cannot be written is done without."""
-    import json
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(way)))
-    except OSError:
-        pass
+    with suppress(OSError):
+        write_json(path, asdict(way))
