@@ -1,16 +1,14 @@
 """Where a model lies, and loading its tokenizer. Knows nothing of torch."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from ngtcli.checkpoint import BUILTIN as BUILTIN
+from ngtcli.checkpoint import BUILTIN_PATH as BUILTIN_PATH
+from ngtcli.checkpoint import find, why_not_loaded
 from ngtcli.errors import ModelError
 from ngtcli.tokens import Tokenizer
-
-BUILTIN = "builtin"
-BUILTIN_PATH = Path(__file__).parent / "builtin" / "model"
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -29,21 +27,9 @@ def load_config(name: str) -> Any:
         return auto.from_pretrained(path, trust_remote_code=False).get_text_config()
 
 
-def context_length(config: Any, tokenizer: Tokenizer) -> int:
-    """Positions that a model takes, of its text configuration and its tokenizer."""
-    positions = getattr(config, "max_position_embeddings", None) or 1 << 20
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        # Past this length these turn every row anew, kept ones too, which a cache cannot follow.
-        original = rope.get("original_max_position_embeddings")
-        positions = min(positions, original or positions)
-    return int(min(positions, longest))
-
-
 def local_path(name: str) -> str:
-    """The folder of a model given by folder or as "builtin"; a hub id stays as it is."""
-    return str(BUILTIN_PATH) if name == BUILTIN else os.path.expanduser(name)
+    """The folder of a model, or its hub id where it is not here. Raises ModelError."""
+    return find(name)
 
 
 def transformers_quiet() -> Any:
@@ -60,9 +46,10 @@ def loading(name: str) -> Iterator[None]:
     """Whatever a hub, a file or a config can raise becomes one ModelError."""
     try:
         yield
+    except ModelError:
+        raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(
-            f"{name}: cannot be loaded ({lines[0]})",
+            f"{name}: cannot be loaded ({why_not_loaded(error)})",
             "Give a folder with a transformers model, a hub id, or -m builtin.",
         ) from error

@@ -25,7 +25,7 @@ from ngtcli.draft.drafter import (
     Wanted,
     want,
 )
-from ngtcli.errors import ModelError
+from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
 from ngtcli.prompts import Prompt
@@ -154,7 +154,9 @@ class Session:
             progress("Preparing to draft …")
             self.wanted().make()  # a wrong name fails before anything is loaded
         progress(f"Loading {settings.model} …")
-        self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
+        self.model: TargetModel = load_model(
+            settings.model, settings.device, settings.dtype, warn, progress
+        )
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.wanted().make()
@@ -165,7 +167,7 @@ class Session:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
         self._progress(f"Loading {s.draft_model} …")
-        model = load_model(s.draft_model, s.device, s.dtype)
+        model = load_model(s.draft_model, s.device, s.dtype, self._warn, self._progress)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
                 f"{s.draft_model} has another tokenizer than {s.model}",
@@ -176,11 +178,15 @@ class Session:
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
         s = self.settings
-        prompt = fit_prompt(
-            preset, documents, question, self.model.tokenizer, context=self.model.context,
-            answer=s.max_tokens, overflow=s.overflow, vocabulary=self.model.vocabulary,
-            status=self._progress,
-        )  # fmt: skip
+        try:
+            prompt = fit_prompt(
+                preset, documents, question, self.model.tokenizer, context=self.model.context,
+                answer=s.max_tokens, overflow=s.overflow, vocabulary=self.model.vocabulary,
+                status=self._progress,
+            )  # fmt: skip
+        except ContextOverflowError as error:
+            reason = self.model.context_reason
+            raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
         for words in cut_words(prompt.cuts):
             self._warn(words)
         return prompt

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ngtcli import process
+from ngtcli.checkpoint import check_models
 from ngtcli.cli.facts import (
     answer_json,
     dry_run_json,
@@ -19,6 +20,7 @@ from ngtcli.cli.facts import (
     origins,
     policy_words,
     summary_facts,
+    unused_words,
 )
 from ngtcli.cli.files import check_output_file, standard_input
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
@@ -196,6 +198,7 @@ def _session(request: Request, notes: Notes) -> "Session":
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
+    check_models(request.settings.model, request.settings.draft_model)
     from ngtcli.session import Session  # here: it loads torch
 
     return Session(request.settings, notes.status, notes.warn)
@@ -203,13 +206,14 @@ def _session(request: Request, notes: Notes) -> "Session":
 
 def _dry_run(request: Request, notes: Notes) -> None:
     """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+    from ngtcli.context import context_limit
     from ngtcli.fitting import cut_words, fit_prompt
-    from ngtcli.pretrained import context_length, load_config, load_tokenizer
+    from ngtcli.pretrained import load_config, load_tokenizer
 
     s = request.settings
     notes.status(f"Loading the tokenizer of {s.model} …")
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
-    context = context_length(config, tokenizer)
+    context = context_limit(config, tokenizer).tokens
     try:
         prompt = fit_prompt(
             request.preset, request.documents, request.question, tokenizer, context=context,
@@ -273,6 +277,7 @@ def _show(request: Request, answer: "Answer", notes: Notes) -> None:
         notes.facts(summary_facts(request.settings, answer))
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
+        notes.remark(unused_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from ngtcli import process
+from ngtcli.checkpoint import check_models
 from ngtcli.cli.bench_flags import (
     LIVE_METHODS,
     REPLAYED_METHODS,
@@ -198,6 +199,7 @@ def _items(request: Request, notes: Notes) -> tuple[list[Item], Sequence[Skipped
 
 def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
     items, skipped = _items(request, notes)
+    check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.evaluate.live import Plan, build_prompts, record, run_live
     from ngtcli.session import Session

@@ -116,6 +116,20 @@ def policy_words(answer: "Answer") -> list[str]:
     return words
 
 
+def unused_words(answer: "Answer") -> str:
+    """What the checkpoint suggests to `generate` and ngt's own settings take the place of."""
+    unused = answer.run.model.unused
+    if not unused:
+        return ""
+    told = ", ".join(f"{name}={_short(value)}" for name, value in unused.items())
+    return f"Left unused of the model's generation settings: {told}."
+
+
+def _short(value: object, most: int = 40) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
     if settings.method == "none":
         return "method none"

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.checkpoint import check_models
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.reading import read_documents, skipped_json
@@ -101,6 +102,7 @@ def _paragraphs(document: Document) -> list[Document]:
 def _compare(
     work: Work, settings: Settings, num_drafts: list[int], notes: Notes
 ) -> list[dict[str, Any]]:
+    check_models(settings.model, settings.draft_model)
     from ngtcli.evaluate.check import compare
     from ngtcli.session import Session
 

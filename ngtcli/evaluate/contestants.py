@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ngtcli.decode.reference import plain_generation
 from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompts import Prompt
@@ -100,7 +101,8 @@ def generate(session: Session, name: str) -> Contestant:
         passes: list[None] = []
         hook = model.hf.register_forward_pre_hook(lambda *_: passes.append(None))
         try:
-            with torch.inference_mode():
+            # Plain greedy search, whatever the checkpoint suggests: as ours.
+            with torch.inference_mode(), plain_generation(model.hf):
                 out = model.hf.generate(ids, **_greedily(session, prompt, ids), **options)
         except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
             raise NgtError(str(error).strip().split("\n")[0]) from error
@@ -116,7 +118,6 @@ def _greedily(session: Session, prompt: Prompt, ids: Any) -> dict[str, Any]:
     return {
         "attention_mask": torch.ones_like(ids),
         "do_sample": False,
-        "repetition_penalty": 1.0,  # plain greedy, whatever the checkpoint suggests
         "max_new_tokens": min(session.settings.max_tokens, model.context - len(prompt.ids)),
         "eos_token_id": sorted(model.end_ids),
         "pad_token_id": min(model.end_ids, default=0),
