@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ngtcli import compiled
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
@@ -144,22 +145,27 @@ class Session:
         warn: Notify = lambda _: None,
         persist: bool = True,
     ) -> None:
-        self.settings, self._progress, self._warn = settings, progress, warn
+        self.settings, self._tell, self._warn = settings, progress, warn
         self._persist = persist
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
         self._costs: Costs | None = None
         self._pool: Pool | None = None
+        self._progress("Starting …")
         if not settings.draft_model:
-            progress("Preparing to draft …")
             self.wanted().make()  # a wrong name fails before anything is loaded
-        progress(f"Loading {settings.model} …")
+        self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.wanted().make()
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+
+    def _progress(self, message: str) -> None:
+        """Say what is being done; compiling says so itself, wherever it comes between."""
+        self._tell(message)
+        compiled.announce(self._tell)
 
     def _load_assistant(self) -> Assistant:
         """The draft model. Raises ModelError unless its token ids mean the same."""
@@ -261,6 +267,8 @@ class Session:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
         if self._costs is not None and self._persist:
             save_costs(self.model, self._costs)
+        if remark := compiled.keep():
+            self._warn(remark)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""
