@@ -1,16 +1,14 @@
 """One model, one set of settings, and the answers they give: wires the rooms below together."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from ngtcli import compiled
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
@@ -29,61 +27,14 @@ from ngtcli.draft.drafter import (
 from ngtcli.errors import ModelError
 from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
-from ngtcli.prompts import Prompt
+from ngtcli.prompts import Prompt, fit_prompt
 from ngtcli.storage import DamagedFileError
-from ngtcli.tokens import Tokenizer
-from ngtcli.trie import store
-from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.pool import TOKENS as POOL
 from ngtcli.trie.pool import Pool, load_pool, pool_path, save_pool
 
 Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TrieReport:
-    """The documents' trie: "cached", "built", "rebuilt" (its file was bad) or "none"."""
-
-    status: str
-    seconds: float = 0.0
-    nodes: int = 0
-    path: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
-
-
-def document_trie(
-    documents: Sequence[Document],
-    tokenizer: Tokenizer,
-    vocabulary: int,
-    n: int,
-    lp: int,
-    warn: Notify,
-) -> tuple[NGramTrie, TrieReport]:
-    """The cached trie of these documents, built and stored where there is none.
-
-    The documents' ids are those of their text alone, so that one trie serves every prompt over
-    them. A bad file is rebuilt and a cache that cannot be written is done without; `warn` says so.
-    """
-    clock = time.perf_counter()
-    key = store.trie_key(tokenizer.fingerprint, documents, n, lp)
-    status = "built"
-    try:
-        cached = store.load(key, n, lp, vocabulary)
-        if cached is not None:
-            seconds = time.perf_counter() - clock
-            return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
-    except DamagedFileError as error:
-        warn(f"the cached trie is rebuilt: {error}")
-        status = "rebuilt"
-    trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
-    path: Path | None = None
-    try:
-        path = store.save(trie, key, documents)
-    except OSError as error:
-        warn(f"the trie is not cached: {error.strerror or error}")
-    return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
@@ -154,6 +105,7 @@ class Session:
         self._progress("Starting …")
         if not settings.draft_model:
             self.wanted().make()  # a wrong name fails before anything is loaded
+        use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
         if settings.draft_model:

@@ -11,10 +11,16 @@ from typer.core import TyperGroup
 from ngtcli import __version__, process
 from ngtcli.cli.answer import ask, summarize
 from ngtcli.cli.bench import bench
+from ngtcli.cli.env import env
 from ngtcli.cli.measure import check
 from ngtcli.cli.schema import schema
+<<<<<<< HEAD
 from ngtcli.cli.stores import config_app, env, models_app, presets_app
 from ngtcli.cli.streams import finish_stdout, own_streams, report_error
+=======
+from ngtcli.cli.stores import config_app, models_app, presets_app
+from ngtcli.cli.streams import abandon_stdout, report_error
+>>>>>>> b168d06 (Add threads: as many as cores are idle; show env and build tries without torch)
 from ngtcli.cli.tries import trie_app
 from ngtcli.cli.tune import tune
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
