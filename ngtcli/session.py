@@ -27,7 +27,7 @@ from ngtcli.draft.drafter import (
 from ngtcli.errors import ModelError
 from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
-from ngtcli.prompts import Prompt, fit_prompt
+from ngtcli.prompts import Prompt
 from ngtcli.storage import DamagedFileError
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie

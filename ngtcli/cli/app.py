@@ -6,27 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ngtcli import __version__, process
-from ngtcli.cli.answer import ask, summarize
-from ngtcli.cli.bench import bench
-from ngtcli.cli.env import env
-from ngtcli.cli.measure import check
-from ngtcli.cli.schema import schema
-<<<<<<< HEAD
-from ngtcli.cli.stores import config_app, env, models_app, presets_app
+from ngtcli.cli.lazy import LazyGroup
 from ngtcli.cli.streams import finish_stdout, own_streams, report_error
-=======
-from ngtcli.cli.stores import config_app, models_app, presets_app
-from ngtcli.cli.streams import abandon_stdout, report_error
->>>>>>> b168d06 (Add threads: as many as cores are idle; show env and build tries without torch)
-from ngtcli.cli.tries import trie_app
-from ngtcli.cli.tune import tune
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
 
 
-class _Group(TyperGroup):
+class _Group(LazyGroup):
     """Commands whose EOFError is a failure as any other: typer takes it for a Ctrl-D."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -46,17 +33,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="ngt help COMMAND is the same as ngt COMMAND --help.",
 )
-app.command()(summarize)
-app.command()(ask)
-app.command()(check)
-app.command()(bench)
-app.command()(tune)
-app.add_typer(trie_app, name="trie")
-app.add_typer(presets_app, name="presets")
-app.add_typer(config_app, name="config")
-app.add_typer(models_app, name="models")
-app.command()(env)
-app.command()(schema)
 
 
 def _version(wanted: bool) -> None:

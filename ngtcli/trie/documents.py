@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.documents.load import Document
+from ngtcli.storage import DamagedFileError
 from ngtcli.tokens import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
@@ -46,7 +47,7 @@ def document_trie(
         if cached is not None:
             seconds = time.perf_counter() - clock
             return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
-    except store.TrieFileError as error:
+    except DamagedFileError as error:
         warn(f"the cached trie is rebuilt: {error}")
         status = "rebuilt"
     trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
