@@ -56,6 +56,17 @@ def draft_settings(settings: Settings) -> DraftSettings:
     return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
 
 
+def reading(done: int, total: int) -> str:
+    """The status line while the prompt is read.
+
+    >>> reading(0, 94), reading(12_288, 30_000)
+    ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
+    """
+    if total < 1000:
+        return f"Reading the prompt: {total} tokens …"
+    return f"Reading the prompt: {done // 1000}k of {total // 1000}k tokens …"
+
+
 class Answer:
     """A prepared answer: iterate over it for steps, then read `run`."""
 
@@ -102,7 +113,7 @@ class Session:
         self._assistant: Assistant | None = None
         self._costs: Costs | None = None
         self._pool: Pool | None = None
-        self._progress("Starting …")
+        compiled.announce(progress)
         if not settings.draft_model:
             self.wanted().make()  # a wrong name fails before anything is loaded
         use_threads(settings.threads)
@@ -249,12 +260,15 @@ class Session:
                 prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,
                 self._warn,
             )  # fmt: skip
-        self._progress("Reading the prompt …")
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
         drafter = drafter or self.drafter(method)
-        run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
+        total = len(prompt.ids)
+        run = Run(
+            self.model, drafter, context, sampling_settings(s), limits, split_times,
+            lambda done: self._progress(reading(done, total)),
+        )  # fmt: skip
         return Answer(run, prompt, report, lambda: self.keep(drafter))

@@ -141,3 +141,65 @@ def test_without_a_model_to_run_torch_is_not_loaded(arguments: list[str]) -> Non
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_status_follows_what_is_done(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from typer.testing import CliRunner
+
+    from ngtcli.cli.app import app
+
+    long = tmp_path / "long.txt"
+    long.write_text(EXAMPLE.read_text() * 4)
+    command = ["summarize", str(long), "-v", "--max-tokens", "4", "--pool"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stderr.splitlines() if line.endswith("…")]
+    told = [line for line in lines if not line.startswith("Compiling")]
+    assert told[:4] == [
+        "Starting …", "Loading builtin …", "Preparing to draft …", "Measuring what a pass costs …",
+    ]  # fmt: skip
+    assert told[4:] == [f"Reading the prompt: {k}k of 2k tokens …" for k in (0, 1, 2)]
+
+
+def test_prefill_tells_how_many_ids_are_read() -> None:
+    from tests.conftest import make_target
+
+    model, told = make_target(), list[int]()
+    model.start(20)
+    model.prefill(range(3, 13), chunk=4, progress=told.append)
+    assert told == [0, 4, 8] and model.length == 10
+
+
+def test_the_listing_says_of_each_command_what_the_command_says() -> None:
+    from ngtcli.cli.lazy import COMMANDS, load
+
+    for name, entry in COMMANDS.items():
+        assert load(name).help == entry.help
+        assert load(name).name == name
+
+
+def test_a_mistyped_command_is_met_with_the_nearest(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from ngtcli.cli.app import app
+
+    done = CliRunner().invoke(app, ["sumarize", "x"])
+    assert done.exit_code == 2 and "summarize" in done.output
+
+
+def test_imports_without_collection_leave_collection_as_it_was() -> None:
+    import gc
+
+    from ngtcli.importing import without_collection
+
+    with without_collection():
+        assert not gc.isenabled()
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), without_collection():
+        raise ImportError
+    assert gc.isenabled()

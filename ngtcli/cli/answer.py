@@ -196,6 +196,7 @@ def _session(request: Request, notes: Notes) -> "Session":
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
+    notes.status("Starting …")
     from ngtcli.session import Session  # here: it loads torch
 
     return Session(request.settings, notes.status, notes.warn)

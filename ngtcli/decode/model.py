@@ -5,7 +5,7 @@ it) and `keep` (which rows of that pass stay). A model that cannot be rolled bac
 honour a tree mask, still decodes, one token a pass; `plain_reason` then says why.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +64,18 @@ class TargetModel:
         self._cache = None if self.plain_reason else RollbackCache(layers, capacity)
 
     @torch.inference_mode()
-    def prefill(self, ids: Sequence[int], chunk: int = PREFILL_CHUNK) -> None:
-        """Read `ids` in chunks; only one row of scores is ever made."""
+    def prefill(
+        self,
+        ids: Sequence[int],
+        chunk: int = PREFILL_CHUNK,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Read `ids` in chunks; only one row of scores is ever made.
+
+        `progress` is told before each chunk how many of them are read.
+        """
         for at in range(0, len(ids), chunk):
+            progress(at)
             part = ids[at : at + chunk]
             self._pass(part, list(range(self.length, self.length + len(part))), None, 1)
             self._commit(list(range(len(part))))
