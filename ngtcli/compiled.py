@@ -79,7 +79,7 @@ class CompileCache:
         except OSError as error:
             if not any(self._kept()):
                 self.remark = (
-                    f"compiled functions are not kept: {self.base}:"
+                    f"compiled functions are not kept: {self.base.parent}:"
                     f" {(error.strerror or str(error)).lower()}"
                 )
             return False
