@@ -37,7 +37,11 @@ COMMANDS: dict[str, Entry] = {
     ),
     "tune": Entry("tune", "tune", "Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"),
     "env": Entry("env", "env", "Show versions, the device and the folders used."),
-    "schema": Entry("schema", "schema", "XX"),
+    "schema": Entry(
+        "schema",
+        "schema",
+        "Print the JSON Schema of what --json prints, of one command or of all that have one.",
+    ),
     "trie": Entry("tries", "trie_app", "The cached n-gram tries of documents."),
     "presets": Entry("stores", "presets_app", "Presets: how a task is worded and set."),
     "config": Entry("stores", "config_app", "Settings and where they come from."),
