@@ -24,7 +24,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ngtcli.storage import home, read_bounded
+from ngtcli.reading import read_bounded
+from ngtcli.storage import home
 
 F = TypeVar("F")
 
@@ -225,11 +226,17 @@ def announce(tell: Callable[[str], object]) -> None:
 
 def keep() -> str:
     """Keep what was compiled since the last time; what the user should know, once, or ""."""
-    if not _opened.cache_info().currsize:
+    if not _opened.cache_info().currsize:  # to ask must not import numba
         return ""
     _opened().keep()
     remark, _opened().remark = _opened().remark, ""
     return remark
+
+
+def close() -> None:
+    """Keep what was compiled and remove what this process needed; nothing is compiled after it."""
+    if _opened.cache_info().currsize:
+        _opened().close()
 
 
 def njit(**options: Any) -> Callable[[F], F]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.importing import without_collection
-from ngtcli.storage import read_bounded
+from ngtcli.reading import read_bounded
 from ngtcli.tokens import Tokenizer
 
 BUILTIN = "builtin"

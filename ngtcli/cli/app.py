@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli import __version__, process
+from ngtcli import __version__, compiled, process
 from ngtcli.cli.lazy import LazyGroup
 from ngtcli.cli.streams import finish_stdout, own_streams, report_error
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
@@ -79,6 +79,7 @@ def run() -> int:
         return told.exit_code
     finally:
         finish_stdout()
+        compiled.close()
 
 
 def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:

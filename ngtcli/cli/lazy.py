@@ -7,6 +7,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ngtcli.importing import without_collection
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -65,7 +67,8 @@ class LazyGroup(TyperGroup):
 def load(name: str) -> Any:
     """The command or group of that name, as the library makes it."""
     entry = COMMANDS[name]
-    found = getattr(import_module(f"ngtcli.cli.{entry.module}"), entry.name)
+    with without_collection():
+        found = getattr(import_module(f"ngtcli.cli.{entry.module}"), entry.name)
     app = typer.Typer(add_completion=False)
     if not isinstance(found, typer.Typer):
         app.command(name)(found)
