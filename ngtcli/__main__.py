@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 def main() -> "NoReturn":
     """Run the command line and leave with its exit code."""
     process.guard()
-    from ngtcli.cli.app import run  # here: what it loads takes time
+    from ngtcli.importing import without_collection
+
+    with without_collection():
+        from ngtcli.cli.app import run  # here: what it loads takes time
 
     process.leave(run())
 

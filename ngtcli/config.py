@@ -13,6 +13,7 @@ from typing import Any
 
 from ngtcli.errors import UsageError, nearest, plain_number
 from ngtcli.storage import home
+from ngtcli.threads import MOST
 from ngtcli.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"
@@ -46,6 +47,7 @@ class Settings:
     stop: tuple[str, ...] = ()
     device: str = "auto"
     dtype: str = "auto"
+    threads: int = 0
     overflow: str = "error"
     max_mb: int = 256
     max_files: int = 100_000
@@ -83,6 +85,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "top_p": (1e-6, 1.0),
     "top_k": (0, 10_000_000),
     "min_p": (0.0, 1.0),
+    "threads": (0, MOST),
     "seed": (0, 2**63 - 1),
     "repetition_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),

@@ -1,15 +1,14 @@
 """One model, one set of settings, and the answers they give: wires the rooms below together."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+from ngtcli import compiled
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
@@ -30,59 +29,12 @@ from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
 from ngtcli.prompts import Prompt
 from ngtcli.storage import DamagedFileError
-from ngtcli.tokens import Tokenizer
-from ngtcli.trie import store
-from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.pool import TOKENS as POOL
 from ngtcli.trie.pool import Pool, load_pool, pool_path, save_pool
 
 Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TrieReport:
-    """The documents' trie: "cached", "built", "rebuilt" (its file was bad) or "none"."""
-
-    status: str
-    seconds: float = 0.0
-    nodes: int = 0
-    path: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
-
-
-def document_trie(
-    documents: Sequence[Document],
-    tokenizer: Tokenizer,
-    vocabulary: int,
-    n: int,
-    lp: int,
-    warn: Notify,
-) -> tuple[NGramTrie, TrieReport]:
-    """The cached trie of these documents, built and stored where there is none.
-
-    The documents' ids are those of their text alone, so that one trie serves every prompt over
-    them. A bad file is rebuilt and a cache that cannot be written is done without; `warn` says so.
-    """
-    clock = time.perf_counter()
-    key = store.trie_key(tokenizer.fingerprint, documents, n, lp)
-    status = "built"
-    try:
-        cached = store.load(key, n, lp, vocabulary)
-        if cached is not None:
-            seconds = time.perf_counter() - clock
-            return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
-    except DamagedFileError as error:
-        warn(f"the cached trie is rebuilt: {error}")
-        status = "rebuilt"
-    trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
-    path: Path | None = None
-    try:
-        path = store.save(trie, key, documents)
-    except OSError as error:
-        warn(f"the trie is not cached: {error.strerror or error}")
-    return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
@@ -102,6 +54,17 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
 def draft_settings(settings: Settings) -> DraftSettings:
     """The part of the settings that drafters read."""
     return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
+
+
+def reading(done: int, total: int) -> str:
+    """The status line while the prompt is read.
+
+    >>> reading(0, 94), reading(12_288, 30_000)
+    ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
+    """
+    if total < 1000:
+        return f"Reading the prompt: {total} tokens …"
+    return f"Reading the prompt: {done // 1000}k of {total // 1000}k tokens …"
 
 
 class Answer:
@@ -144,24 +107,30 @@ class Session:
         warn: Notify = lambda _: None,
         persist: bool = True,
     ) -> None:
-        self.settings, self._progress, self._warn = settings, progress, warn
+        self.settings, self._tell, self._warn = settings, progress, warn
         self._persist = persist
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
         self._costs: Costs | None = None
         self._pool: Pool | None = None
+        compiled.announce(progress)
         if not settings.draft_model:
-            progress("Preparing to draft …")
             self.wanted().make()  # a wrong name fails before anything is loaded
-        progress(f"Loading {settings.model} …")
+        use_threads(settings.threads)
+        self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
-            settings.model, settings.device, settings.dtype, warn, progress
+            settings.model, settings.device, settings.dtype, warn, self._progress
         )
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.wanted().make()
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+
+    def _progress(self, message: str) -> None:
+        """Say what is being done; compiling says so itself, wherever it comes between."""
+        self._tell(message)
+        compiled.announce(self._tell)
 
     def _load_assistant(self) -> Assistant:
         """The draft model. Raises ModelError unless its token ids mean the same."""
@@ -267,6 +236,8 @@ class Session:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
         if self._costs is not None and self._persist:
             save_costs(self.model, self._costs)
+        if remark := compiled.keep():
+            self._warn(remark)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""
@@ -295,12 +266,15 @@ class Session:
                 prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,
                 self._warn,
             )  # fmt: skip
-        self._progress("Reading the prompt …")
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
         drafter = drafter or self.drafter(method)
-        run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
+        total = len(prompt.ids)
+        run = Run(
+            self.model, drafter, context, sampling_settings(s), limits, split_times,
+            lambda done: self._progress(reading(done, total)),
+        )  # fmt: skip
         return Answer(run, prompt, report, lambda: self.keep(drafter))

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+from ngtcli.storage import home
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only wait
+
+# Compiling takes ten seconds: what is compiled is kept over all tests, whatever home they have.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(home("cache") / "compiled"))
 
 SHARED = Path(os.environ.get("NGT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 STORIES = SHARED / "models" / "stories260k"

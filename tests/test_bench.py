@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from conftest import wait_until_loading
 
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.errors import InputError, UsageError
-from ngtcli.pretrained import BUILTIN_PATH
 
 EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
 HARBOUR = str(EXAMPLES / "harbour.txt")

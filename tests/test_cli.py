@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_until_loading
 
-from ngtcli.pretrained import BUILTIN_PATH
+from ngtcli.checkpoint import BUILTIN_PATH
 
 EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
 HARBOUR = str(EXAMPLES / "harbour.txt")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.answer import Request, run
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ContextOverflowError
 from ngtcli.presets import load_preset
-from ngtcli.pretrained import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 LONG = Document("long.txt", "The tide came in at noon that day. " * 900)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli import app as app_module
 from ngtcli.cli.app import run
 from ngtcli.errors import InputError
-from ngtcli.pretrained import BUILTIN_PATH
 
 NGT = [sys.executable, "-m", "ngtcli"]
 HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli import tokens
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.decode.loop import TextStream
-from ngtcli.pretrained import BUILTIN_PATH, load_tokenizer
+from ngtcli.pretrained import load_tokenizer
 from ngtcli.tokens import Detokenizer, interruptibly, piece_end
 
 TEXTS = [

@@ -15,6 +15,7 @@ from conftest import END
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.streams import pointed
 from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.load import Document
@@ -33,7 +34,6 @@ from ngtcli.evaluate.tune_sources import (
 from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
 from ngtcli.evaluate.winner import preset_path
 from ngtcli.presets import load_preset
-from ngtcli.pretrained import BUILTIN_PATH
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html
 

@@ -199,6 +199,7 @@ def _session(request: Request, notes: Notes) -> "Session":
             " name a real one with -m FOLDER."
         )
     check_models(request.settings.model, request.settings.draft_model)
+    notes.status("Starting …")
     from ngtcli.session import Session  # here: it loads torch
 
     return Session(request.settings, notes.status, notes.warn)

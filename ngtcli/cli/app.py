@@ -6,21 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from ngtcli import __version__, process
-from ngtcli.cli.answer import ask, summarize
-from ngtcli.cli.bench import bench
-from ngtcli.cli.measure import check
-from ngtcli.cli.schema import schema
-from ngtcli.cli.stores import config_app, env, models_app, presets_app
+from ngtcli import __version__, compiled, process
+from ngtcli.cli.lazy import LazyGroup
 from ngtcli.cli.streams import finish_stdout, own_streams, report_error
-from ngtcli.cli.tries import trie_app
-from ngtcli.cli.tune import tune
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
 
 
-class _Group(TyperGroup):
+class _Group(LazyGroup):
     """Commands whose EOFError is a failure as any other: typer takes it for a Ctrl-D."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -40,17 +33,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="ngt help COMMAND is the same as ngt COMMAND --help.",
 )
-app.command()(summarize)
-app.command()(ask)
-app.command()(check)
-app.command()(bench)
-app.command()(tune)
-app.add_typer(trie_app, name="trie")
-app.add_typer(presets_app, name="presets")
-app.add_typer(config_app, name="config")
-app.add_typer(models_app, name="models")
-app.command()(env)
-app.command()(schema)
 
 
 def _version(wanted: bool) -> None:
@@ -97,6 +79,7 @@ def run() -> int:
         return told.exit_code
     finally:
         finish_stdout()
+        compiled.close()
 
 
 def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:

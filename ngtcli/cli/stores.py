@@ -1,10 +1,6 @@
 """Commands about presets, settings, models and the environment."""
 
-import platform
-import shutil
-import sys
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,31 +147,3 @@ def _hub_folder() -> Path:
 
 def _folder_size(folder: Path) -> int:
     return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
-
-
-def env(json: JsonOption = False) -> None:
-    """Show versions, the device and the folders used."""
-    import torch
-
-    from ngtcli.decode.load import pick_device
-
-    device = pick_device("auto")
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "unknown"
-    packages = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "typer", "rich")
-    facts: dict[str, Any] = {
-        "ngt": metadata.version("ngt"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device,
-        "processor": name,
-        "threads": torch.get_num_threads(),
-        **{package: metadata.version(package) for package in packages},
-        "config folder": str(home("config")),
-        "cache folder": str(home("cache")),
-        "model folder": str(_builtin_folder()),
-        "executable": shutil.which("ngt") or sys.argv[0],
-    }
-    if json:
-        print_line(dump_json(facts))
-    else:
-        print_table(["what", "value"], [[k, v] for k, v in facts.items()])

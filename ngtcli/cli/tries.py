@@ -79,7 +79,7 @@ def trie_build(
     documents = loaded.documents
     notes.status("Building …")
     from ngtcli.pretrained import load_tokenizer
-    from ngtcli.session import document_trie
+    from ngtcli.trie.documents import document_trie
 
     tokenizer = load_tokenizer(settings.model)
     if rest:

@@ -9,6 +9,7 @@ import torch
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import ModelError
 from ngtcli.pretrained import load_tokenizer, loading, local_path, transformers_quiet
+from ngtcli.threads import pick_threads
 
 Notify = Callable[[str], None]
 
@@ -32,6 +33,11 @@ def pick_dtype(wanted: str, device: str) -> Any:
     if wanted == "auto":
         return torch.float32 if device == "cpu" else "auto"
     return getattr(torch, wanted)
+
+
+def use_threads(wanted: int) -> None:
+    """Compute with `wanted` threads on a CPU; 0 leaves the number to what the machine has idle."""
+    torch.set_num_threads(pick_threads(wanted))
 
 
 def load_model(

@@ -98,6 +98,7 @@ class Run:
     `output` holds the ids emitted, end token included. Set `cancelled` to stop between steps.
     With `split_times` the device is waited for between the parts of a step, so that
     `statistics.split_s` tells them apart even on a device that works on its own.
+    `progress` is told how many ids of the prompt are read.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
@@ -109,6 +110,7 @@ class Run:
         sampling: SamplingSettings,
         limits: Limits,
         split_times: bool = False,
+        progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")
@@ -124,6 +126,7 @@ class Run:
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
         self.cancelled = False
+        self._progress = progress
         self.proposed = False  # whether the drafter was asked in the last step
         self._most = 0 if model.plain_reason else limits.num_draft  # nodes a step
         self._reader = drafter if isinstance(drafter, ReadsScores) and self._most else None
@@ -158,7 +161,7 @@ class Run:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
         self.model.start(len(ids) + self.room + self._most + 1)
-        self.model.prefill(ids[:-1])
+        self.model.prefill(ids[:-1], progress=self._progress)
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _propose(self, ids: list[int]) -> DraftTree:

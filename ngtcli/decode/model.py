@@ -116,12 +116,21 @@ class TargetModel:
         self._cache.length = length
 
     @torch.inference_mode()
-    def prefill(self, ids: Sequence[int], chunk: int = PREFILL_CHUNK) -> None:
-        """Read `ids` in chunks; only one row of scores is ever made."""
+    def prefill(
+        self,
+        ids: Sequence[int],
+        chunk: int = PREFILL_CHUNK,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Read `ids` in chunks; only one row of scores is ever made.
+
+        `progress` is told before each chunk how many of them are read.
+        """
         if not self._rolls_back:
-            self._plain.prefill(ids, chunk)
+            self._plain.prefill(ids, chunk, progress)
             return
         for at in range(0, len(ids), chunk):
+            progress(at)
             part = ids[at : at + chunk]
             self._pass(part, list(range(self.length, self.length + len(part))), None, 1)
             self._cache.keep(range(len(part)))

@@ -1,7 +1,7 @@
 """Plain decoding with a model's own state, or without any, for models that cannot roll back."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,10 +27,16 @@ class PlainRows:
         self._ids: list[int] = []  # all read so far, where they are read again at each pass
         self.length = 0
 
-    def prefill(self, ids: Sequence[int], chunk: int) -> None:
-        """Read `ids`, in one pass where the model does not carry its state across chunks."""
+    def prefill(
+        self, ids: Sequence[int], chunk: int, progress: Callable[[int], object] = lambda _: None
+    ) -> None:
+        """Read `ids`, in one pass where the model does not carry its state across chunks.
+
+        `progress` is told before each chunk how many of them are read.
+        """
         chunk = chunk if self._way.chunks else max(1, len(ids))
         for at in range(0, len(ids), chunk):
+            progress(at)
             self.read(ids[at : at + chunk])
 
     def read(self, ids: Sequence[int], scored: bool = False) -> Tensor:

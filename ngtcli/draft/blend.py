@@ -12,9 +12,9 @@ node of the last k tokens in source s, or NONE; for SCORES `at[s, 1]` is the las
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ngtcli.trie.counts import NONE, find, learn, unowned
+from ngtcli.compiled import njit, unowned
+from ngtcli.trie.counts import NONE, find, learn
 
 SOURCES = ("own text", "prompt", "pool", "scores")
 SCORES = SOURCES.index("scores")  # the last
@@ -24,7 +24,7 @@ NOWHERE = 1e-4  # of what all sources pass on: the chance of a token that none o
 _LISTED = 24  # continuations of a context that are looked at, those seen last
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def bucket_of(total: float, kinds: int) -> int:
     """Which escape applies to a context seen `total` times with `kinds` continuations."""
     seen = 0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3
@@ -95,7 +95,7 @@ def blend(
     return found
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _add(
     token: int, share: float, source: int, tokens: Any, chances: Any, origins: Any, found: int
 ) -> int:
@@ -107,7 +107,7 @@ def _add(
     return found + 1
 
 
-@njit(cache=True)
+@njit()
 def credit(held: Any, at: Any, token: int, escape: Any, stops: Any, visits: Any) -> float:
     """Expectation step for the escapes: which sources would have given `token`, and how surely.
 
@@ -144,7 +144,7 @@ def _credit(
     return whole
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _share(held: Any, node: int, s: int, k: int, token: int) -> Any:
     """(count of `token` after the match at `node`, of all continuations, how many there are)."""
     if node == NONE or (s == SCORES and k != 1):
@@ -163,7 +163,7 @@ def _share(held: Any, node: int, s: int, k: int, token: int) -> Any:
     return share, counts[node, 1], nodes[node, 4]
 
 
-@njit(cache=True)
+@njit()
 def follow(
     held: Any, at: Any, ids: Any, escape: Any, stops: Any, visits: Any, open_: Any, used: int
 ) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ngtcli.compiled import njit
 from ngtcli.draft.costs import CostCurve
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ _FADE = 0.99  # a step
 _NEWS = 0.05  # weight of one more observation of what drafting takes
 
 
-@njit(cache=True)
+@njit()
 def bin_of(chance: float, bins: int) -> int:
     """Which bin a chance is counted in: from 1 to above 1/2, to above 1/4, …, and the rest."""
     at, edge = 0, 0.5
@@ -36,7 +36,7 @@ def bin_of(chance: float, bins: int) -> int:
     return at
 
 
-@njit(cache=True)
+@njit()
 def settle(tokens: Any, parents: Any, chances: Any, emitted: Any, tally: Any) -> None:
     """Add to `tally`, as `trust_of` reads it, how many nodes were accepted and how many expected.
 
@@ -51,7 +51,7 @@ def settle(tokens: Any, parents: Any, chances: Any, emitted: Any, tally: Any) ->
             node, depth = i, depth + 1
 
 
-@njit(cache=True)
+@njit()
 def trust_of(tally: Any) -> Any:
     """What to multiply chances by, for each bin of them: how far they have come true.
 
@@ -69,7 +69,7 @@ def trust_of(tally: Any) -> Any:
     return trust
 
 
-@njit(cache=True)
+@njit()
 def best_size(chances: Any, costs: Any, drafting_s: float, tally: Any) -> Any:
     """(nodes with the most tokens a second, tokens then expected, speed-up against a plain step).
 

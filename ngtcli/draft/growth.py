@@ -3,17 +3,17 @@
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from ngtcli.compiled import njit, unowned
 from ngtcli.draft.blend import advance, blend
-from ngtcli.trie.counts import NONE, unowned
+from ngtcli.trie.counts import NONE
 
 _TRIED = 12  # continuations that may become nodes, the likeliest
 _HELD = 160
 _NOTHING = 1e-200  # a chance that is none: dividing by it must be possible
 
 
-@njit(cache=True)
+@njit()
 def grow(held: Any, start: Any, escape: Any, budget: int, floor: float) -> Any:
     """The `budget` likeliest nodes below `start`: (tokens, parents, chances, origins, standing).
 
@@ -78,7 +78,7 @@ def _fill(
     return used
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _longest(places: Any) -> Any:
     for k in range(len(places) - 1, 0, -1):
         if places[k] != NONE:
@@ -86,7 +86,7 @@ def _longest(places: Any) -> Any:
     return NONE
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _push(heap: Any, size: int, value: float, item: int) -> int:
     at = size
     while at > 0 and heap[(at - 1) // 2, 0] < value:
@@ -97,7 +97,7 @@ def _push(heap: Any, size: int, value: float, item: int) -> int:
     return size + 1
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _pop(heap: Any, size: int) -> int:
     size -= 1
     value, item = heap[size, 0], heap[size, 1]
@@ -114,7 +114,7 @@ def _pop(heap: Any, size: int) -> int:
     return size
 
 
-@njit(cache=True)
+@njit()
 def arrange(
     tokens: Any, parents: Any, origins: Any, standing: Any, borders: Any, prompt: int, document: int
 ) -> Any:
@@ -144,7 +144,7 @@ def arrange(
     return out
 
 
-@njit(cache=True)
+@njit()
 def _depth_first(parents: Any) -> Any:
     n = len(parents)
     first, following = np.empty(n + 1, np.int32), np.empty(n, np.int32)

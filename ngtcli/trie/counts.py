@@ -7,29 +7,19 @@ nodes, and each node's children form a list with the one seen last in front. Lea
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-F = TypeVar("F")
+from ngtcli.compiled import njit, unowned
 
 NONE = -1
 TOP = 32  # most frequent tokens kept for the root
 _FIRST = 1 << 12
 
 
-def unowned(function: F) -> F:
-    """Compile without counting who owns an array, which is half the time of such short loops.
-
-    A function compiled like this can make no array. numba does not list the option in its types.
-    """
-    compiled: F = njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload]
-    return compiled
-
-
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def slot_of(slots: Any, node: int, token: int) -> Any:
     """The row of `slots` that holds the child of `node` for `token`, or the free one for it."""
     key = (np.int64(node) << np.int64(32)) | np.int64(token)
@@ -180,7 +170,7 @@ class CountTrie:
         return int(self.counts[node, 0])
 
 
-@njit(cache=True)
+@njit()
 def _rehash(old: Any, slots: Any) -> None:
     for i in range(len(old)):
         if old[i, 2] != NONE:

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from ngtcli.compiled import njit
 
 WIDTH = 8  # successors kept of a token
 _NONE_YET = 1e-3  # a weight below this is none
 
 
-@njit(cache=True)
+@njit()
 def learn_ranks(tokens: Any, tops: Any, successors: Any, weights: Any, sums: Any) -> None:
     """Take in, after each of `tokens`, its row of `tops`, best first."""
     for i in range(len(tokens)):
