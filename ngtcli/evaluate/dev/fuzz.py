@@ -1,8 +1,8 @@
 """A guard against hostile input: `python -m ngtcli.evaluate.dev.fuzz`, five minutes by default.
 
 Seeded cases of many kinds run ngt with odd documents, settings, caches, models and streams, and
-each is judged: exit code, text, memory, time, and what is shown. A failure is printed with its kind
-and seed, and `--case KIND:SEED` runs that one again. Exit code 0 where there was no failure, else 1.
+each is judged: exit code, text, memory, time, and what is shown. A failure is printed with its
+kind and seed, and `--case KIND:SEED` runs it again. Exit code 0 where there was none, else 1.
 """
 
 import argparse

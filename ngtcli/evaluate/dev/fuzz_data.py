@@ -132,7 +132,8 @@ _CONFIG: tuple[tuple[str, Any, frozenset[int]], ...] = (
 )
 _TEMPLATES = (
     "{% if %}", "{{ messages[9].content }}", "{% for i in range(10**9) %}x{% endfor %}",
-    "{{ raise_exception('no') }}", "{{ 'x' * 10**10 }}", "{{ ''.__class__.__mro__ }}", "{{ x.y.z }}",
+    "{{ raise_exception('no') }}", "{{ 'x' * 10**10 }}", "{{ ''.__class__.__mro__ }}",
+    "{{ x.y.z }}",
     "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from ngtcli.evaluate.dev.fuzz_case import (
     CONTEXT,
     INPUT,
     Case,
+    Command,
     Place,
     Result,
     case,
@@ -170,7 +171,7 @@ def _special(rng: Random, place: Place) -> Case:
         if len(seen) == 2 and (seen[1][0] < seen[0][0] - 2 * times or seen[0][1] != seen[1][1]):
             yield f"{token} in the {where} became a special token"
 
-    commands = []
+    commands: list[Command] = []
     for text in (harmless * times, token * times):
         question = text if where == "question" else "Who built it?"
         name = f"{text}.txt" if where == "name" else f"{len(commands)}.txt"

@@ -17,8 +17,9 @@ _RAW = re.compile(
 _OURS = re.compile("\x1b\\[[0-9;]*m|\r+\x1b\\[(?:K|2K)|\r+(?=\n)|\r$")
 # What no user should read: a traceback, an exception's name, a library's own lines.
 _NOISE = re.compile(
-    r"Traceback \(most recent|^ngt: \w*(?:Error|Exception|Exit|Interrupt)\b|\w+Warning: |Retrying in"
-    r"|^Aborted|--debug …|Exception ignored|ASSERT FAILED|ignore_mismatched_sizes|Repo id must be"
+    r"Traceback \(most recent|^ngt: \w*(?:Error|Exception|Exit|Interrupt)\b|\w+Warning: "
+    r"|Retrying in|^Aborted|--debug …|Exception ignored"
+    r"|ASSERT FAILED|ignore_mismatched_sizes|Repo id must be"
     r"|Fatal Python error",
     re.MULTILINE,
 )
@@ -111,7 +112,8 @@ def _text(command: Command, result: Result) -> Iterator[str]:
 
 def _memory(command: Command, result: Result) -> Iterator[str]:
     if result.memory > command.memory and not command.real:
-        yield f"{result.memory / 1e6:.0f} MB more memory, at most {command.memory / 1e6:.0f} expected"
+        came, most = result.memory / 1e6, command.memory / 1e6
+        yield f"{came:.0f} MB more memory, at most {most:.0f} expected"
 
 
 def shown(command: Command) -> str:

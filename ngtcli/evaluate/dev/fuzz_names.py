@@ -43,8 +43,9 @@ def _company(rng: Random, place: Place) -> Case:
     (folder / "good.txt").write_text(PROSE)
     tail = rng.choice([["--json"], ["--dry-run"], ["-v"], ["--dry-run", "--json"]])
     # Names of many bytes may fill the prompt.
-    return case(f"a folder with {', '.join(made)}", ["summarize", "notes", *tail, "--max-tokens", "3"],
-                [ANSWERED, CONTEXT] if len(made) > 3 else [ANSWERED])  # fmt: skip
+    codes = [ANSWERED, CONTEXT] if len(made) > 3 else [ANSWERED]
+    arguments = ["summarize", "notes", *tail, "--max-tokens", "3"]
+    return case(f"a folder with {', '.join(made)}", arguments, codes)
 
 
 def _odd_file(rng: Random, path: Path) -> str:

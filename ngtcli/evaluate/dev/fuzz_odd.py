@@ -14,13 +14,18 @@ PROSE = (
 _SCRIPTS = (
     (0x20, 0x7E), (0xA1, 0x17F), (0x370, 0x5F4), (0x600, 0x6FF), (0x900, 0xDFF), (0x1100, 0x11FF),
     (0x300, 0x36F), (0x2000, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),
-    (0xFE00, 0xFEFF), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0xE0000, 0xE007F), (0x10FF00, 0x10FFFF),
+    (0xFE00, 0xFEFF), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0xE0000, 0xE007F),
+    (0x10FF00, 0x10FFFF),
 )  # fmt: skip
 _CONTROLS = (
     "\x1b[31m", "\x1b]52;c;aGVsbG8=\x07", "\x1b]8;;http://x\x1b\\", "\x1b[2J", "\x1bP", "\x9b31m",
     "\x07", "\x08", "\r", "\x0b", "\x0c", "\x7f", "\x85", "\u202e", "\u2066", "\u200b", "\u2028",
     "\ufeff", "\u200f", "\U000e0041", "\x1b[6n", "\x18", "\x9d0;t\x9c",
 )  # fmt: skip
+_WORDS = ("", " ", "-", "--", ".", "..", "/", "~", "~nouser/x", "*", "[", "**/*", "\\", "'", '"',
+          "$HOME", "%s", "{question}", "[red]x[/red]", ":", "=")  # fmt: skip
+_PATHS = ("../../etc/passwd", "/etc/passwd", "/dev/null", "C:\\x", "a/b/c", "builtin/", "Builtin",
+          "model.gguf", "https://x.y/z", "no/such-model")  # fmt: skip
 
 
 def any_text(rng: Random, length: int) -> str:
@@ -40,25 +45,27 @@ def control_soup(rng: Random) -> str:
 
 def odd_word(rng: Random) -> str:
     """A word for the command line: no null character, seldom a plain one."""
-    make = rng.choice([
-        lambda: rng.choice(["", " ", "-", "--", ".", "..", "/", "~", "~nouser/x", "*", "[", "**/*",
-                            "\\", "'", '"', "$HOME", "%s", "{question}", "[red]x[/red]", ":", "="]),
-        lambda: any_text(rng, rng.randint(1, 30)),
-        lambda: control_soup(rng)[:60],
-        lambda: os.fsdecode(bytes(rng.randrange(128, 256) for _ in range(rng.randint(1, 9)))),
-        lambda: "x" * int(2 ** rng.uniform(4, 16)),
-        lambda: rng.choice(["../../etc/passwd", "/etc/passwd", "/dev/null", "/", "C:\\x", "a/b/c",
-                            "builtin/", "Builtin", "model.gguf", "https://x.y/z", "no/such-model"]),
-        lambda: str(odd_value(rng)),
-    ])  # fmt: skip
-    return make().replace("\0", "")
+    way = rng.randrange(7)
+    if way == 0:
+        word = rng.choice(_WORDS)
+    elif way == 1:
+        word = any_text(rng, rng.randint(1, 30))
+    elif way == 2:
+        word = control_soup(rng)[:60]
+    elif way == 3:
+        word = os.fsdecode(bytes(rng.randrange(128, 256) for _ in range(rng.randint(1, 9))))
+    elif way == 4:
+        word = "x" * int(2 ** rng.uniform(4, 16))
+    elif way == 5:
+        word = rng.choice(_PATHS)
+    else:
+        word = str(odd_value(rng))
+    return word.replace("\0", "")
 
 
 def odd_file_name(rng: Random) -> str:
     """A name that a file can have, at most 255 bytes."""
-    name = os.fsencode(
-        odd_word(rng).replace("/", "\u2215").encode("utf-8", "surrogateescape")[:240]
-    )
+    name = os.fsencode(odd_word(rng).replace("/", "\u2215"))[:240]
     return os.fsdecode(name) if name.strip(b".") else "-"
 
 
@@ -125,10 +132,9 @@ def damaged(rng: Random, data: bytes) -> tuple[str, bytes]:
 
 def replace_by_odd(rng: Random, path: Path, others: Sequence[Path]) -> str:
     """Put something that is no such file at `path`; say what."""
-    how = rng.choice(
-        ["folder", "pipe", "dangling link", "/dev/zero", "/dev/full", "itself", "swap"]
-    )
-    data = rng.choice(list(others)).read_bytes()
+    how = rng.choice(["folder", "pipe", "/nowhere/x", "/dev/zero", "/dev/full", "itself", "swap"])
+    # What was replaced before may be endless by now.
+    data = rng.choice([p for p in others if p.is_file() and p.stat().st_size]).read_bytes()
     path.unlink()
     if how == "folder":
         path.mkdir()
@@ -137,5 +143,5 @@ def replace_by_odd(rng: Random, path: Path, others: Sequence[Path]) -> str:
     elif how == "swap":
         path.write_bytes(data)
     else:
-        path.symlink_to({"itself": path, "dangling link": "/nowhere/x"}.get(how, how))
+        path.symlink_to(path if how == "itself" else how)
     return f"{how} in its place"

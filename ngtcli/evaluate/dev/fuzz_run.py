@@ -1,7 +1,7 @@
 """Running one command of a case: in a fork of this process, or in a new one.
 
 A fork has torch, the compiled functions and all modules in place, so it starts in milliseconds, and
-it may be killed, starved or left in any state. This is the one place that knows how `ngt` is called.
+it may be killed, starved or left in any state. This is the one place that knows how ngt is called.
 """
 
 import fcntl
@@ -232,7 +232,7 @@ def _call(command: Command, environ: Mapping[str, str]) -> int:
     return code
 
 
-def _stream(number: int, mode: str) -> "IO[str] | None":  # type: ignore[return]
+def _stream(number: int, mode: str) -> IO[str] | None:
     """Standard input, output or error as Python opens them; None for a closed one."""
     try:
         os.fstat(number)

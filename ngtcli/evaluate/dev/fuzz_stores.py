@@ -1,30 +1,21 @@
-"""Damaged caches, runs that are killed or interrupted, odd terminals, missing and full streams."""
+"""Damaged caches of all kinds: the answer stays the undamaged one."""
 
-import os
-import shutil
-import signal
-import sys
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import ngtcli
 from ngtcli.evaluate.dev.fuzz_case import (
     ANSWERED,
     INPUT,
-    INTERRUPTED,
     USAGE,
     Case,
     Command,
     Place,
-    Result,
-    Stop,
-    Streams,
     case,
     command,
 )
-from ngtcli.evaluate.dev.fuzz_odd import control_soup, damaged, nested, odd_json, replace_by_odd
-from ngtcli.evaluate.dev.fuzz_world import ASKED, EXAMPLES, HARBOUR
+from ngtcli.evaluate.dev.fuzz_odd import damaged, nested, odd_json, replace_by_odd
+from ngtcli.evaluate.dev.fuzz_world import ASKED
 
 _COSTS = {"80": {"seconds": {"1": 0.001, "64": 0.004}, "measured": {"1": 0.001, "64": 0.004}}}
 _BAD_COSTS = (
@@ -35,7 +26,7 @@ _BAD_COSTS = (
 )  # fmt: skip
 
 
-def _asked(rng: Random, place: Place, *more: str, **fields: object) -> Command:
+def asked(rng: Random, place: Place, *more: str, **fields: object) -> Command:
     """One of the questions whose undamaged answer is known; it must give that answer."""
     name = rng.choice(list(ASKED))
     fields = {"codes": [ANSWERED], "text": place.world.texts[name], **fields}
@@ -51,7 +42,7 @@ def caches(rng: Random, place: Place) -> Case:
         family = rng.choice(families)  # not by files: most of them are compiled functions
         path = rng.choice([p for p in files if p.name.endswith(family)])
         if path.is_file():
-            made.append(f"{path.name[:12]}…{family}: {_damage(rng, path, files)}")
+            made.append(f"{path.name[:12]}…{family}: {damage(rng, path, files)}")
     what = "; ".join(made)
     if any("tune" in str(p.parent) for p in files) and rng.random() < 0.15:
         tune = ["tune", "--replay", str(place.world.recording), "--sweep=n=5,8", "lp=2",
@@ -59,19 +50,17 @@ def caches(rng: Random, place: Place) -> Case:
         return case(what, tune, [ANSWERED, INPUT, USAGE])
     method = rng.choice(["auto", "auto", "trie", "rest"])
     if rng.random() < 0.15:
-        show = rng.choice([["trie", "list"], ["trie", "list", "--json"], ["trie", "pool", "show"],
-                           ["trie", "pool", "show", "--json"], ["trie", "clear"], ["trie", "pool", "clear"]])  # fmt: skip
+        show = rng.choice([
+            ["trie", "list"], ["trie", "list", "--json"], ["trie", "clear"],
+            ["trie", "pool", "show"], ["trie", "pool", "show", "--json"], ["trie", "pool", "clear"],
+        ])  # fmt: skip
         return case(what, show, [ANSWERED])
     codes = [ANSWERED, INPUT, USAGE] if method == "rest" else [ANSWERED]  # it is not built again
-    first = _asked(rng, place, "--method", method, codes=frozenset(codes), most_lines=3)
-    return Case(what, (first, Command(**{**_fields(first), "most_lines": 1})))
+    first = asked(rng, place, "--method", method, codes=frozenset(codes), most_lines=3)
+    return Case(what, (first, replace(first, most_lines=1)))
 
 
-def _fields(one: Command) -> dict[str, object]:
-    return {name: getattr(one, name) for name in Command.__slots__}
-
-
-def _damage(rng: Random, path: Path, files: list[Path]) -> str:
+def damage(rng: Random, path: Path, files: list[Path]) -> str:
     if "costs" in str(path.parent) and rng.random() < 0.6:
         data = rng.choice(_BAD_COSTS).encode() if rng.random() < 0.6 else odd_json(rng, _COSTS)
         path.write_bytes(data)
@@ -81,176 +70,3 @@ def _damage(rng: Random, path: Path, files: list[Path]) -> str:
     how, data = damaged(rng, path.read_bytes())
     path.write_bytes(data)
     return how
-
-
-def kills(rng: Random, place: Place) -> Case:
-    """A run is killed, often while a file is half written; the next one knows nothing of it."""
-    method = rng.choice(["auto", "trie"])
-    stop = Stop(signal.SIGKILL, rng.uniform(0.03, 0.6), partial=rng.random() < 0.6)
-    killed = _asked(rng, place, "--method", method, stops=(stop,),
-                    codes=frozenset({ANSWERED, -signal.SIGKILL}))  # fmt: skip
-    if rng.random() < 0.3:
-        killed = command(["trie", "build", "--rest", str(EXAMPLES)], [ANSWERED, -signal.SIGKILL],
-                         stops=(stop,))  # fmt: skip
-    after = _asked(rng, place, "--method", method, most_lines=0)
-    return Case(f"killed after {stop.after:.2f} s{', writing' * stop.partial}", (killed, after))
-
-
-def interrupts(rng: Random, place: Place) -> Case:
-    """Ctrl-C once or twice in a run of any command, and the run after it."""
-    first = rng.uniform(0.02, 0.9)
-    times = [first, first + rng.uniform(0.001, 0.3)][: rng.choice([1, 1, 2])]
-    stops = tuple(Stop(signal.SIGINT, t) for t in times)
-    codes = frozenset({ANSWERED, INTERRUPTED})
-    flags = rng.choice([[], ["--json"], ["--method", "trie"], ["-v"], ["--dry-run"]])
-    stopped = _asked(rng, place, *flags, stops=stops, codes=codes)
-    if "--dry-run" in flags:
-        stopped = Command(**{**_fields(stopped), "text": None})
-    if rng.random() < 0.3:
-        tune = ["tune", "--replay", str(place.world.recording), "--sweep=n=5..40", "--rounds", "2"]
-        bench = [
-            "bench",
-            "--limit",
-            "1",
-            "--methods",
-            "none,trie",
-            "--rounds",
-            "2",
-            "--max-tokens",
-            "4",
-        ]
-        stopped = command(rng.choice([tune, bench]), codes, stops=stops, seconds=60)
-    after = _asked(rng, place, most_lines=0)
-    return Case(f"Ctrl-C after {', '.join(f'{t:.2f} s' for t in times)}", (stopped, after))
-
-
-_TERMS = ("xterm-256color", "dumb", "", "vt100", "linux", "screen", "no-such-terminal", "x\x1b[31m")
-
-
-def terminals(rng: Random, place: Place) -> Case:
-    """An answer or a table on a terminal of an odd size and kind."""
-    rows, columns = rng.choice([0, 1, 24, 65535]), rng.choice([0, 0, 1, 2, 3, 10, 80, 200, 65535])
-    environ = {"TERM": rng.choice(_TERMS)}
-    if rng.random() < 0.4:
-        environ["COLUMNS"] = rng.choice(
-            ["0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80"]
-        )
-    if rng.random() < 0.2:
-        environ |= {"NO_COLOR": "1"}
-    streams, flags = (
-        Streams(terminal=(rows, columns)),
-        rng.choice([[], ["-v"], ["--explain"], ["--json"]]),
-    )
-    what = f"{columns} columns, {environ}"
-    way = rng.random()
-    if way < 0.5:
-        shown = _asked(rng, place, *flags, streams=streams, environ=environ, stdin=b"\x04")
-        # Remarks may stand between the pieces of text only where they are asked for.
-        return Case(
-            what, (Command(**{**_fields(shown), "text": None}) if "--explain" in flags else shown,)
-        )
-    if way < 0.6:
-        (place.work / "odd.txt").write_text(control_soup(rng) + "\nThe harbour was dug in 1871.")
-        arguments = ["summarize", "odd.txt", "--max-tokens", "9", *flags]
-        return case(what, arguments, [ANSWERED, INPUT], streams=streams, environ=environ)
-    tables = [["presets", "list"], ["config", "show"], ["trie", "list"], ["trie", "pool", "show"],
-              ["models", "list"], ["summarize", "nowhere.txt"], ["--help"], ["summarize", "--help"],
-              ["summarize", HARBOUR, "--dry-run"],
-              ["bench", "--replay", str(place.world.recording), "--methods", "trie"],
-              ["tune", "--replay", str(place.world.recording), "--sweep=n=5,8", "lp=2", "--rounds", "1"],
-              ["tune", "--sweep", "n=5..x"]]  # fmt: skip
-    return case(
-        what, rng.choice(tables), [ANSWERED, INPUT, USAGE], streams=streams, environ=environ
-    )
-
-
-def streams(rng: Random, place: Place) -> Case:
-    """Standard streams closed, full, or read by nobody. Each is a new process but few are."""
-    number = rng.choice([0, 1, 2])
-    way = rng.choice(["closed", "full", "gone"]) if number else "closed"
-    made = Streams(**{way: frozenset({number})})
-    if rng.random() < 0.15:
-        made, way = Streams(closed=frozenset({0, 1, 2})), "all closed"
-    what = f"stream {number} {way}"
-    failing = number == 1 and way == "full"
-    if rng.random() < 0.3:
-        # The code of the error stays, wherever its words can go.
-        return case(
-            what, ["summarize", "nowhere.txt"], [INPUT], streams=made, real=True, seconds=90
-        )
-    if rng.random() < 0.3:
-        codes = [1] if failing else [ANSWERED]
-        return case(what, ["presets", "list"], codes, streams=made, real=True, seconds=90)
-    text = None if number == 1 or way == "all closed" else place.world.texts["summary"]
-    return case(what, ASKED["summary"], [1] if failing else [ANSWERED], streams=made, text=text,
-                real=True, seconds=90)  # fmt: skip
-
-
-def starts(rng: Random, place: Place) -> Case:
-    """New processes: Ctrl-C while they start, no place to write, a damaged compile cache."""
-    return rng.choice([_early, _early, _compiled, _compiled, _read_only])(rng, place)
-
-
-def _early(rng: Random, place: Place) -> Case:
-    """Ctrl-C from a hundredth of a second on; Python itself starts in that time."""
-    first = rng.uniform(0.05, 2.5)
-    times = [first, first + rng.uniform(0.01, 0.5)][: rng.choice([1, 2])]
-    stops = tuple(Stop(signal.SIGINT, t) for t in times)
-    arguments = rng.choice([ASKED["summary"], ("--help",), ("presets", "list"), ("env",)])
-    return case(f"Ctrl-C {', '.join(f'{t:.2f}' for t in times)} s after the start", arguments,
-                [ANSWERED, INTERRUPTED], stops=stops, real=True, seconds=90)  # fmt: skip
-
-
-def _compiled(rng: Random, place: Place) -> Case:
-    """Damaged files of compiled functions: compiled again, the same answer."""
-    files = sorted(p for p in place.home.rglob("*.nb[ic]"))
-    environ = {}
-    if not files:  # they do not stand in ngt's own cache: put them there
-        environ["NUMBA_CACHE_DIR"] = str(place.home / "cache" / "compiled")
-        files = _compile(place, environ)
-    made = []
-    for path in rng.sample(files, k=min(len(files), rng.choice([1, 3, 20]))):
-        made.append(_damage(rng, path, files))
-    answer = command(ASKED["summary"], [ANSWERED], text=place.world.texts["summary"], real=True,
-                     environ=environ, seconds=240)  # fmt: skip
-    return Case(f"compiled functions: {'; '.join(made[:3])}", (answer,))
-
-
-def _compile(place: Place, environ: dict[str, str]) -> list[Path]:
-    """The compiled functions of an undamaged run, made once for all cases."""
-    from ngtcli.evaluate.dev.fuzz_run import run
-
-    kept = place.world.folder / "compiled"
-    if not kept.is_dir():
-        run(command(ASKED["summary"], [0], real=True, environ=environ, seconds=300), place)
-        shutil.copytree(environ["NUMBA_CACHE_DIR"], f"{kept}.{os.getpid()}")
-        try:
-            os.rename(f"{kept}.{os.getpid()}", kept)
-        except OSError:  # another worker was first
-            pass
-    shutil.copytree(kept, environ["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
-    return sorted(Path(environ["NUMBA_CACHE_DIR"]).rglob("*.nb[ic]"))
-
-
-def _read_only(rng: Random, place: Place) -> Case:
-    """A package and a home that cannot be written, as in a container; only root can act so."""
-    package = place.work / "site" / "ngtcli"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(ngtcli.__file__).parent, package, ignore=ignored)
-    presets = Path(ngtcli.__file__).parents[1] / "presets"
-    if presets.is_dir():
-        shutil.copytree(presets, package / "presets", dirs_exist_ok=True)
-    shutil.rmtree(place.home)
-    place.home.mkdir(mode=0o555)
-    nobody = 65534 if os.getuid() == 0 else None
-
-    def check(result: Result) -> Iterable[str]:
-        if "ngt: " in result.err and len(result.err.splitlines()) > 3:
-            yield "more than three lines of what cannot be stored"
-
-    answer = command(
-        ASKED["summary"], [ANSWERED], text=place.world.texts["summary"], real=True, user=nobody,
-        python=(sys.executable, "-m", "ngtcli.cli.app"), check=check, seconds=240,
-        environ={"PYTHONPATH": str(place.work / "site"), "HOME": "/nowhere", "PYTHONSAFEPATH": "1"},
-    )  # fmt: skip
-    return Case("a package and a home that cannot be written", (answer,))

@@ -16,8 +16,16 @@ from ngtcli.evaluate.dev.fuzz_inputs import documents
 from ngtcli.evaluate.dev.fuzz_judge import judge, shown
 from ngtcli.evaluate.dev.fuzz_names import folders, names, questions
 from ngtcli.evaluate.dev.fuzz_run import run
-from ngtcli.evaluate.dev.fuzz_settings import settings, sweeps
-from ngtcli.evaluate.dev.fuzz_stores import caches, interrupts, kills, starts, streams, terminals
+from ngtcli.evaluate.dev.fuzz_settings import settings
+from ngtcli.evaluate.dev.fuzz_stores import caches
+from ngtcli.evaluate.dev.fuzz_streams import (
+    interrupts,
+    kills,
+    starts,
+    streams,
+    terminals,
+)
+from ngtcli.evaluate.dev.fuzz_sweeps import sweeps
 from ngtcli.evaluate.dev.fuzz_world import new_home
 
 _SHOWN = 600  # characters of stderr that a verdict keeps
