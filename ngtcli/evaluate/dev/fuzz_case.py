@@ -122,6 +122,7 @@ class Verdict:
     command: str
     err: str
     seconds: float
+    memory: int  # bytes, as in Result
 
     @property
     def name(self) -> str:

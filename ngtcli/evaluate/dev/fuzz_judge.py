@@ -102,8 +102,8 @@ def _text(command: Command, result: Result) -> Iterator[str]:
     if command.text is None or result.code not in (0, INTERRUPTED):
         return
     wanted, came = "".join(command.text.split()), answer(command, result)
-    if result.code == INTERRUPTED and not wants_json(command):
-        right = wanted.startswith(came) or command.streams.terminal is not None
+    if result.code == INTERRUPTED:
+        right = wanted.startswith(came)
     else:
         right = wanted in came if command.streams.terminal else wanted == came
     if not right:

@@ -13,12 +13,13 @@ AGAIN = "python -m ngtcli.evaluate.dev.fuzz --case"
 
 
 def counts(verdicts: Sequence[Verdict]) -> dict[str, dict[str, Any]]:
-    """By kind: cases, failures, and how often each exit code came."""
+    """By kind: cases, failures, the most memory (MB), and how often each exit code came."""
     out: dict[str, dict[str, Any]] = {}
     for verdict in verdicts:
-        row = out.setdefault(verdict.kind, {"cases": 0, "failures": 0, "codes": Counter()})
+        row = out.setdefault(verdict.kind, {"cases": 0, "failures": 0, "mb": 0, "codes": Counter()})
         row["cases"] += 1
         row["failures"] += bool(verdict.complaints)
+        row["mb"] = max(row["mb"], round(verdict.memory / 1e6))
         row["codes"][verdict.code] += 1
     return out
 
@@ -30,21 +31,29 @@ def report(verdicts: Sequence[Verdict], seed: int, seconds: float) -> str:
 
 def _table(verdicts: Sequence[Verdict], seed: int, seconds: float) -> list[str]:
     rows, codes = counts(verdicts), sorted({v.code for v in verdicts})
-    lines = ["".join(["kind        ", " cases", "    ok", " failed", *(f"{c:>6}" for c in codes)])]
+    lines = [
+        "".join(
+            ["kind        ", " cases", "    ok", " failed", "    MB", *(f"{c:>6}" for c in codes)]
+        )
+    ]
     for kind, row in sorted(rows.items()):
         came = [row["codes"].get(code, 0) or "" for code in codes]
         fine = row["cases"] - row["failures"]
-        lines.append(f"{kind:<12}{row['cases']:>6}{fine:>6}{row['failures']:>7}"
+        lines.append(f"{kind:<12}{row['cases']:>6}{fine:>6}{row['failures']:>7}{row['mb']:>6}"
                      + "".join(f"{n:>6}" for n in came))  # fmt: skip
     failed = sum(bool(v.complaints) for v in verdicts)
     total = f"{len(verdicts)} cases of seed {seed} in {seconds:.0f} s: {failed} failures"
-    return [*lines, "The columns behind them are exit codes.", total]
+    return [
+        *lines,
+        "MB is the most memory that a run took; the columns behind it are exit codes.",
+        total,
+    ]
 
 
 def cause(verdict: Verdict) -> str:
     """What failures of one cause have in common: the complaint and the error, names left out.
 
-    >>> cause(Verdict("names", 3, "", 1, (2,), ("exit code 1, expected 2",), "", "ngt: f9: x", 0.1))
+    >>> cause(Verdict("names", 3, "", 1, (2,), ("exit code 1, expected 2",), "", "ngt: f9: x", 0.1, 9))
     'exit code 1, expected 2 | ngt: f9: x'
     """
     last = next((line for line in reversed(verdict.err.splitlines()) if ": " in line), "")

@@ -34,10 +34,11 @@ def run(command: Command, place: Place) -> Result:
     """Run `command` in its folders. The process and all it started are gone afterwards."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         terminal = _open_terminal(command.streams)
-        before, clock = _resident(), time.monotonic()
+        clock = time.monotonic()
         process = os.fork()
         if process == 0:
             _be_ngt(command, place, out, err, terminal)
+        before = 0 if command.real else _resident(process)
         if terminal:
             os.close(terminal[1])
         watch = _Watch(process, command, place.home, terminal[0] if terminal else None, clock)
@@ -46,7 +47,7 @@ def run(command: Command, place: Place) -> Result:
         finally:
             if terminal:
                 os.close(terminal[0])
-        memory = used.ru_maxrss * 1024 - (0 if command.real else before)
+        memory = used.ru_maxrss * 1024 - before
         shown = bytes(watch.shown) if terminal else _head(out)
         return Result(
             os.waitstatus_to_exitcode(status), shown.decode("utf-8", "replace"),
@@ -111,9 +112,10 @@ def _kill_group(process: int) -> None:
             pass
 
 
-def _resident() -> int:
-    """Bytes of this process that are in memory; a fork begins with them."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def _resident(process: int) -> int:
+    """Bytes of a process that are in memory: of a new fork, what it was born with."""
+    statm = Path(f"/proc/{process}/statm").read_text().split()
+    return int(statm[1]) * resource.getpagesize()
 
 
 def _head(file: IO[bytes]) -> bytes:

@@ -48,7 +48,7 @@ def caches(rng: Random, place: Place) -> Case:
         tune = ["tune", "--replay", str(place.world.recording), "--sweep=n=5,8", "lp=2",
                 "--rounds", "1", "--json"]  # fmt: skip
         return case(what, tune, [ANSWERED, INPUT, USAGE])
-    method = rng.choice(["auto", "auto", "trie", "rest"])
+    method = "auto" if "json:" in what else rng.choice(["auto", "trie", "rest"])
     if rng.random() < 0.15:
         show = rng.choice([
             ["trie", "list"], ["trie", "list", "--json"], ["trie", "clear"],
@@ -62,7 +62,7 @@ def caches(rng: Random, place: Place) -> Case:
 
 def damage(rng: Random, path: Path, files: list[Path]) -> str:
     if "costs" in str(path.parent) and rng.random() < 0.6:
-        data = rng.choice(_BAD_COSTS).encode() if rng.random() < 0.6 else odd_json(rng, _COSTS)
+        data = rng.choice(_BAD_COSTS).encode() if rng.random() < 0.8 else odd_json(rng, _COSTS)
         path.write_bytes(data)
         return f"{data[:30]!r}"
     if rng.random() < 0.2:

@@ -90,8 +90,9 @@ def terminals(rng: Random, place: Place) -> Case:
     way = rng.random()
     if way < 0.5:
         shown = asked(rng, place, *flags, streams=streams, environ=environ, stdin=b"\x04")
-        # Remarks may stand between the pieces of text only where they are asked for.
-        return Case(what, (replace(shown, text=None) if "--explain" in flags else shown,))
+        if {"--explain", "--json"} & set(flags):  # other lines stand between or before
+            shown = replace(shown, text=None)
+        return Case(what, (shown,))
     if way < 0.6:
         (place.work / "odd.txt").write_text(control_soup(rng) + "\nThe harbour was dug in 1871.")
         arguments = ["summarize", "odd.txt", "--max-tokens", "9", *flags]

@@ -73,7 +73,7 @@ def run_case(kind: str, seed: int, keep: bool = False) -> Verdict:
             case = KINDS[kind][0](Random(seed), place)
         except Exception as error:
             wrong = (f"the case cannot be made: {type(error).__name__}: {error}",)
-            return Verdict(kind, seed, "", 0, (), wrong, "", "", time.monotonic() - clock)
+            return Verdict(kind, seed, "", 0, (), wrong, "", "", time.monotonic() - clock, 0)
         return _run(kind, seed, case, place, clock)
     finally:
         if not keep:
@@ -88,9 +88,11 @@ def _run(kind: str, seed: int, case: Case, place: Place, clock: float) -> Verdic
             break
     else:
         complaints = []
+    said = result.err or (result.out if command.streams.terminal else "")
     return Verdict(
         kind, seed, case.what, result.code, tuple(sorted(command.codes)), tuple(complaints),
-        shown(command), result.err[-_SHOWN:], time.monotonic() - clock,
+        shown(command), said[-_SHOWN:], time.monotonic() - clock,
+        result.memory,
     )  # fmt: skip
 
 
