@@ -8,8 +8,8 @@ from random import Random
 ANSWERED, USAGE, INPUT, MODEL, CONTEXT, INTERRUPTED = 0, 2, 3, 4, 5, 130  # the README's table
 # Guessed: an answer of the built-in model takes half a second in a forked process on a quiet core.
 SECONDS = 20.0
-# Guessed: an answer takes up to 150 MB above what a process with torch holds.
-MEMORY = 500_000_000  # bytes
+# Measured: an answer takes 50 to 70 MB above what a process with torch holds.
+MEMORY = 300_000_000  # bytes
 MOST_LINES = 40  # of stderr beside an answer: what was left out, line by line, then a count
 MOST_ERROR_LINES = 4  # what happened, what to do, and for a grammar the text and a caret
 

@@ -61,7 +61,7 @@ def caches(rng: Random, place: Place) -> Case:
 
 
 def damage(rng: Random, path: Path, files: list[Path]) -> str:
-    if "costs" in str(path.parent) and rng.random() < 0.6:
+    if "costs" in str(path.parent) and rng.random() < 0.8:
         data = rng.choice(_BAD_COSTS).encode() if rng.random() < 0.8 else odd_json(rng, _COSTS)
         path.write_bytes(data)
         return f"{data[:30]!r}"
