@@ -2,12 +2,16 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if sys.platform != "linux":  # it forks, limits memory, reads /proc and opens pseudo-terminals
+    pytest.skip("the fuzzer runs on Linux", allow_module_level=True)
 
 from ngtcli.evaluate.dev import fuzz
 from ngtcli.evaluate.dev.fuzz_case import Command, Place, Result, Streams, World, command
@@ -18,10 +22,7 @@ from ngtcli.evaluate.dev.fuzz_worker import KINDS, adopt, run_case
 from ngtcli.evaluate.dev.fuzz_world import HARBOUR, make_world, warm_up
 from ngtcli.pretrained import BUILTIN_PATH
 
-pytestmark = [
-    pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model"),
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes to fork here"),
-]
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 JOBS = min(4, os.cpu_count() or 1)
 QUICK = [kind for kind in KINDS if kind not in ("streams", "starts")]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 
 ANSWERED, USAGE, INPUT, MODEL, CONTEXT, INTERRUPTED = 0, 2, 3, 4, 5, 130  # the README's table
-# Guessed: an answer of the built-in model takes half a second in a forked process on a quiet core.
-SECONDS = 20.0
+# Guessed: an answer takes half a second in a fork on a quiet core, three on a crowded one.
+SECONDS = 30.0
 # Measured: an answer takes 50 to 70 MB above what a process with torch holds.
 MEMORY = 300_000_000  # bytes
 MOST_LINES = 40  # of stderr beside an answer: what was left out, line by line, then a count
@@ -69,7 +69,6 @@ class Command:
     text: str | None = None
     check: Check | None = None
     real: bool = False
-    user: int | None = None  # the numeric user to run as; only root can
     python: tuple[str, ...] = ()  # what to start in place of the installed command
     seconds: float = SECONDS
     memory: int = MEMORY

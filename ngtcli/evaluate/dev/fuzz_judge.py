@@ -64,7 +64,7 @@ def _length(command: Command, result: Result) -> Iterator[str]:
         return
     lines = result.err.splitlines()
     failed = result.code not in (0, 6, INTERRUPTED)
-    most = command.most_lines if not failed else max(MOST_ERROR_LINES, command.most_lines - 36)
+    most = MOST_ERROR_LINES if failed else command.most_lines
     if len(lines) > most:
         yield f"{len(lines)} lines on stderr"
     if failed and len(result.err) > _LONG:

@@ -159,10 +159,6 @@ def _be_ngt(
         environ = environment(command, place)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _place_streams(command, out.fileno(), err.fileno(), terminal[1] if terminal else None)
-        if command.user is not None:
-            os.setgroups([])
-            os.setgid(command.user)
-            os.setuid(command.user)
         if command.real:
             _start(command, environ)
         code = _call(command, environ)
