@@ -30,7 +30,7 @@ def _sweep(rng: Random, place: Place) -> Case:
         f"the sweep {' '.join(axes)[:60]!r}",
         ["tune", "--replay", str(place.world.recording), *(f"--sweep={a}" for a in axes),
          "--rounds", "1", "--limit", "1", "--json"],
-        [ANSWERED, USAGE], seconds=60,
+        [ANSWERED, USAGE], seconds=60, memory=600_000_000,  # a thousand cells
     )  # fmt: skip
 
 
