@@ -129,8 +129,10 @@ def documents(rng: Random, place: Place) -> Case:
     _write(place.work / name, data)
     if way == "folder":
         _write(place.work / "folder/good.txt", PROSE.encode())
-        codes = _READ if codes == _REFUSED else codes | {ANSWERED}
         head, tail = _asking(rng, "folder")
+        if codes == _REFUSED and rng.random() < 0.3:
+            return case(f"{what}, with --strict", [*head, "--strict", *tail], codes, memory=memory)
+        codes = _READ if codes == _REFUSED else codes | {ANSWERED}
         return case(f"{what}, beside a good file", [*head, *tail], codes, memory=memory)
     if codes == {CONTEXT} and rng.random() < 0.4:
         codes, tail = _READ, ["--overflow", "truncate"]

@@ -64,7 +64,8 @@ def _length(command: Command, result: Result) -> Iterator[str]:
         return
     lines = result.err.splitlines()
     failed = result.code not in (0, 6, INTERRUPTED)
-    most = MOST_ERROR_LINES if failed else command.most_lines
+    chatty = {"-v", "--verbose"} & set(command.arguments)
+    most = MOST_ERROR_LINES if failed and not chatty else command.most_lines
     if len(lines) > most:
         yield f"{len(lines)} lines on stderr"
     if failed and len(result.err) > _LONG:

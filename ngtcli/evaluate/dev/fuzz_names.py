@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
+from ngtcli.config import Settings
 from ngtcli.evaluate.dev.fuzz_case import (
     ANSWERED,
     CONTEXT,
@@ -65,22 +66,22 @@ def _odd_file(rng: Random, path: Path) -> str:
 
 
 def _deep(rng: Random, place: Place) -> Case:
-    """A text below many folders; 3900 bytes are about the longest path there may be."""
-    depth = rng.choice([10, 200, 700])
+    """A text below many folders, within the depth that is set or beyond it."""
+    depth = rng.choice([10, 90, 200, 700])
+    raised = ["--max-depth", "1000"] if rng.random() < 0.5 else []
     at = os.open(place.work, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("d", dir_fd=at)
         below = os.open("d", os.O_RDONLY, dir_fd=at)
         os.close(at)
         at = below
-    for name in ("deep.txt",):
-        file = os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=at)
-        os.write(file, PROSE.encode())
-        os.close(file)
+    file = os.open("deep.txt", os.O_WRONLY | os.O_CREAT, dir_fd=at)
+    os.write(file, PROSE.encode())
+    os.close(file)
     os.close(at)
-    return case(
-        f"a text below {depth} folders", ["summarize", "d", "--max-tokens", "3"], [ANSWERED]
-    )
+    codes = [ANSWERED] if raised or depth < Settings().max_depth else [INPUT]
+    arguments = ["summarize", "d", *raised, "--max-tokens", "3"]
+    return case(f"a text below {depth} folders", arguments, codes)
 
 
 def _links(rng: Random, place: Place) -> Case:

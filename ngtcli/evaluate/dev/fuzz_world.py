@@ -39,7 +39,7 @@ def warm_up() -> None:
     torch.set_num_threads(1)
 
     session = Session(Settings(max_tokens=24), persist=False)
-    prompt = session.prompt(load_preset("summarize"), load([HARBOUR]))
+    prompt = session.prompt(load_preset("summarize"), load([HARBOUR]).documents)
     for method in ("none", "trie", "auto", "prompt-lookup", "lookahead", "recycling"):
         list(session.answer(prompt, method))
     load_model("builtin")
