@@ -168,10 +168,12 @@ def _special(rng: Random, place: Place) -> Case:
         ids = body.get("ids")
         marks = None if ids is None else sum(i < _OWN_SPECIAL for i in ids)
         seen.append((int(body["prompt_tokens"]), marks))
+        if len(seen) < 2:
+            return
+        if seen[1][0] < seen[0][0] - 2 * times or seen[0][1] != seen[1][1]:
+            yield f"{token} in the {where} became a special token"
         if ids is None:
             yield "no ids in --dry-run --json"
-        if len(seen) == 2 and (seen[1][0] < seen[0][0] - 2 * times or seen[0][1] != seen[1][1]):
-            yield f"{token} in the {where} became a special token"
 
     commands: list[Command] = []
     for text in (harmless * times, token * times):

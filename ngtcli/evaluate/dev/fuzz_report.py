@@ -52,11 +52,15 @@ def cause(verdict: Verdict) -> str:
     >>> cause(Verdict("names", 3, "", 1, (2,), ("exit code 1",), "", "ngt: f9: x", 0.1, 9))
     'exit code 1 | ngt: f9: x'
     """
-    last = next((line for line in reversed(verdict.err.splitlines()) if ": " in line), "")
-    last = next((line for line in verdict.err.splitlines() if line.startswith("ngt: ")), last)
-    text = f"{verdict.complaints[0]} | {last}"
-    text = re.sub(r"'.*'|\".*\"|/[\w./-]+", "…", text[:200])
-    return re.sub(r"\d{2,}", "#", text)
+    complaint = re.sub(r"U\+[0-9A-F]+", "U+…", verdict.complaints[0])
+    lines = verdict.err.splitlines()
+    last = next((line for line in reversed(lines) if ": " in line), "")
+    last = next((line for line in lines if line.startswith("ngt: ")), last)
+    if complaint.startswith("U+"):  # what stands beside it is as odd
+        last = ""
+    return re.sub(
+        r"\d{2,}", "#", re.sub(r"'.*'|\".*\"|/[\w./-]+", "…", f"{complaint} | {last}"[:200])
+    )
 
 
 def _failures(verdicts: Sequence[Verdict]) -> list[str]:
