@@ -87,7 +87,7 @@ def test_cases_are_the_same_for_the_same_seed(world: World) -> None:
 def test_a_run_that_hangs_is_ended_and_said_so(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.cli.app.main", lambda: __import__("time").sleep(60))
+    monkeypatch.setattr("ngtcli.__main__.main", lambda: __import__("time").sleep(60))
     asked = command(["--version"], [0], seconds=0.3)
     result = run(asked, Place(tmp_path, tmp_path, world))
     assert result.late and result.seconds < 5
@@ -97,7 +97,7 @@ def test_a_run_that_hangs_is_ended_and_said_so(
 def test_memory_that_a_run_takes_is_seen(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.cli.app.main", lambda: len(bytearray(b"x") * 300_000_000))
+    monkeypatch.setattr("ngtcli.__main__.main", lambda: len(bytearray(b"x") * 300_000_000))
     asked = command(["--version"], [0], memory=100_000_000)
     result = run(asked, Place(tmp_path, tmp_path, world))
     assert result.code == 0 and 280_000_000 < result.memory < 600_000_000
@@ -107,7 +107,7 @@ def test_memory_that_a_run_takes_is_seen(
 def test_a_terminal_has_the_size_that_was_asked_for(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.cli.app.main", lambda: print(os.get_terminal_size(2)))
+    monkeypatch.setattr("ngtcli.__main__.main", lambda: print(os.get_terminal_size(2)))
     streams = Streams(terminal=(7, 33))
     result = run(command([], [0], streams=streams), Place(tmp_path, tmp_path, world))
     assert "columns=33, lines=7" in result.out

@@ -69,7 +69,6 @@ class Command:
     text: str | None = None
     check: Check | None = None
     real: bool = False
-    python: tuple[str, ...] = ()  # what to start in place of the installed command
     seconds: float = SECONDS
     memory: int = MEMORY
     most_lines: int = MOST_LINES

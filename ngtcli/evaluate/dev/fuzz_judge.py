@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from ngtcli.evaluate.dev.fuzz_case import INTERRUPTED, MOST_ERROR_LINES, Command, Result
 
-# Characters that steer a terminal or hide: C0 and C1 but tab and line feed, embeddings, overrides
-# and isolates of direction, direction marks, zero-width spaces, line separators, tag characters.
-_RAW = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
-    "\U000e0000-\U000e007f]"
-)
+# Characters that steer a terminal: C0 and C1 but tab and line feed, embeddings, overrides and
+# isolates of direction. Those that hide: direction marks, zero-width spaces, line separators, tags.
+_STEERS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
+_HIDES = "\u061c\u200b\u200e\u200f\u2028\u2029\ufeff\U000e0000-\U000e007f"
+_RAW, _RAW_OR_HIDDEN = re.compile(f"[{_STEERS}]"), re.compile(f"[{_STEERS}{_HIDES}]")
 # What we send to a terminal ourselves: styles, a wiped line, and its own line ends.
 _OURS = re.compile("\x1b\\[[0-9;]*m|\r+\x1b\\[(?:K|2K)|\r+(?=\n)|\r$")
 # What no user should read: a traceback, an exception's name, a library's own lines.
@@ -49,12 +48,13 @@ def _noise(result: Result) -> Iterator[str]:
 
 
 def _raw(command: Command, result: Result) -> Iterator[str]:
+    """An answer in a pipe keeps what is hidden, which is part of it; JSON and stderr show it."""
+    terminal = command.streams.terminal is not None
+    ours = re.compile("\r+(?=\n)") if command.environ.get("TERM") in ("", "dumb") else _OURS
     for name, text in (("stdout", result.out), ("stderr", result.err)):
-        if command.streams.terminal and command.environ.get("TERM") != "dumb":
-            text = _OURS.sub("", text)
-        elif command.streams.terminal:
-            text = re.sub("\r+(?=\n)", "", text)
-        if found := _RAW.search(text):
+        text = ours.sub("", text) if terminal else text
+        kept = name == "stdout" and not terminal and not wants_json(command)
+        if found := (_RAW if kept else _RAW_OR_HIDDEN).search(text):
             yield f"U+{ord(found.group()):04X} on {name}"
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from ngtcli.config import SETTING_NAMES
 from ngtcli.evaluate.dev.fuzz_case import Command, Place, Result, Streams
 
 _POLL = 0.002  # seconds between two looks at a process
@@ -25,6 +26,7 @@ _POLL = 0.002  # seconds between two looks at a process
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
+_NGT_THREADS = {"NGT_THREADS": "1"} if "threads" in SETTING_NAMES else {}
 _READ = 20_000_000  # bytes of output that are looked at
 _SPACE = 4 << 30  # bytes of address space a fork may add; a guess above what any answer needs
 _REAL_SPACE = 16 << 30  # the same for a new process, which maps torch first
@@ -140,8 +142,8 @@ def environment(command: Command, place: Place) -> dict[str, str]:
     return {
         "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "HOME": str(place.work),
         "TMPDIR": tempfile.gettempdir(), "NGT_HOME": str(place.home), "TERM": "xterm-256color",
-        "HF_HOME": str(place.home / "hub"), "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD,
-        **command.environ,
+        "HF_HOME": str(place.home / "hub"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
+        **ONE_THREAD, **_NGT_THREADS, **command.environ,
     }  # fmt: skip
 
 
@@ -194,39 +196,33 @@ def _place_streams(command: Command, out: int, err: int, terminal: int | None) -
 
 
 def _start(command: Command, environ: Mapping[str, str]) -> None:
-    script = Path(sys.executable).with_name("ngt")
-    installed = [str(script)] if script.exists() else [sys.executable, "-m", "ngtcli.cli.app"]
-    arguments = [*(command.python or installed), *command.arguments]
-    os.execve(arguments[0], arguments, environ)
+    os.execve(sys.executable, [sys.executable, "-m", "ngtcli", *command.arguments], environ)
 
 
 def _call(command: Command, environ: Mapping[str, str]) -> int:
-    """Call the command line as the installed command does; the exit code Python would give."""
+    """Call what the installed command calls, which ends the process; else the code of that."""
     os.environ.clear()
     os.environ.update(environ)
-    sys.stdin = _stream(0, "r")
-    sys.stdout, sys.stderr = _stream(1, "w"), _stream(2, "w")
+    sys.stdin = sys.__stdin__ = _stream(0, "r")  # type: ignore[misc, assignment]
+    sys.stdout = sys.__stdout__ = _stream(1, "w")  # type: ignore[misc, assignment]
+    sys.stderr = sys.__stderr__ = _stream(2, "w")  # type: ignore[misc, assignment]
     sys.argv = ["ngt", *command.arguments]
     import torch
 
-    from ngtcli.cli.app import main  # here: the command line stands above this room
+    from ngtcli import __main__  # here: the command line stands above this room
 
     torch.set_num_threads(1)  # makes torch's pool anew; two threads doing so at once would clash
+    code = 0
     try:
-        main()
-        code = 0
+        __main__.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
         code = 1
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-    except (OSError, ValueError):
-        return 120  # as Python's own last flush
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     return code
 
 

@@ -31,7 +31,7 @@ from ngtcli.evaluate.dev.fuzz_world import new_home
 _SHOWN = 600  # characters of stderr that a verdict keeps
 _WITH_CACHES = ("caches", "kills", "interrupts", "starts", "terminals")
 
-# (builder, its share of the cases). Streams and starts are new processes, of seconds each.
+# (builder, its share of the cases). Starts are new processes, of seconds each.
 KINDS: Mapping[str, tuple[Builder, int]] = {
     "documents": (documents, 200),
     "folders": (folders, 80),
@@ -46,7 +46,7 @@ KINDS: Mapping[str, tuple[Builder, int]] = {
     "terminals": (terminals, 60),
     "interrupts": (interrupts, 30),
     "kills": (kills, 20),
-    "streams": (streams, 6),
+    "streams": (streams, 25),
     "starts": (starts, 4),
 }
 _worlds: list[World] = []

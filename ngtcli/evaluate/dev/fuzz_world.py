@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.evaluate.datasets import EXAMPLES
 from ngtcli.evaluate.dev.fuzz_case import Place, World, command
@@ -73,15 +73,10 @@ def _answer(place: Place, asked: tuple[str, ...]) -> str:
 
 def _must(place: Place, arguments: tuple[str, ...]) -> str:
     """stdout of a run that must succeed. Raises RuntimeError."""
-    result = run(command(arguments, [0], environ=one_thread(), seconds=300), place)
+    result = run(command(arguments, [0], seconds=300), place)
     if result.code != 0:
         raise RuntimeError(f"{' '.join(arguments)}: exit code {result.code}\n{result.err}")
     return result.out
-
-
-def one_thread() -> dict[str, str]:
-    """The variable that keeps ngt at one thread, where it has that setting."""
-    return {"NGT_THREADS": "1"} if "threads" in SETTING_NAMES else {}
 
 
 def _special_tokens() -> tuple[str, ...]:
