@@ -120,6 +120,7 @@ def bad_folder(folder: Path) -> Path:
          f_pdf="%PDF-", g_PDF="%PDF-", h_html="<html>")  # fmt: skip
     (folder / "gone.txt").symlink_to("nowhere")
     (folder / "loop").symlink_to(".")
+    (folder / "self.txt").symlink_to("self.txt")
     os.mkfifo(folder / "pipe")
     return folder
 
@@ -137,6 +138,7 @@ def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> 
         ("h.html", "files of kind .html are not read"),
         ("loop", "a link to a folder; name it to have it read"),
         ("pipe", "not a regular file"),
+        ("self.txt", "too many levels of symbolic links"),
     ]
     assert sorted(s.kind for s in loaded.skipped if s.kind) == [".html", ".pdf", ".pdf"]
 

@@ -98,7 +98,7 @@ class Finder:
             entry, real, below = waiting.pop()
             if entry.is_dir(follow_symlinks=False):
                 waiting += self._inner(entry, real, below)
-            elif entry.is_symlink() and entry.is_dir():
+            elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
                 self._leave_out(entry.path, "a link to a folder; name it to have it read")
             elif (kind := _suffix(entry.name)) not in self._suffixes:
                 self._leave_out(entry.path, f"files of kind {kind} are not read", kind)
