@@ -4,18 +4,21 @@ A settings file (`ngt.yaml`, the user's `config.yaml`, a preset) is a flat YAML 
 keys and values of the wrong type are errors that name the file and the nearest key.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.errors import UsageError, nearest, plain_number
 from ngtcli.storage import home
+from ngtcli.threads import MOST
+from ngtcli.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"
+OTHER_VARIABLES = ("NGT_HOME",)  # what is read beside the settings' own variables
+_PREFIX = "NGT_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,16 @@ class Settings:
     stop: tuple[str, ...] = ()
     device: str = "auto"
     dtype: str = "auto"
+    threads: int = 0
     overflow: str = "error"
+    max_mb: int = 256
+    max_files: int = 100_000
+    max_depth: int = 100
+    strict: bool = False
     color: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in (*_RANGES, *_CHOICES):
+        for name in (*RANGES, *CHOICES):
             check_value(name, getattr(self, name))
         if self.lp >= self.n:
             raise UsageError(
@@ -59,15 +67,16 @@ class Settings:
 
 def check_value(name: str, value: Any) -> None:
     """Raise UsageError where `value`, of the right type, is out of the range of setting `name`."""
-    if name in _RANGES:
-        low, high = _RANGES[name]
+    if name in RANGES:
+        low, high = RANGES[name]
         if not low <= value <= high:
-            raise UsageError(f"{name} is {value}", f"Give a value from {low:g} to {high:g}.")
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise UsageError(f"{name} is {value!r}", f"Choose from {', '.join(_CHOICES[name])}.")
+            bounds = f"{plain_number(low)} to {plain_number(high)}"
+            raise UsageError(f"{name} is {shown(value)}", f"Give a value from {bounds}.")
+    if name in CHOICES and value not in CHOICES[name]:
+        raise UsageError(f"{name} is {shown(value)}", f"Choose from {', '.join(CHOICES[name])}.")
 
 
-_RANGES: dict[str, tuple[float, float]] = {
+RANGES: dict[str, tuple[float, float]] = {
     "n": (2, 64),
     "lp": (1, 63),
     "num_draft": (0, 1024),
@@ -76,12 +85,16 @@ _RANGES: dict[str, tuple[float, float]] = {
     "top_p": (1e-6, 1.0),
     "top_k": (0, 10_000_000),
     "min_p": (0.0, 1.0),
+    "threads": (0, MOST),
     "seed": (0, 2**63 - 1),
     "repetition_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "max_mb": (1, 1_000_000),
+    "max_files": (1, 100_000_000),
+    "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
 }
-_CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "overflow": ("error", "truncate"),
@@ -131,14 +144,32 @@ def standing_layers() -> list[Layer]:
     ]
 
 
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"{_PREFIX}{name.upper()}"
+
+
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """Values from NGT_* variables. NGT_STOP is a YAML list or one string."""
+    """Values from NGT_* variables; an empty one counts as unset.
+
+    NGT_STOP is a YAML list or one string.
+    """
     values = {}
     for name in SETTING_NAMES:
-        variable = f"NGT_{name.upper()}"
-        if (text := environ.get(variable)) is not None:
-            values[name] = coerce(name, _from_text(name, text), variable)
+        if text := environ.get(variable(name)):
+            values[name] = coerce(name, _from_text(name, text), variable(name))
     return Layer("environment", values)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Each NGT_* variable that nothing reads, with a hint.
+
+    >>> unknown_variables({"NGT_NUM_DRAFTS": "16"})
+    [('NGT_NUM_DRAFTS', 'Did you mean NGT_NUM_DRAFT?')]
+    """
+    known = [*map(variable, SETTING_NAMES), *OTHER_VARIABLES]
+    unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
+    return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]
 
 
 def _from_text(name: str, text: str) -> Any:
@@ -147,42 +178,32 @@ def _from_text(name: str, text: str) -> Any:
     try:
         if kind in (int, float):
             return kind(text)
-        value = text if kind is str else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError):
+    except ValueError:
         return text
-    return text if kind is tuple and not isinstance(value, list) else value
+    if kind is str or (kind is tuple and not text.lstrip().startswith("[")):
+        return text
+    return parse_yaml(text, variable(name))
 
 
 def file_layer(path: Path) -> Layer:
     """Values of one settings file; empty where there is no such file."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return Layer(str(path))
     values = read_mapping(path)
     return Layer(str(path), {k: check_key(k, v, path) for k, v in values.items()})
 
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
-    """The value in its setting's type. Raises UsageError for an unknown key or a wrong type."""
+    """The value in its setting's type. Raises UsageError for an unknown key or a wrong value."""
     if name not in SETTING_NAMES:
-        raise UsageError(f"{where}: unknown key {name!r}", nearest(name, (*SETTING_NAMES, *extra)))
-    return coerce(name, value, where)
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file that must hold one mapping with string keys."""
+        hint = nearest(name, (*SETTING_NAMES, *extra))
+        raise UsageError(f"{where}: unknown key {shown(name)}", hint)
+    typed = coerce(name, value, where)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})", "Check the file.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" at line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}: not valid YAML{place}", "Mend the file.") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict) or not all(isinstance(k, str) for k in data):
-        raise UsageError(f"{path}: not a mapping of settings", "Write one `key: value` a line.")
-    return data
+        check_value(name, typed)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}", error.hint) from None
+    return typed
 
 
 def coerce(name: str, value: Any, where: object) -> Any:
@@ -193,8 +214,11 @@ def coerce(name: str, value: Any, where: object) -> Any:
         if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
             return tuple(items)
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.copysign(math.inf, value)  # out of every range, which is said next
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     wanted = "a list of strings" if kind is tuple else f"of type {kind.__name__}"
-    raise UsageError(f"{where}: {name} is {value!r}", f"It must be {wanted}.")
+    raise UsageError(f"{where}: {name} is {shown(value)}", f"It must be {wanted}.")

@@ -72,12 +72,32 @@ class DifferenceError(NgtError):
     exit_code = 6
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the known word nearest to `name`, or lists them all.
+def shortened(path: str, most: int = 80) -> str:
+    """A path for one line of a message: its end, of at most `most` characters.
+
+    >>> shortened("/a/very/long/folder/notes.txt", 12)
+    '…r/notes.txt'
+    """
+    return path if len(path) <= most else f"…{path[1 - most :]}"
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint that names the known word nearest to `name`, else `otherwise`, else lists them all.
 
     >>> nearest("num_drafts", ["n", "lp", "num_draft"])
     'Did you mean num_draft?'
     """
     choices = list(known)
-    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(choices)}."
+    close = difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.6)  # quadratic in lengths
+    return f"Did you mean {close[0]}?" if close else otherwise or f"Known: {', '.join(choices)}."
+
+
+def plain_number(value: float) -> str:
+    """A number in digits alone, without an exponent.
+
+    >>> plain_number(1e6), plain_number(1e-6), plain_number(0.5)
+    ('1000000', '0.000001', '0.5')
+    """
+    if isinstance(value, int) or value.is_integer():
+        return str(int(value))
+    return f"{value:.12f}".rstrip("0")

@@ -1,82 +1,22 @@
-"""Presets, and prompts made of a preset, documents and a question. Knows nothing of torch.
+"""Prompts made of a preset, documents and a question. Knows nothing of torch.
 
-A preset is a YAML file: how the prompt is worded, and any settings. A prompt knows which of its
-tokens stand outside the documents, because the documents' own n-grams come from their cached trie.
+A prompt knows which of its tokens stand outside the documents, because the documents' own n-grams
+come from their cached trie.
 """
 
-import json
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ngtcli.config import Layer, check_key, read_mapping
+from ngtcli.chat import render
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, UsageError, nearest
-from ngtcli.storage import home
+from ngtcli.errors import ModelError
+from ngtcli.presets import Preset
 from ngtcli.tokens import Tokenizer
 
-_WORDING = ("description", "template", "document", "titled_document", "separator")
-PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
+_OTHER_MODEL = "Name another model (-m)."
 _FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """Wording and settings of one task; `{documents}` and `{question}` are filled in `template`."""
-
-    name: str
-    path: Path
-    template: str
-    description: str = ""
-    document: str = "{text}"
-    titled_document: str = "{name}\n{text}"
-    separator: str = "\n\n"
-    settings: Layer = Layer("preset")
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-
-
-def preset_folders() -> list[Path]:
-    """Where presets are looked for, the user's own first."""
-    package = Path(__file__).parent
-    shipped = package / "presets"  # in a wheel; in a checkout they stand at the top level
-    return [home("config") / "presets", shipped if shipped.is_dir() else package.parent / "presets"]
-
-
-def preset_files() -> dict[str, Path]:
-    """Preset files by name, sorted; a user's preset hides a shipped one of the same name."""
-    found: dict[str, Path] = {}
-    for folder in preset_folders():
-        for path in sorted(folder.glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
-
-
-def load_preset(name: str) -> Preset:
-    """The preset of that name. Raises UsageError for an unknown name or key."""
-    files = preset_files()
-    if name not in files:
-        raise UsageError(f"no preset {name!r}", nearest(name, files))
-    path = files[name]
-    data = read_mapping(path)
-    wording = {k: _text(k, data[k], path) for k in _WORDING if k in data}
-    origin = data.pop(PROVENANCE, {})
-    if not isinstance(origin, dict):
-        raise UsageError(f"{path}: {PROVENANCE} is {origin!r}", "It must be a mapping.")
-    origin = json.loads(json.dumps(origin, default=str))  # YAML reads dates, JSON has none
-    values = {k: check_key(k, v, path, _WORDING) for k, v in data.items() if k not in _WORDING}
-    if "{documents}" not in wording.get("template", ""):
-        raise UsageError(f"{path}: template lacks {{documents}}", "Add `template:` with it.")
-    layer = Layer(f"preset {name}", values)
-    return Preset(name, path, settings=layer, provenance=origin, **wording)
-
-
-def _text(name: str, value: Any, path: Path) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{path}: {name} is {value!r}", "It must be a string.")
-    return value
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -90,11 +30,16 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How much of a document was kept where it was cut to fit, in tokens."""
+    """How much of a document was kept where it was cut to fit, in tokens and in characters.
+
+    `tokens` is None for a document that is too long to be counted to its end.
+    """
 
     name: str
-    tokens: int
+    tokens: int | None
     kept: int
+    characters: int
+    kept_characters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,54 +59,116 @@ class Prompt:
     references: tuple[tuple[int, ...], ...] = ()
 
 
-def user_text(preset: Preset, documents: Sequence[Document], question: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The user's message and the span of each document in it; none where one has no place."""
+
+    text: str
+    documents: tuple[tuple[int, int], ...]
+
+
+def word(preset: Preset, documents: Sequence[Document], question: str) -> Message:
     """The user's message: the template, filled."""
     form = preset.document if len(documents) == 1 else preset.titled_document
-    parts = [
-        fill(form, {"name": d.name, "text": d.text.strip(), "index": str(i)})
-        for i, d in enumerate(documents, 1)
-    ]
-    return fill(preset.template, {"documents": preset.separator.join(parts), "question": question})
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for i, document in enumerate(documents, 1):
+        body = document.text.strip()
+        values = {"name": document.name, "text": body, "index": str(i)}
+        if (start := _place(form, "text", values)) is not None:
+            spans.append((at + start, at + start + len(body)))
+        parts.append(fill(form, values))
+        at += len(parts[-1]) + len(preset.separator)
+    values = {"documents": preset.separator.join(parts), "question": question}
+    first = _place(preset.template, "documents", values)
+    known = first is not None and len(spans) == len(documents)
+    moved = tuple((first + a, first + b) for a, b in spans) if known and first is not None else ()
+    return Message(fill(preset.template, values), moved)
+
+
+def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
+    """Where the value of the first field `name` stands in the filled template."""
+    found = next((m for m in _FIELD.finditer(template) if m.group(1) == name), None)
+    return None if found is None else len(fill(template[: found.start()], values))
 
 
 def build_prompt(
-    preset: Preset, documents: Sequence[Document], question: str, tokenizer: Tokenizer
+    preset: Preset,
+    documents: Sequence[Document],
+    question: str,
+    tokenizer: Tokenizer,
+    vocabulary: int = 0,
 ) -> Prompt:
-    """The prompt in the model's chat format, or as plain text where the model has none."""
-    message = user_text(preset, documents, question)
-    chat = tokenizer.has_chat_template
-    text = tokenizer.chat([{"role": "user", "content": message}]) if chat else message + "\n\n"
-    ids, starts = _encode_with_offsets(tokenizer, text, special=not chat)
-    spans = _document_spans(text, starts, documents)
-    references = tuple(tuple(ids[first:last]) for first, last in spans)
-    outside = _outside(ids, spans)
-    return Prompt(text, ids, outside, tuple(documents), references=references)
+    """The prompt in the model's chat format, or as plain text where the model has none.
+
+    Raises ModelError where the chat template fails, where no tokens come out, and for ids that are
+    not below `vocabulary`, if that is given.
+    """
+    coded = code(word(preset, documents, question), tokenizer)
+    _check_ids(coded.ids, vocabulary)
+    references = tuple(tuple(coded.ids[first:last]) for first, last in coded.documents)
+    outside = _outside(coded.ids, coded.documents)
+    return Prompt(coded.text, coded.ids, outside, tuple(documents), references=references)
 
 
-def _encode_with_offsets(
-    tokenizer: Tokenizer, text: str, special: bool
-) -> tuple[list[int], list[int]]:
-    """Ids and the character each starts at; no starts where the tokenizer cannot tell."""
-    if not getattr(tokenizer.backend, "is_fast", False):
-        return tokenizer.encode(text, special), []
-    coded = tokenizer.backend(text, add_special_tokens=special, return_offsets_mapping=True)
-    return list(coded["input_ids"]), [start for start, _ in coded["offset_mapping"]]
+@dataclass(frozen=True, slots=True)
+class CodedMessage:
+    """A message as the model reads it; `documents` are spans of `ids`, none if not known."""
+
+    text: str
+    ids: list[int]
+    documents: list[tuple[int, int]]
 
 
-def _document_spans(
-    text: str, starts: list[int], documents: Sequence[Document]
-) -> list[tuple[int, int]]:
-    """First and last-but-one index of each document's ids; none where they cannot be told."""
-    spans: list[tuple[int, int]] = []
-    at = 0
-    for document in documents if starts else ():
-        body = document.text.strip()
-        at = text.find(body, at)
-        if at < 0:  # the chat template changed the text: treat all of it as prompt
-            return []
-        spans.append((bisect_left(starts, at), bisect_left(starts, at + len(body))))
-        at += len(body)
-    return spans
+def code(message: Message, tokenizer: Tokenizer) -> CodedMessage:
+    """The message in the model's chat format, if it has one, and its ids. Raises ModelError."""
+    if tokenizer.has_chat_template:
+        chat = render(tokenizer.backend, message.text)
+        text, at = chat.text, _moved(message.text, chat.text[slice(*chat.message)])
+        shift = None if at is None else at + chat.message[0]
+        coded = tokenizer.locate(text, template=chat.template)
+    else:
+        text, shift = message.text + "\n\n", 0
+        coded = tokenizer.locate(text, special=True)
+    if shift is None or not coded.starts:
+        return CodedMessage(text, coded.ids, [])
+    spans = [
+        (bisect_left(coded.starts, first + shift), bisect_left(coded.starts, last + shift))
+        for first, last in message.documents
+    ]
+    return CodedMessage(text, coded.ids, spans)
+
+
+def _moved(message: str, shown: str) -> int | None:
+    """By how much a chat template moved the message's text; None where it changed it."""
+    if shown == message:
+        return 0
+    at = len(message.lstrip()) - len(message)
+    return at if shown == message.strip() else None
+
+
+def _check_ids(ids: list[int], vocabulary: int) -> None:
+    if not ids:
+        raise ModelError("the tokenizer makes no tokens of the prompt", _OTHER_MODEL)
+    if vocabulary and max(ids) >= vocabulary:
+        raise ModelError(
+            f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens",
+            f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
+        )
+
+
+def look_alikes(
+    documents: Sequence[Document], question: str, tokenizer: Tokenizer
+) -> Iterator[str]:
+    """A sentence on each text that holds what looks like one of the model's control tokens."""
+    texts = [(d.name, f"{d.name}\n{d.text}") for d in documents]
+    for name, text in [*texts, ("the question", question)]:
+        if found := tokenizer.control.first_in(text):
+            yield (
+                f"{name} holds text that looks like the model's control tokens ({found}):"
+                " it is read as text"
+            )
 
 
 def _outside(
@@ -182,74 +189,3 @@ def _runs(ids: list[int], wanted: list[bool]) -> list[tuple[int, ...]]:
         elif runs[-1]:
             runs.append([])
     return [tuple(run) for run in runs if run]
-
-
-def fit_prompt(
-    preset: Preset,
-    documents: Sequence[Document],
-    question: str,
-    tokenizer: Tokenizer,
-    context: int,
-    answer: int,
-    overflow: str = "error",
-) -> Prompt:
-    """A prompt that leaves room in `context` positions: one token, or `answer` where it is cut.
-
-    With `overflow="truncate"` the documents, never the question, are cut: the longest first, down
-    to one common length. Raises ContextOverflowError with both numbers.
-    """
-    prompt = build_prompt(preset, documents, question, tokenizer)
-    room = context - min(answer, context // 4)
-    if len(prompt.ids) <= room or (overflow != "truncate" and len(prompt.ids) < context):
-        return prompt
-    if overflow != "truncate":
-        raise ContextOverflowError(
-            f"the prompt has {len(prompt.ids)} tokens, the model takes {context - 1}",
-            "Give fewer or shorter documents, use --overflow truncate to cut them,"
-            " or name a model with a longer context (-m).",
-        )
-    lengths = [len(tokenizer.encode(d.text.strip())) for d in documents]
-    target = sum(lengths) - (len(prompt.ids) - room)
-    while target > 0:
-        kept = level(lengths, target)
-        shorter = [_head(d, k, tokenizer) for d, k in zip(documents, kept, strict=True)]
-        prompt = build_prompt(preset, shorter, question, tokenizer)
-        if len(prompt.ids) <= room:
-            cuts = [
-                Cut(d.name, whole, k)
-                for d, whole, k in zip(documents, lengths, kept, strict=True)
-                if k < whole
-            ]
-            return replace(prompt, cuts=tuple(cuts))
-        target -= max(len(prompt.ids) - room, 1)
-    raise ContextOverflowError(
-        f"the question alone leaves no room in {context} tokens",
-        "Shorten the question or name a model with a longer context (-m).",
-    )
-
-
-def level(lengths: Sequence[int], total: int) -> list[int]:
-    """`lengths` cut at one common height so that their sum is at most `total`.
-
-    >>> level([5, 100, 40], 65)
-    [5, 30, 30]
-    """
-    kept = list(lengths)
-    height, left = 0, total
-    for rank, length in enumerate(sorted(lengths)):
-        height = left // (len(lengths) - rank)
-        if length > height:
-            break
-        left -= length
-    else:
-        return kept
-    return [min(length, height) for length in kept]
-
-
-def _head(document: Document, tokens: int, tokenizer: Tokenizer) -> Document:
-    text = document.text.strip()
-    ids, starts = _encode_with_offsets(tokenizer, text, special=False)
-    if tokens >= len(ids):
-        return document
-    head = text[: starts[tokens]] if starts else tokenizer.decode(ids[:tokens])
-    return Document(document.name, head.strip())

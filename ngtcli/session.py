@@ -1,15 +1,14 @@
 """One model, one set of settings, and the answers they give: wires the rooms below together."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
+from ngtcli import compiled
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Limits, Run, Step
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
@@ -24,59 +23,15 @@ from ngtcli.draft.drafter import (
     DraftSettings,
 )
 from ngtcli.draft.registry import Wanted, want
-from ngtcli.errors import ModelError
-from ngtcli.prompts import Preset, Prompt, fit_prompt
-from ngtcli.tokens import Tokenizer
-from ngtcli.trie import store
-from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.fitting import cut_words, fit_prompt
+from ngtcli.presets import Preset
+from ngtcli.prompts import Prompt
+from ngtcli.storage import DamagedFileError
+from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.ngram import NGramTrie
 
 Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TrieReport:
-    """The documents' trie: "cached", "built", "rebuilt" (its file was bad) or "none"."""
-
-    status: str
-    seconds: float = 0.0
-    nodes: int = 0
-    path: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
-
-
-def document_trie(
-    documents: Sequence[Document],
-    tokenizer: Tokenizer,
-    vocabulary: int,
-    n: int,
-    lp: int,
-    warn: Notify,
-) -> tuple[NGramTrie, TrieReport]:
-    """The cached trie of these documents, built and stored where there is none.
-
-    The documents' ids are those of their text alone, so that one trie serves every prompt over
-    them. A bad file is rebuilt and a cache that cannot be written is done without; `warn` says so.
-    """
-    clock = time.perf_counter()
-    key = store.trie_key(tokenizer.fingerprint, documents, n, lp)
-    status = "built"
-    try:
-        cached = store.load(key, n, lp, vocabulary)
-        if cached is not None:
-            seconds = time.perf_counter() - clock
-            return cached, TrieReport("cached", seconds, len(cached), store.trie_path(key))
-    except store.TrieFileError as error:
-        warn(f"the cached trie is rebuilt: {error}")
-        status = "rebuilt"
-    trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
-    path: Path | None = None
-    try:
-        path = store.save(trie, key, documents)
-    except OSError as error:
-        warn(f"the trie is not cached: {error.strerror or error}")
-    return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
@@ -96,6 +51,17 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
 def draft_settings(settings: Settings) -> DraftSettings:
     """The part of the settings that drafters read."""
     return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
+
+
+def reading(done: int, total: int) -> str:
+    """The status line while the prompt is read.
+
+    >>> reading(0, 94), reading(12_288, 30_000)
+    ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
+    """
+    if total < 1000:
+        return f"Reading the prompt: {total} tokens …"
+    return f"Reading the prompt: {done // 1000}k of {total // 1000}k tokens …"
 
 
 class Answer:
@@ -126,7 +92,8 @@ class Answer:
 class Session:
     """Loads the model once; prepares any number of answers.
 
-    Without `persist` the pool of earlier answers is this session's own, neither read nor stored.
+    Without `persist` the pool of earlier answers and the costs of passes are this session's own,
+    neither read nor stored: what else runs on the machine has no part in a measurement.
     """
 
     def __init__(
@@ -136,28 +103,36 @@ class Session:
         warn: Notify = lambda _: None,
         persist: bool = True,
     ) -> None:
-        self.settings, self._progress, self._warn = settings, progress, warn
+        self.settings, self._tell, self._warn = settings, progress, warn
         self._persist = persist
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
         self._costs: Costs | None = None
         self._pool: Pool | None = None
+        compiled.announce(progress)
         if not settings.draft_model:
-            progress("Preparing to draft …")
             self.wanted().make()  # a wrong name fails before anything is loaded
-        progress(f"Loading {settings.model} …")
-        self.model: TargetModel = load_model(settings.model, settings.device, settings.dtype)
+        use_threads(settings.threads)
+        self._progress(f"Loading {settings.model} …")
+        self.model: TargetModel = load_model(
+            settings.model, settings.device, settings.dtype, warn, self._progress
+        )
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.wanted().make()
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
+    def _progress(self, message: str) -> None:
+        """Say what is being done; compiling says so itself, wherever it comes between."""
+        self._tell(message)
+        compiled.announce(self._tell)
+
     def _load_assistant(self) -> Assistant:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
         self._progress(f"Loading {s.draft_model} …")
-        model = load_model(s.draft_model, s.device, s.dtype)
+        model = load_model(s.draft_model, s.device, s.dtype, self._warn, self._progress)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
                 f"{s.draft_model} has another tokenizer than {s.model}",
@@ -166,14 +141,19 @@ class Session:
         return AssistantModel(model, sampling_settings(s))
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
-        """The prompt, fitted to the model. Raises ContextOverflowError."""
+        """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
         s = self.settings
-        prompt = fit_prompt(
-            preset, documents, question, self.model.tokenizer, self.model.context,
-            s.max_tokens, s.overflow,
-        )  # fmt: skip
-        for cut in prompt.cuts:
-            self._warn(f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit")
+        try:
+            prompt = fit_prompt(
+                preset, documents, question, self.model.tokenizer, context=self.model.context,
+                answer=s.max_tokens, overflow=s.overflow, vocabulary=self.model.vocabulary,
+                status=self._progress,
+            )  # fmt: skip
+        except ContextOverflowError as error:
+            reason = self.model.context_reason
+            raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
+        for words in cut_words(prompt.cuts):
+            self._warn(words)
         return prompt
 
     def wanted(self, method: str | None = None) -> Wanted:
@@ -186,11 +166,21 @@ class Session:
         wanted = self.wanted(method)
         if wanted.spec not in self._drafters:
             self._progress("Preparing to draft …")
-            if wanted.method.costs:
-                own = replace(wanted.settings, costs=self._pass_costs(), pool=self._earlier())
-                wanted = replace(wanted, settings=own)
-            self._drafters[wanted.spec] = wanted.make()
+            self._drafters[wanted.spec] = self._made(wanted, self._earlier)
         return self._drafters[wanted.spec]
+
+    def new_drafter(self, method: str) -> Drafter:
+        """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
+        s = self.settings
+        return self._made(
+            self.wanted(method), lambda: Pool(POOL, s.pool_documents) if s.pool else None
+        )
+
+    def _made(self, wanted: Wanted, pool: Callable[[], Pool | None]) -> Drafter:
+        if wanted.method.costs:
+            own = replace(wanted.settings, costs=self._pass_costs(), pool=pool())
+            wanted = replace(wanted, settings=own)
+        return wanted.make()
 
     def _pass_costs(self) -> Costs | None:
         """What passes cost on this device: stored, or measured now and stored, unless unwanted.
@@ -198,12 +188,21 @@ class Session:
         None leaves the number of nodes as it is set.
         """
         if self._costs is None and not self.model.plain_reason:
-            self._costs = load_costs(self.model)
+            self._costs = self._stored_costs() if self._persist else None
             if self._costs is None and self.settings.calibrate:
                 self._progress("Measuring what a pass costs …")
                 self._costs = Costs({SHORT: calibrate(self.model)})
-                save_costs(self.model, self._costs)
+                if self._persist:
+                    save_costs(self.model, self._costs)
         return self._costs
+
+    def _stored_costs(self) -> Costs | None:
+        try:
+            return load_costs(self.model)
+        except DamagedFileError as error:
+            then = "measured anew" if self.settings.calibrate else "not used"
+            self._warn(f"the cost file is {then}: {error}")
+            return None
 
     def _earlier(self) -> Pool | None:
         """The pool of earlier answers of this model, if it is wanted."""
@@ -214,7 +213,7 @@ class Session:
             path = pool_path(self.model.tokenizer.fingerprint, s.model)
             try:
                 self._pool = load_pool(path, self.model.vocabulary, POOL, s.pool_documents)
-            except store.TrieFileError as error:
+            except DamagedFileError as error:
                 self._warn(f"the pool of earlier answers is begun anew: {error}")
                 self._pool = Pool(POOL, s.pool_documents)
         return self._pool
@@ -230,8 +229,10 @@ class Session:
                 save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
-        if self._costs is not None:
+        if self._costs is not None and self._persist:
             save_costs(self.model, self._costs)
+        if remark := compiled.keep():
+            self._warn(remark)
 
     def forget(self) -> None:
         """Let go of what drafters learned from earlier answers."""
@@ -245,10 +246,12 @@ class Session:
         num_draft: int = -1,
         split_times: bool = False,
         trie: NGramTrie | None = None,
+        drafter: Drafter | None = None,
     ) -> Answer:
         """An answer to `prompt`; method and number of drafts are the settings' unless given.
 
-        `trie` stands in for the documents' cached one, which is then neither read nor written.
+        `trie` stands in for the documents' cached one, which is then neither read nor written, and
+        `drafter`, one for this method, for the session's own.
         """
         s, wanted = self.settings, self.wanted(method)
         own, report = wanted.settings, TrieReport("none")
@@ -258,12 +261,15 @@ class Session:
                 prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,
                 self._warn,
             )  # fmt: skip
-        self._progress("Reading the prompt …")
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
         limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
-        drafter = self.drafter(method)
-        run = Run(self.model, drafter, context, sampling_settings(s), limits, split_times)
+        drafter = drafter or self.drafter(method)
+        total = len(prompt.ids)
+        run = Run(
+            self.model, drafter, context, sampling_settings(s), limits, split_times,
+            lambda done: self._progress(reading(done, total)),
+        )  # fmt: skip
         return Answer(run, prompt, report, lambda: self.keep(drafter))

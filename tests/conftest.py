@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+from ngtcli.storage import home
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only wait
+
+# Compiling takes ten seconds: what is compiled is kept over all tests, whatever home they have.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(home("cache") / "compiled"))
 
 SHARED = Path(os.environ.get("NGT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 STORIES = SHARED / "models" / "stories260k"
@@ -88,7 +93,7 @@ def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Settings and caches of a test are its own."""
     for name in list(os.environ):
-        if name.startswith("NGT_") and name != "NGT_SHARED":
+        if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     yield tmp_path / "ngt-home"

@@ -17,8 +17,8 @@ from ngtcli.builtin.initial import Marks, plant_circuit
 from ngtcli.builtin.lexicon import Lexicon, count_words, stem
 from ngtcli.builtin.recipe import Recipe, make_model, make_tokenizer
 from ngtcli.builtin.tasks import Conversation, TaskMixture, extract_summary, pseudo_question
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.documents.load import Document
-from ngtcli.pretrained import BUILTIN_PATH
 
 SENTENCES = [
     "The old mill stands beside the river at Norwick.",

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from conftest import wait_until_loading
 
-from ngtcli.pretrained import BUILTIN_PATH
+from ngtcli.checkpoint import BUILTIN_PATH
 
 EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
 HARBOUR = str(EXAMPLES / "harbour.txt")
-NGT = [sys.executable, "-m", "ngtcli.cli.app"]
+NGT = [sys.executable, "-m", "ngtcli"]
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
@@ -139,7 +139,7 @@ def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
         (["summarize", HARBOUR, "--top-p", "3"], 2, "top_p is 3.0"),
         (["summarize", HARBOUR, "--n", "3", "--lp", "3"], 2, "shorter than the window"),
         (["summarize", HARBOUR, "--device", "tpu"], 2, "cuda"),
-        (["summarize", HARBOUR, "-m", "{tmp}"], 4, "cannot be loaded"),
+        (["summarize", HARBOUR, "-m", "{tmp}"], 4, "no config.json"),
         (["summarize", HARBOUR, "-m", "no/such-model"], 4, "no/such-model"),
         (["summarize", HARBOUR, "-o", "{tmp}/no/a.txt"], 2, "no such folder"),
         (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),

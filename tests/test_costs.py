@@ -1,7 +1,10 @@
 """What a pass costs: measured, stored, read back, refused when it cannot be."""
 
 import json
+import os
+from typing import Any
 
+import pytest
 from conftest import make_target
 
 from ngtcli.config import Settings
@@ -10,7 +13,20 @@ from ngtcli.decode.load import load_model
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.session import Session
 
-MEASURED = {1: 0.5, 8: 1.0}
+MEASURED = {1: 0.05, 8: 0.1}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session calibrates in no time."""
+    monkeypatch.setattr("ngtcli.session.calibrate", lambda _: CostCurve(MEASURED))
+
+
+def tiny_session(said: list[str], persist: bool = True) -> Session:
+    tiny: Any = make_target()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ngtcli.session.load_model", lambda *_: tiny)
+        return Session(Settings(), warn=said.append, persist=persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
@@ -34,31 +50,93 @@ def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
     assert curve.at(64) >= curve.at(2)
 
 
-def test_curves_are_stored_by_model_and_dtype_and_a_bad_file_is_passed_over() -> None:
+def test_curves_are_stored_by_model_and_dtype() -> None:
     model, other = make_target("llama"), make_target("qwen2")
     assert costs.load_costs(model) is None
     stored = Costs({SHORT: CostCurve(MEASURED)})
     stored.at_length(2000)
-    stored.curves[SHORT] = CostCurve({1: 0.4, 8: 1.0}, MEASURED)
+    stored.curves[SHORT] = CostCurve({1: 0.04, 8: 0.1}, MEASURED)
     costs.save_costs(model, stored)
     found = costs.load_costs(model)
     assert found is not None
     assert list(found.curves) == [1024, 4096]
-    for curve, of in ((found.at_length(0), {1: 0.4, 8: 1.0}), (found.at_length(2000), MEASURED)):
+    for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
         assert (curve.by_rows(), curve.measured) == (of, MEASURED)
     assert costs.load_costs(other) is None
-    good = {"1": 1.0}
-    curves: list[object] = [{"2": 1.0}, {"1": -1}, {"1": "x"}, {"x": 1}, {"1": None}, 3, {}]
-    for bad in (
-        3, [], {}, {"x": {"seconds": good, "measured": good}}, {"1024": good},
-        {"1024": {"seconds": good}}, {"1024": {"seconds": good, "measured": {"1": 1.0, "2": 2.0}}},
-        *({"1024": {"seconds": c, "measured": c}} for c in curves),
-        *({"1024": {"seconds": good, "measured": c}} for c in curves[:-1]),
-    ):  # fmt: skip
-        costs.costs_path(model).write_text(json.dumps(bad))
-        assert costs.load_costs(model) is None
-    costs.costs_path(model).write_text("")
-    assert costs.load_costs(model) is None
+    assert costs.costs_path(model).stat().st_mode & 0o777 == 0o600
+
+
+GOOD = {"1": 0.01, "8": 0.02}
+
+
+def of_curve(curve: object, measured: object = None) -> str:
+    return json.dumps({"1024": {"seconds": curve, "measured": measured or curve}})
+
+
+BAD_CURVES: list[object] = [
+    {"2": 0.01}, {"1": -1}, {"1": 0}, {"1": "x"}, {"1": "0.05"}, {"1": True}, {"x": 1}, {"1": None},
+    {"1": [0.01]}, 3, {}, [], {"1": 0.75}, {"1": 1e-9}, {"1": 0.02, "2": 0.01},
+    {"1": 0.01, "4097": 0.02}, {"1": 0.01, "-2": 0.02}, {"1": 0.01, "9" * 5000: 0.02},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "3", "[]", "{}", "[" * 200_000, '{"1024":' * 200_000, "\0" * 100, " " * (1 << 21),
+        json.dumps({"x": {"seconds": GOOD, "measured": GOOD}}), json.dumps({"1024": GOOD}),
+        json.dumps({"1025": {"seconds": GOOD, "measured": GOOD}}),
+        json.dumps({"1024": {"seconds": GOOD}}),
+        of_curve(GOOD, {"1": 0.01, "2": 0.02}), of_curve(GOOD, {"1": 0.01, "8": 99.0}),
+        *map(of_curve, BAD_CURVES),
+        of_curve({"1": 7}).replace("7", "7" * 400), of_curve({"1": 7}).replace("7", "1e999"),
+        of_curve({"1": 7}).replace("7", "NaN"),
+    ],
+)  # fmt: skip
+def test_a_damaged_or_unbelievable_cost_file_is_measured_anew_with_a_line(text: str) -> None:
+    said: list[str] = []
+    session = tiny_session(said)
+    path = costs.costs_path(session.model)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    found = session._pass_costs()
+    assert found is not None and found.at_length(0).by_rows()[1] == MEASURED[1]
+    assert len(said) == 1 and said[0].startswith("the cost file is measured anew: ")
+    assert costs.load_costs(session.model) is not None  # and stored
+    assert tiny_session(said)._pass_costs() is not None and len(said) == 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero", "folder"])
+def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind: str) -> None:
+    said: list[str] = []
+    session = tiny_session(said)
+    path = costs.costs_path(session.model)
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    assert session._pass_costs() is not None
+    assert len(said) == 1 and "measured anew" in said[0]
+    assert path.is_file() == (kind != "folder")
+    assert not list(path.parent.glob("*.partial"))
+
+
+def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> None:
+    said: list[str] = []
+    session = tiny_session(said, persist=False)
+    path = costs.costs_path(session.model)
+    path.parent.mkdir(parents=True)
+    path.write_text(of_curve({"1": 0.02, "8": 0.09}))
+    stored = path.read_text()
+    found = session._pass_costs()
+    assert found is not None and found.at_length(0).by_rows() == MEASURED
+    drafter = session.drafter("auto")
+    found.at_length(0).learn(8, 0.2)
+    session.keep(drafter)
+    assert path.read_text() == stored and said == []
 
 
 def test_a_long_context_has_a_curve_of_its_own() -> None:

@@ -1,13 +1,23 @@
 """Prompts to measure with: the formats, the built-in ones, noise, and what is wrong with a line."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.datasets import Item, builtin_items, choose, file_items, read_jsonl
+from ngtcli.evaluate.datasets import (
+    Item,
+    builtin_items,
+    choose,
+    example_texts,
+    file_items,
+    read_jsonl,
+)
 from ngtcli.evaluate.noise import add_noise, passages
 
 
@@ -87,11 +97,23 @@ def test_cnn_dm_lines_have_an_article_and_highlights(tmp_path: Path) -> None:
         ({"quotes": ["a"]}, "query is no text"),
         ({"article": ""}, "article is no text"),
         ({"documents": [{"file": "../secret"}]}, "is elsewhere"),
-        ({"documents": [{"file": "nowhere"}]}, "cannot be read"),
+        ({"documents": [{"file": "nowhere"}]}, "cannot be read: no such file"),
+        ({"documents": [{"file": "loop"}]}, "cannot be read"),
+        ({"documents": [{"file": 7}]}, "cannot be read"),
+        ({"documents": [{"file": "/dev/zero"}]}, "is elsewhere"),
+        ({"documents": [{"name": ["a"], "text": "b"}]}, "a name that is no text"),
+        ({"turns": ["a"], "question_id": [1]}, "question_id is no string or number"),
+        ('{"context": "\\ud800"}', "half of a character"),
+        ('{"context": "a", "question": "\\udcff?"}', "half of a character"),
+        ('{"context": "a", "\\ud83d": 1}', "half of a character"),
+        ('{"context": "a", "answers": ' + "[" * 300_000, "nested too deeply"),
+        ('{"context": "a", "answers": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply"),
+        ('{"context": "a", "id": ' + "7" * 5000 + "}", "not JSON"),
     ],
 )  # fmt: skip
 def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words) -> None:
-    path = written(tmp_path, {"id": "fine", "context": "a"}, "", line)
+    (tmp_path / "loop").symlink_to("loop")
+    path = written(tmp_path, {"id": "fine", "context": "\U0001f99c"}, "", line)
     with pytest.raises(InputError) as error:
         read_jsonl(path)
     assert str(error.value).startswith(f"{path}:3: ") and words in str(error.value)
@@ -155,3 +177,30 @@ def test_noise_is_never_taken_from_another_part_of_the_same_text() -> None:
 def test_whole_messages_take_no_noise() -> None:
     with pytest.raises(UsageError, match="whole messages"):
         add_noise([Item("1", "rag", (Document("message", "Hi."),), message=True)], 1)
+
+
+def test_prompts_come_through_a_pipe_and_in_utf_16(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b'{"context": "A text."}\n')
+    os.close(writer)
+    assert read_jsonl(Path(f"/dev/fd/{reader}"))[0].documents[0].text == "A text."
+    os.close(reader)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"context": "Füße\u2028und mehr"}\n', encoding="utf-16")
+    assert read_jsonl(path)[0].documents[0].text == "Füße\u2028und mehr"
+
+
+def test_devices_and_files_past_the_bound_are_no_prompts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="/dev/zero: not a regular file"):
+        read_jsonl(Path("/dev/zero"))
+    (tmp_path / "a.txt").write_text("a" * 600_000)
+    line = {"documents": [{"file": "a.txt"}]}
+    assert len(read_jsonl(written(tmp_path, line), replace(Settings(), max_mb=1))) == 1
+    for lines in ([line, line], [{"context": "x" * 1_100_000}]):
+        with pytest.raises(InputError, match="more than 1 MB") as error:
+            read_jsonl(written(tmp_path, *lines), replace(Settings(), max_mb=1))
+        assert "--max-mb" in error.value.hint
+
+
+def test_the_examples_leave_nothing_out() -> None:
+    assert len(example_texts().documents) == 4 and not example_texts().skipped

@@ -1,17 +1,38 @@
-"""Loading documents, and what is said of inputs that cannot be read."""
+"""Loading documents: what is found, what is left out and told, what is an error; the bounds."""
 
 import io
+import itertools
 import os
+import random
+import socket
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ngtcli.documents.load import load
+from ngtcli.config import Settings
+from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.names import distinct_names
 from ngtcli.errors import InputError
 
 
-def names(documents) -> list[str]:
-    return [d.name for d in documents]
+def names(loaded: Loaded) -> list[str]:
+    return [d.name for d in loaded.documents]
+
+
+def skipped(loaded: Loaded) -> list[tuple[str, str]]:
+    return [(os.path.basename(s.name), s.reason) for s in loaded.skipped]
+
+
+def fill(folder: Path, **files: str | bytes) -> Path:
+    """Files by name, "__" for a slash and "_" for a dot."""
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
 
 
 def test_files_folders_and_globs(tmp_path: Path) -> None:
@@ -23,8 +44,19 @@ def test_files_folders_and_globs(tmp_path: Path) -> None:
     assert names(load([str(tmp_path)])) == ["README", "a.md", "b.txt", "c.rst", "d.txt"]
     assert names(load([str(tmp_path / "*.txt")])) == ["b.txt"]
     assert names(load([str(tmp_path / "**/*.txt")])) == ["b.txt", "d.txt"]
+    assert names(load([str(tmp_path / "sub/**")])) == ["d.txt"]
+    assert names(load([str(tmp_path / ".h*")])) == [".hidden.txt"]
     both = load([str(tmp_path / "a.md"), str(tmp_path), str(tmp_path / "a.md")])
     assert names(both) == ["a.md", "README", "b.txt", "c.rst", "d.txt"]
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
+    made = ["a/x.txt", "a.txt", "a/b/y.txt", "b.txt", "Z/q.txt", "a b/z.txt"]
+    for name in made:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    expected = sorted((Path(name) for name in made), key=lambda p: p.parts)
+    assert [d.text for d in load([str(tmp_path)]).documents] == [str(p) for p in expected]
 
 
 def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
@@ -32,13 +64,8 @@ def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
     assert names(load([str(tmp_path / "a[1].txt")])) == ["a[1].txt"]
 
 
-def test_byte_order_mark_and_line_ends(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\rthree 한 🦜".encode())
-    assert load([str(tmp_path / "a.txt")])[0].text == "one\ntwo\nthree 한 🦜"
-
-
-def test_standard_input() -> None:
-    assert load(["-"], io.BytesIO(b"piped"))[0].text == "piped"
+def test_standard_input_is_read_once() -> None:
+    assert load(["-", "-"], io.BytesIO(b"piped")).documents[0].text == "piped"
     with pytest.raises(InputError, match="nothing is piped"):
         load(["-"], None)
 
@@ -50,13 +77,16 @@ def test_standard_input() -> None:
         (b" \n\t ", "empty"),
         (b"\xef\xbb\xbf", "empty"),
         (b"abc\0def", "binary"),
-        (b"%PDF-1.7\0", "binary"),
+        (b"a" * 70_000 + b"\0" + b"b", "binary"),
+        (b"%PDF-1.7\0", "a PDF"),
+        (b"PK\3\4 and more", "a zip archive"),
+        (b"\x1f\x8b\x08", "gzip"),
         (b"caf\xe9 au lait", "not UTF-8"),
     ],
 )
 def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "a.txt").write_bytes(content)
-    for arguments in ([str(tmp_path / "a.txt")], [str(tmp_path)]):
+    for arguments in ([str(tmp_path / "a.txt")], [str(tmp_path)], [str(tmp_path / "*.txt")]):
         with pytest.raises(InputError, match=message) as caught:
             load(arguments)
         assert "a.txt" in str(caught.value) and caught.value.hint
@@ -71,6 +101,10 @@ def test_missing_inputs_are_named(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             load([str(tmp_path / path)])
         assert path in str(caught.value)
+    with pytest.raises(InputError, match="an empty path"):
+        load([""])
+    with pytest.raises(InputError, match="name too long"):
+        load(["x" * 5000])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -79,3 +113,199 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").chmod(0)
     with pytest.raises(InputError, match="permission denied"):
         load([str(tmp_path / "a.txt")])
+
+
+def bad_folder(folder: Path) -> Path:
+    fill(folder, a_txt="fine", b_txt="", c_txt=b"caf\xe9", d_txt=b"\0\1\2", sub__e_md="also fine",
+         f_pdf="%PDF-", g_PDF="%PDF-", h_html="<html>")  # fmt: skip
+    (folder / "gone.txt").symlink_to("nowhere")
+    (folder / "loop").symlink_to(".")
+    (folder / "self.txt").symlink_to("self.txt")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+    loaded = load([str(bad_folder(tmp_path))])
+    assert names(loaded) == ["a.txt", "e.md"]
+    assert sorted(skipped(loaded)) == [
+        ("b.txt", "empty"),
+        ("c.txt", "not UTF-8 (byte 3)"),
+        ("d.txt", "binary, not text"),
+        ("f.pdf", "files of kind .pdf are not read"),
+        ("g.PDF", "files of kind .pdf are not read"),
+        ("gone.txt", "no such file or directory"),
+        ("h.html", "files of kind .html are not read"),
+        ("loop", "a link to a folder; name it to have it read"),
+        ("pipe", "not a regular file"),
+        ("self.txt", "too many levels of symbolic links"),
+    ]
+    assert sorted(s.kind for s in loaded.skipped if s.kind) == [".html", ".pdf", ".pdf"]
+
+
+def test_a_pattern_leaves_out_too_but_tries_every_kind(tmp_path: Path) -> None:
+    fill(tmp_path, a_log="a log", b_log="", c_log=b"\xff\xfe\xfd")
+    loaded = load([str(tmp_path / "*.log")])
+    assert names(loaded) == ["a.log"]
+    assert [name for name, _ in skipped(loaded)] == ["b.log", "c.log"]
+
+
+def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Path) -> None:
+    strict = replace(Settings(), strict=True)
+    fill(tmp_path / "x", a_txt="fine", b_pdf="%PDF-")
+    assert names(load([str(tmp_path / "x")], settings=strict)) == ["a.txt"]
+    fill(tmp_path / "x", c_txt="")
+    with pytest.raises(InputError, match=r"c.txt: empty"):
+        load([str(tmp_path / "x")], settings=strict)
+    fill(tmp_path / "y", a_txt="fine")
+    (tmp_path / "y" / "link").symlink_to("..")
+    with pytest.raises(InputError, match="link: a link to a folder"):
+        load([str(tmp_path / "y")], settings=strict)
+
+
+def test_a_folder_of_other_kinds_only_says_which(tmp_path: Path) -> None:
+    fill(tmp_path, a_pdf="x", b_pdf="y", c_html="z")
+    with pytest.raises(InputError, match=r"no documents in this folder \(only .pdf 2, .html 1\)"):
+        load([str(tmp_path)])
+
+
+def test_many_unreadable_files_are_counted_in_the_error(tmp_path: Path) -> None:
+    fill(tmp_path, **{f"n{i}_txt": "" for i in range(9)})
+    with pytest.raises(InputError, match="and 6 more"):
+        load([str(tmp_path)])
+
+
+def test_html_is_read_with_its_tags_and_told(tmp_path: Path) -> None:
+    fill(tmp_path, a_html="\n<!DOCTYPE html><p>Text.", b_txt="text with <html> in it")
+    loaded = load([str(tmp_path / "a.html"), str(tmp_path / "b.txt")])
+    assert loaded.html == ("a.html",) and "<p>" in loaded.documents[0].text
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, dup__a__notes_txt="1", dup__b__notes_txt="2", dup__notes_txt="3", dup__c_txt="4")
+    monkeypatch.chdir(tmp_path)
+    assert names(load(["dup"])) == ["a/notes.txt", "b/notes.txt", "c.txt", "notes.txt"]
+    assert names(load(["dup/a/notes.txt", "dup/b/notes.txt"])) == ["a/notes.txt", "b/notes.txt"]
+    assert names(load(["dup/a", "dup/b"])) == ["a/notes.txt", "b/notes.txt"]
+    assert names(load(["dup/*/notes.txt"])) == ["a/notes.txt", "b/notes.txt"]
+    assert names(load(["dup/a/notes.txt", "dup/c.txt"])) == ["notes.txt", "c.txt"]
+
+
+def test_a_file_named_like_standard_input_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, x__stdin="file")
+    monkeypatch.chdir(tmp_path / "x")
+    assert names(load(["-", "stdin"], io.BytesIO(b"piped"))) == ["stdin", "x/stdin"]
+
+
+def test_names_whose_foreign_bytes_look_alike_are_numbered() -> None:
+    files = [(os.fsdecode(f"/{c}.txt".encode("latin-1")), 1) for c in "éà"]
+    assert distinct_names(files) == ["?.txt", "?.txt (2)"]
+
+
+def test_names_are_ends_of_paths_distinct_and_no_longer_than_it_takes() -> None:
+    paths = ["/".join(p) for k in (1, 2, 3) for p in itertools.product("ab", repeat=k)]
+    chance = random.Random(1)
+    for _ in range(300):
+        chosen = chance.sample(paths, chance.randint(1, 6))
+        files = [(f"/{p}", chance.randint(1, p.count("/") + 1)) for p in chosen]
+        found = distinct_names(files)
+        assert len(set(found)) == len(found)
+        for name, (path, below) in zip(found, files, strict=True):
+            assert path.endswith(f"/{name}")
+            own = path.rsplit("/", 1)[1]
+            alone = sum(p.rsplit("/", 1)[1] == own for p, _ in files) == 1
+            assert not alone or name == own
+            # A name with more parts than lie below what was named was needed: the one with a
+            # part less is the end of another file's path.
+            if name.count("/") >= max(below, 1):
+                less = name.split("/", 1)[1]
+                assert sum(f"{p}".endswith(f"/{less}") for p, _ in files) > 1
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom", "/dev/null", "/dev/tty"])
+def test_devices_are_refused_at_once(device: str) -> None:
+    with pytest.raises(InputError, match=f"{device}: not a regular file") as caught:
+        load([device])
+    assert caught.value.hint
+
+
+def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("here")
+        with pytest.raises(InputError, match="here: not a regular file"):
+            load(["here"])
+
+
+def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        time.sleep(0.2)
+        with pipe.open("w") as file:
+            time.sleep(0.2)
+            file.write("late")
+            file.flush()
+            time.sleep(0.2)
+            file.write(" but whole")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert load([str(pipe)]).documents[0].text == "late but whole"
+    thread.join()
+
+
+def test_a_pipe_that_nobody_writes_to_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ngtcli.reading.WRITER_WAIT_S", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a pipe that nobody wrote to for 0.1 s") as caught:
+        load([str(tmp_path / "pipe")])
+    assert "writes" in caught.value.hint
+
+
+def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_path: Path) -> None:
+    one = replace(Settings(), max_mb=1)
+    fill(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
+    loaded = load([str(tmp_path)], settings=one)
+    assert names(loaded) == ["a.txt", "b.txt"] and skipped(loaded) == [("c.txt", "more than 1 MB")]
+    for wrong in (
+        lambda: load([str(tmp_path / "c.txt")], settings=one),
+        lambda: load(["-"], io.BytesIO(b"d" * 1_000_001), one),
+    ):
+        with pytest.raises(InputError, match=": more than 1 MB") as caught:
+            wrong()
+        assert "--max-mb" in caught.value.hint
+    fill(tmp_path, d_txt="d" * 300_000)
+    with pytest.raises(InputError, match="more than 1 MB of text in all") as caught:
+        load([str(tmp_path)], settings=one)
+    assert "--max-mb" in caught.value.hint
+    assert len(load([str(tmp_path)], settings=replace(one, max_mb=3)).documents) == 4
+
+
+def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, **{f"n{i}_txt": "text" for i in range(5)}, sub__x_png="other kinds count too")
+    assert len(load([str(tmp_path)], settings=replace(Settings(), max_files=6)).documents) == 5
+    for path in (tmp_path, tmp_path / "*.txt"):
+        with pytest.raises(InputError, match="more than 4 files") as caught:
+            load([str(path)], settings=replace(Settings(), max_files=4))
+        assert "--max-files" in caught.value.hint
+
+
+def test_folders_deeper_than_the_bound_are_left_out_and_told(tmp_path: Path) -> None:
+    fill(tmp_path, a__b__x_txt="two deep", a__b__c__y_txt="three deep")
+    loaded = load([str(tmp_path)], settings=replace(Settings(), max_depth=2))
+    assert names(loaded) == ["x.txt"]
+    assert skipped(loaded) == [("c", "more than 2 folders deep; see --max-depth")]
+
+
+def test_thousands_of_small_files_are_loaded_quickly(tmp_path: Path) -> None:
+    for i in range(1000):
+        (tmp_path / f"{i}.txt").write_text(f"note {i}")
+    start = time.process_time()
+    assert len(load([str(tmp_path)]).documents) == 1000
+    assert time.process_time() - start < 2  # 0.05 s where it was written

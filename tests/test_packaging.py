@@ -63,7 +63,7 @@ def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) ->
 
 def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "ngtcli.cli.app", "presets", "list"], cwd=tmp_path,
+        [sys.executable, "-m", "ngtcli", "presets", "list"], cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "summarize" in done.stdout

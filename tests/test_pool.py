@@ -20,7 +20,7 @@ from ngtcli.draft.auto.pool import (
     save_pool,
     used_last,
 )
-from ngtcli.trie.store import TrieFileError
+from ngtcli.storage import DamagedFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -99,12 +99,12 @@ def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
 def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
     save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
-    with pytest.raises(TrieFileError, match="out of range"):
+    with pytest.raises(DamagedFileError, match="out of range"):
         load_pool(path, 96, 100, False)
     whole = path.read_bytes()
     for bad in (whole[:-5], whole[:-3] + b"abc", b"", b"{}" * 40):
         path.write_bytes(bad)
-        with pytest.raises(TrieFileError):
+        with pytest.raises(DamagedFileError):
             load_pool(path, 97, 100, False)
         save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun anew
         assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[5, 6]]
@@ -132,7 +132,7 @@ def test_answers_that_could_not_be_stored_are_stored_the_next_time(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ngtcli.draft.auto.pool.write_file", full)
+        patch.setattr("ngtcli.draft.auto.pool.write_arrays", full)
         with pytest.raises(OSError, match="No space"):
             save_pool(path, pool, "tiny", 97)
     pool.add([4, 5], [])

@@ -7,14 +7,18 @@ from conftest import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli import counting
 from ngtcli.config import Layer, merge, standing_layers
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, InputError, UsageError
+from ngtcli.errors import ContextOverflowError, UsageError
+from ngtcli.fitting import cut_words, fit_prompt, level
+from ngtcli.presets import Preset, load_preset, preset_files
 from ngtcli.pretrained import load_tokenizer
-from ngtcli.prompts import build_prompt, fit_prompt, level, load_preset, preset_files
+from ngtcli.prompts import Cut, build_prompt
 from ngtcli.tokens import Tokenizer
 
 TOKENIZER = Tokenizer(FakeBackend())
+ROOM = {"context": 400, "answer": 40, "overflow": "truncate"}
 
 
 def user_preset(home: Path, name: str, text: str) -> None:
@@ -98,7 +102,7 @@ def test_wrong_values_name_their_origin(monkeypatch, tmp_path) -> None:
         merge(standing_layers())
     monkeypatch.delenv("NGT_TOP_P")
     (tmp_path / "ngt.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"ngt\.yaml"):
+    with pytest.raises(UsageError, match=r"ngt\.yaml"):
         standing_layers()
 
 
@@ -120,7 +124,7 @@ def test_the_document_comes_before_the_question_and_several_are_named() -> None:
 def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None:
     preset = load_preset("summarize")
     with pytest.raises(ContextOverflowError) as caught:
-        fit_prompt(preset, [Document("a", "word " * 100)], "", TOKENIZER, 200, 50)
+        fit_prompt(preset, [Document("a", "word " * 100)], "", TOKENIZER, context=200, answer=50)
     assert "200" not in str(caught.value) and "199" in str(caught.value)
     assert "--overflow truncate" in caught.value.hint and caught.value.exit_code == 5
 
@@ -128,13 +132,11 @@ def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None
 def test_truncation_cuts_the_longest_documents_and_never_the_question() -> None:
     preset = load_preset("ask")
     documents = [Document("long", "word " * 200), Document("short", "Tiny text.")]
-    prompt = fit_prompt(preset, documents, "Which one?", TOKENIZER, 400, 40, "truncate")
+    prompt = fit_prompt(preset, documents, "Which one?", TOKENIZER, **ROOM)
     assert "Which one?" in prompt.text and "Tiny text." in prompt.text
     assert len(prompt.ids) <= 400 - 40
     assert [(c.name, c.tokens) for c in prompt.cuts] == [("long", 999)]
     assert prompt.cuts[0].kept > 200
-    with pytest.raises(ContextOverflowError, match="question alone"):
-        fit_prompt(preset, documents, "Why? " * 90, TOKENIZER, 400, 40, "truncate")
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 200))
@@ -168,3 +170,97 @@ def test_the_prompt_outside_the_documents_is_known() -> None:
     assert len(outside) == 3 and "one.txt" in outside[0] and "two.txt" in outside[1]
     assert "Which of the two?" in outside[2]
     assert sum(map(len, prompt.outside)) < len(prompt.ids) / 2
+
+
+class Counting(FakeBackend):
+    """Counts the letters that it is given."""
+
+    letters = 0
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        self.letters += len(text)
+        return super().encode(text, add_special_tokens)
+
+
+LONG_DOCUMENT = Document("long", "word " * 600_000)
+
+
+def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
+    backend = Counting()
+    with pytest.raises(ContextOverflowError, match=r"more than \d+ tokens, the model takes 399"):
+        fit_prompt(
+            load_preset("summarize"),
+            [LONG_DOCUMENT],
+            "",
+            Tokenizer(backend),
+            context=400,
+            answer=40,
+        )
+    assert backend.letters < 200_000
+
+
+def test_cutting_reads_only_what_is_kept() -> None:
+    backend = Counting()
+    documents = [LONG_DOCUMENT, Document("short", "Tiny text."), LONG_DOCUMENT]
+    room = {"context": 4000, "answer": 100, "overflow": "truncate"}
+    prompt = fit_prompt(load_preset("ask"), documents, "Which?", Tokenizer(backend), **room)
+    assert 3890 < len(prompt.ids) <= 3900 and backend.letters < 8 * 3900
+    assert [(c.name, c.tokens, c.characters) for c in prompt.cuts] == [
+        ("long", None, 2_999_999)
+    ] * 2
+    words = list(cut_words(prompt.cuts))
+    assert (
+        words[0]
+        == f"long: cut to its first {prompt.cuts[0].kept} tokens, 0.06% of its text, to fit"
+    )
+    assert prompt.documents[0].text == LONG_DOCUMENT.text[: len(prompt.documents[0].text)]
+
+
+def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
+    monkeypatch.setattr(counting, "_EVERY", 0.0)
+    told: list[str] = []
+
+    def stop(words: str) -> None:
+        told.append(words)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_prompt(
+            load_preset("summarize"), [LONG_DOCUMENT], "", TOKENIZER, context=500_000, answer=40,
+            status=stop,
+        )  # fmt: skip
+    assert told == ["Reading 44 of 2.9M tokens …", "Reading 65k of 3.0M tokens …"]
+
+
+def test_many_cuts_are_summed_up() -> None:
+    cuts = [Cut(f"{i}.txt", 50, 10, 200, 40) for i in range(25)]
+    words = list(cut_words(cuts))
+    assert words[0] == "0.txt: cut to its first 10 of 50 tokens to fit"
+    assert len(words) == 21 and words[-1] == "5 more documents are cut to fit"
+
+
+@pytest.mark.parametrize(
+    ("documents", "question", "template", "message", "hint"),
+    [
+        (1, "Why? " * 90, "{documents}{question}", "the question alone needs 450 tok", "question"),
+        (90, "", "{documents}{question}", "90 names alone need 630 tokens", "fewer documents"),
+        (1, "", "x" * 400 + "{documents}", "the wording of preset mine alone needs 400 t", "templ"),
+    ],
+)  # fmt: skip
+def test_the_part_that_leaves_no_room_is_named(
+    documents, question, template, message, hint
+) -> None:
+    preset = Preset("mine", Path("mine.yaml"), template)
+    texts = [Document(f"{i:03}.txt", "Some text here.") for i in range(documents)]
+    with pytest.raises(ContextOverflowError) as caught:
+        fit_prompt(preset, texts, question, TOKENIZER, **ROOM)
+    assert message in str(caught.value) and "of 400 there are 360" in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_documents_that_would_lose_all_their_text_are_refused() -> None:
+    documents = [Document(str(i), "Some text here.") for i in range(150)]
+    preset = Preset("mine", Path("mine.yaml"), "{documents}", titled_document="{name}{text}")
+    with pytest.raises(ContextOverflowError, match="150 names alone"):
+        fit_prompt(preset, documents, "", TOKENIZER, **{**ROOM, "context": 420})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import make_target
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
@@ -19,6 +20,7 @@ from ngtcli.evaluate.memory import PeakMemory
 from ngtcli.evaluate.quality import Quality
 from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
 from ngtcli.prompts import Prompt
+from ngtcli.session import Session
 
 
 def prompt(name: str) -> Prompt:
@@ -204,8 +206,7 @@ def test_against_hf_compares_greedy_decoding_alone(settings: dict[str, Any]) -> 
     check_against(Settings())
 
 
-def test_each_number_of_drafts_has_a_drafter_of_its_own() -> None:
-    """One for all would let the second draft from what the first has just answered."""
+def test_a_contestant_is_named_by_its_method_and_number_of_drafts() -> None:
     specs: list[str] = []
 
     class FakeSession:
@@ -219,3 +220,31 @@ def test_each_number_of_drafts_has_a_drafter_of_its_own() -> None:
     assert specs == ["trie:num_draft=8", "trie:num_draft=16", "trie:num_draft=4"]
     assert [c.key for c in made] == ["trie at 8", "trie at 16", "trie:num_draft=4 at 4"]
     assert ours(session, "none", 8).key == "none"
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("method", ["trtllm", "auto:trust=50"])
+def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
+    fresh: bool, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside others that differ in a shared setting alone, each does what it does by itself."""
+    tiny: Any = make_target(seed=3)
+    monkeypatch.setattr("ngtcli.session.load_model", lambda *_: tiny)
+    session = Session(Settings(max_tokens=40, calibrate=False), persist=False)
+    prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
+    memory = PeakMemory(torch.device("cpu"))
+
+    def raced(*specs: str) -> dict[str, list[Any]]:
+        contestants = [ours(session, spec, 16) for spec in ("none", *specs)]
+        race = Track(prompts, session.forget, memory, fresh).race(contestants, rounds=2)
+        assert not race.refused
+        return {
+            key: [[s.outcome.histogram for s in rounds] for rounds in samples]
+            for key, samples in race.samples.items()
+        }
+
+    others = (method, f"{method}:num_draft=16", f"{method}:n=13:num_draft=16")
+    together = raced(*others)
+    for spec in others:
+        (alone,) = (v for k, v in raced(spec).items() if k != "none")
+        assert together[f"{spec} at 16"] == alone

@@ -3,13 +3,12 @@
 import io
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.render.sinks import ColourSink, PlainSink, dump_json, write_atomically
+from ngtcli.render.sinks import ColourSink, PlainSink, dump_json
 from ngtcli.render.terminal import visible, wants_color
 
 
@@ -108,22 +107,3 @@ def test_color_settings(monkeypatch) -> None:
     assert wants_color(io.StringIO(), "always") and not wants_color(Screen(), "never")
     monkeypatch.setenv("TERM", "dumb")
     assert not wants_color(Screen(), "auto")
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
-    target = tmp_path / "answer.txt"
-    write_atomically(target, "first\n")
-    target.chmod(0o640)
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", fail)
-        with pytest.raises(OSError, match="disk full"):
-            write_atomically(target, "second\n")
-    assert target.read_text() == "first\n"
-    write_atomically(target, "third 한\n")
-    assert target.read_text(encoding="utf-8") == "third 한\n"
-    assert target.stat().st_mode & 0o777 == 0o640
-    assert list(tmp_path.iterdir()) == [target]

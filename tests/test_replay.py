@@ -14,7 +14,8 @@ from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import replay, run_replay, select, walk
-from ngtcli.evaluate.traces import TraceWriter, read_traces, template_for
+from ngtcli.evaluate.spec_bench import template_for
+from ngtcli.evaluate.traces import TraceWriter, read_traces
 
 SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
 PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40, 41, 40, 41, 40]]
@@ -63,7 +64,7 @@ def test_walk_follows_the_recording_and_passes_over_probes() -> None:
 def write_spec_bench(folder: Path, turns: list[str], counts: list[int]) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    from ngtcli.pretrained import BUILTIN_PATH
+    from ngtcli.checkpoint import BUILTIN_PATH
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(BUILTIN_PATH)
     tokenizer.save_pretrained(folder / "tokenizer")
@@ -99,26 +100,88 @@ def test_an_unknown_model_needs_a_template(tmp_path: Path) -> None:
     assert caught.value.hint == "Did you mean vicuna?"
 
 
+HEAD = {"format": "ngt-trace", "version": 1, "model": "m", "tokenizer": "t", "vocabulary": 97}
+LINE = {"id": "a", "task": "b", "prompt_ids": [1], "output_ids": [9], "references": [], "room": 4}
+
+
+def without(row: dict[str, Any], key: str) -> str:
+    return json.dumps({k: v for k, v in row.items() if k != key})
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "words"),
     [
-        ("trace.json", "{}"),
-        ("trace.json", "["),
-        ("traces.jsonl", "7\n"),
-        ("traces.jsonl", '{"id": 1}\n'),
-        ("traces.jsonl", "\0"),
-        ("traces.jsonl", '{"id": "a", "task": "b", "prompt_ids": [1], "output_ids": [999],'
-         ' "references": [], "room": 4}\n'),
+        ("trace.json", "{}", "not a recording of version 1"),
+        ("trace.json", "[", "not JSON"),
+        ("trace.json", "[" * 300_000, "not JSON"),
+        ("trace.json", "[]", "no JSON object"),
+        ("trace.json", without(HEAD, "model"), "key 'model' is missing"),
+        ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "vocabulary is no whole number"),
+        ("traces.jsonl", "", "empty"),
+        ("traces.jsonl", "7\n", ":1: no JSON object"),
+        ("traces.jsonl", '\n{"id": "a", "ta', ":2: not JSON"),
+        ("traces.jsonl", '{"id": 1}\n', ":1: key 'prompt_ids' is missing"),
+        ("traces.jsonl", without(LINE, "task"), ":1: key 'task' is missing"),
+        ("traces.jsonl", json.dumps({**LINE, "room": True}), ":1: room is no whole number"),
+        ("traces.jsonl", json.dumps({**LINE, "output_ids": []}), ":1: output_ids is empty"),
+        ("traces.jsonl", json.dumps({**LINE, "task": "\ud800"}), ":1: half of a character"),
+        ("traces.jsonl", "\0", "binary"),
+        ("traces.jsonl", json.dumps({**LINE, "output_ids": [9, 999]}),
+         ":1: output_ids[1] is 999, no id below 97"),
+        ("traces.jsonl", json.dumps({**LINE, "references": [[1], [True]]}),
+         ":1: references[1][0] is true, no id below 97"),
     ],
 )  # fmt: skip
-def test_a_broken_recording_is_named(name: str, text: str, tmp_path: Path) -> None:
+def test_a_broken_recording_is_named_with_what_is_wrong(
+    name: str, text: str, words: str, tmp_path: Path
+) -> None:
     with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
         writer.add("1", "all", [1, 2], [3, END])
     (tmp_path / "t" / name).write_text(text)
     with pytest.raises(InputError) as caught:
         read_traces(tmp_path / "t")
-    assert name in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / "t" / name)) and words in str(caught.value)
     assert caught.value.hint
+
+
+def test_a_recording_by_hand_needs_neither_references_nor_room(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps(HEAD))
+    short = {"id": 7, "task": "b", "prompt_ids": [1], "output_ids": [9, 8]}
+    (tmp_path / "traces.jsonl").write_text(json.dumps(short))
+    (trace,) = read_traces(tmp_path).traces
+    assert (trace.id, trace.room, trace.references) == ("7", 2, ())
+
+
+def test_a_recording_past_the_bound_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps(HEAD))
+    (tmp_path / "traces.jsonl").write_text((json.dumps(LINE) + "\n") * 12_000)
+    assert len(read_traces(tmp_path).traces) == 12_000
+    with pytest.raises(InputError, match="more than 1 MB") as caught:
+        read_traces(tmp_path, max_mb=1)
+    assert "--max-mb" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"question_id": [7]}, "question_id is no text or number"),
+        ({"question_id": 8}, "no question 8"),
+        ({"model_id": None}, "model_id is no text"),
+        ({"choices": []}, "choices holds no answer"),
+        ({"choices": [{"turns": ["a"]}]}, "key 'new_tokens' is missing"),
+        ({"choices": [{"turns": ["a"] * 3, "new_tokens": [1] * 3}]}, "3 turns are answered"),
+        ({"choices": [{"turns": [1], "new_tokens": [1]}]}, "a turn is no text"),
+    ],
+)
+def test_a_broken_answer_of_spec_bench_is_named(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    write_spec_bench(tmp_path, ["It is so."], [0])
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(InputError) as caught:
+        read_traces(tmp_path)
+    assert str(caught.value).startswith(f"{path}:1: ") and words in str(caught.value)
 
 
 def test_a_folder_without_a_recording_and_a_full_one_to_write_to(tmp_path: Path) -> None:
@@ -140,6 +203,25 @@ def test_tasks_limits_and_refusals(tmp_path: Path) -> None:
     assert [r["mean_acceptance_length"] for r in result["rows"]] == [1.0, 1.0, 4.0, 4.0]
     with pytest.raises(UsageError, match="no task 'c'"):
         run_replay(tmp_path / "t", ["none"], [4], ["c"])
+
+
+def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
+    tmp_path: Path,
+) -> None:
+    prompt = [*range(10, 50), 5, *range(10, 50), 5]
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        writer.add("1", "a", prompt, [*range(10, 49), END])
+    specs = ["trie", "trie:num_draft=8", "trie:n=13:num_draft=0", "none"]
+    rows = run_replay(tmp_path / "t", specs, [4, 12])["rows"]
+    whole = [r for r in rows if r["task"] == "overall"]
+    assert [(r["method"], r["num_draft"]) for r in whole] == [
+        ("trie", 4), ("trie", 12), ("trie:num_draft=8", 8), ("trie:n=13:num_draft=0", 0),
+        ("none", 0),
+    ]  # fmt: skip
+    assert whole[2]["steps"] == 40 // 9 + 1 and whole[3]["steps"] == 40
+    assert all(r["nodes_per_step"] <= r["num_draft"] for r in whole)
+    (asked,) = (r for r in run_replay(tmp_path / "t", ["trie"], [8])["rows"] if r["task"] == "a")
+    assert asked["acceptance_histogram"] == whole[2]["acceptance_histogram"]
 
 
 def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:

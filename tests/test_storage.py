@@ -1,13 +1,27 @@
-"""Reading no more than a bound allows, and nothing that never ends."""
+"""Reading no more than a bound allows, and nothing that never ends; writing whole or not."""
 
 import errno
+import io
+import json
 import os
 import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ngtcli.storage import read_bounded
+from ngtcli.reading import read_bounded, read_stream
+from ngtcli.storage import (
+    LEFT_S,
+    DamagedFileError,
+    key_of,
+    parse_json,
+    read_json,
+    write_arrays,
+    write_atomically,
+    write_json,
+)
 
 
 def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
@@ -59,3 +73,162 @@ def test_an_endless_pipe_ends_at_the_bound() -> None:
     os.close(reader)
     thread.join(10)
     assert caught.value.errno == errno.EFBIG and not thread.is_alive()
+
+
+def test_no_device_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(path))
+    with pytest.raises(OSError, match="not a regular file"):
+        read_bounded("/dev/zero", 5)
+    assert not opened  # to open some devices is to set them going
+
+
+def test_a_pipe_whose_first_bytes_are_more_than_the_bound() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"123456")
+    os.close(writer)
+    with pytest.raises(OSError) as caught:
+        read_bounded(Path(f"/dev/fd/{reader}"), 5, pipes=True)
+    os.close(reader)
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_a_file_without_a_size_is_read_whole() -> None:
+    if Path("/proc/self/status").exists():
+        assert b"VmRSS" in read_bounded("/proc/self/status", 100_000)
+
+
+def test_a_stream_is_read_up_to_its_bound() -> None:
+    assert read_stream(io.BytesIO(b"12345"), 5) == b"12345"
+    assert read_stream(io.BytesIO(b""), 5) == b""
+    with pytest.raises(OSError, match="more than 4e-06 MB"):
+        read_stream(io.BytesIO(b"12345"), 4)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
+    target = tmp_path / "answer.txt"
+    write_atomically(target, "first\n")
+    target.chmod(0o640)
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", fail)
+        with pytest.raises(OSError, match="disk full"):
+            write_atomically(target, "second\n")
+    assert target.read_text() == "first\n"
+    write_atomically(target, "third 한\n")
+    assert target.read_text(encoding="utf-8") == "third 한\n"
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_and_a_pipe_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "far")
+    write_atomically(tmp_path / "link", "text")
+    assert (tmp_path / "far").read_text() == "text" and (tmp_path / "link").is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    write_atomically(tmp_path / "pipe", "text")
+    reader.join(10)
+    assert got == ["text"]
+
+
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    name = "n" * 250 + ".txt"
+    write_atomically(tmp_path / name, "text")
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_caches_are_readable_by_their_owner_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_json(tmp_path / "a.json", {})
+        write_arrays(tmp_path / "a.arrays", {"x": np.zeros(3, np.int32)}, {}, 100)
+    finally:
+        os.umask(before)
+    assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o600}
+
+
+def test_the_next_write_removes_old_leftovers_and_no_young_ones(tmp_path: Path) -> None:
+    old, young, other = (tmp_path / f"{name}.partial" for name in ("old", "young", "folder"))
+    old.write_text("half")
+    young.write_text("half")
+    other.mkdir()
+    for path in (old, other):
+        os.utime(path, (0, time.time() - LEFT_S - 1))
+    write_json(tmp_path / "a.json", {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a.json",
+        "folder.partial",
+        "young.partial",
+    ]
+
+
+def test_beside_a_file_of_the_users_only_its_own_leftovers_are_removed(tmp_path: Path) -> None:
+    own, foreign = tmp_path / ".a.txt.x1y2.partial", tmp_path / "download.partial"
+    for path in (own, foreign):
+        path.write_text("half")
+        os.utime(path, (0, 0))
+    write_atomically(tmp_path / "a.txt", "text")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "download.partial"]
+
+
+def test_arrays_beyond_the_bound_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        write_arrays(tmp_path / "a", {"x": np.zeros(26, np.int32)}, {}, 100)
+    assert caught.value.errno == errno.EFBIG and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 200_000, "nested too deep"),
+        ('{"a":' * 200_000, "nested too deep"),
+        ("[1]", "not an object"),
+        ("7", "not an object"),
+        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": -Infinity}', "-Infinity is no number"),
+        ('{"a": 1e999}', "out of range"),
+        ('{"a": %s}' % ("9" * 400), "out of range"),
+        ('{"a": %s}' % ("9" * 6000), "out of range"),
+        ('{"a": -9300000000000000000}', "out of range"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (" " * 1001, "more than 0.001 MB"),
+    ],
+)  # fmt: skip
+def test_whatever_is_wrong_with_a_json_file_is_one_error(
+    tmp_path: Path, text: str | bytes, why: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(DamagedFileError, match=why):
+        read_json(path, 1000 if why.startswith("more") else 2_000_000)
+
+
+def test_pipes_devices_and_folders_are_no_json_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("pipe", "zero", ".", "loop"):
+        with pytest.raises(DamagedFileError):
+            read_json(tmp_path / name, 1000)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none", 1000)
+
+
+def test_ordinary_json_comes_back_as_it_was() -> None:
+    for value in ({"a": [1, -2.5, 1e300, True, None, "é\ud800"]}, {}, {"x": {"y": 2**62}}):
+        assert parse_json(json.dumps(value), dict) == value
+    assert parse_json("[1]", list) == [1]
+
+
+def test_keys_depend_on_every_part_and_on_their_borders() -> None:
+    keys = {key_of("a", "b"), key_of("ab"), key_of("b", "a"), key_of("a"), key_of("a", "b", "")}
+    assert len(keys) == 5 and all(len(key) == 32 for key in keys)

@@ -115,7 +115,7 @@ def replay_result(*methods: str) -> dict[str, Any]:
 
 def test_a_live_result_becomes_these_tables() -> None:
     assert to_plain(tables(live_result("trie"))) == (
-        "# 4 prompts, live\n"
+        "# 4 prompts, live, at most 32 draft nodes a step\n"
         "method\tspeed-up\tquartiles\taccept. length\tsame ids\ttokens/s\tEM\tF1\tseconds\tspread"
         "\taccepted\tundrafted\tMiB\n"
         "none\t1.00×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\t19.3\n"
@@ -144,6 +144,17 @@ def test_a_replay_becomes_these_tables() -> None:
         "trie\t16\t2.25\t2.25\t2.25\n"
         "trie\t32\t2.25\t2.25\t2.25",
     ]
+
+
+def test_a_table_of_one_number_of_drafts_names_it_and_one_of_several_has_a_column() -> None:
+    several = replay_result("trie")
+    for k, title in ((16, "at most 16 draft nodes a step"), (1, "at most 1 draft node a step")):
+        rows = [{**r, "num_draft": k} for r in several["rows"][::2]]
+        rows.append({**rows[0], "method": "none", "num_draft": 0})
+        first = tables({**several, "rows": rows})[0]
+        assert first.title.endswith(title) and "drafts" not in [c.title for c in first.columns]
+    first = tables(several)[0]
+    assert "at most" not in first.title and "drafts" in [c.title for c in first.columns]
 
 
 def test_facts_say_what_was_run_on_what() -> None:

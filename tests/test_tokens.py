@@ -1,15 +1,20 @@
 """Streaming text equals the text decoded at once, and stop strings cut it in the right place."""
 
+import _thread
 import random
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli import tokens
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.decode.loop import TextStream
-from ngtcli.pretrained import BUILTIN_PATH, load_tokenizer
-from ngtcli.tokens import Detokenizer
+from ngtcli.pretrained import load_tokenizer
+from ngtcli.tokens import Detokenizer, interruptibly, piece_end
 
 TEXTS = [
     "",
@@ -100,3 +105,35 @@ def test_random_ids_stream_as_they_decode() -> None:
         assert "".join(streamed(tokenizer, ids)).replace("\ufffd", "") == whole.replace(
             "\ufffd", ""
         )
+
+
+def test_long_work_is_left_at_once_on_ctrl_c() -> None:
+    clock = time.monotonic()
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        interruptibly(lambda: time.sleep(20))
+    assert time.monotonic() - clock < 5
+
+
+def test_long_work_returns_and_raises_as_itself() -> None:
+    assert interruptibly(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        interruptibly(lambda: 1 // 0)
+
+
+def test_very_long_texts_are_encoded_in_pieces(monkeypatch) -> None:
+    tokenizer = load_tokenizer("builtin")
+    text = "The slate made the water clear. They knew it.\n\n" * 300
+    whole = tokenizer.encode(text)
+    monkeypatch.setattr(tokens, "WHOLE", 4000)
+    assert tokenizer.decode(pieces := tokenizer.encode(text)) == text
+    assert len(pieces) < len(whole) * 1.01
+
+
+@given(st.text("ab \n", max_size=60), st.integers(1, 20))
+def test_pieces_go_on_and_end_before_white_space(text: str, size: int) -> None:
+    at = 0
+    while at < len(text):
+        end = piece_end(text, at, size)
+        assert at < end <= at + size
+        at = end

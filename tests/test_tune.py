@@ -1,6 +1,7 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +15,10 @@ from conftest import END
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.streams import pointed
 from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate import tune as tuning
 from ngtcli.evaluate.sweep import Axis, grid, is_axis, parse_axis, parse_sweep
@@ -30,8 +33,7 @@ from ngtcli.evaluate.tune_sources import (
 )
 from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
 from ngtcli.evaluate.winner import preset_path
-from ngtcli.pretrained import BUILTIN_PATH
-from ngtcli.prompts import load_preset
+from ngtcli.presets import load_preset
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html
 
@@ -220,6 +222,22 @@ def test_few_prompts_in_one_round_cannot_decide() -> None:
         assert len(judge(cells).tied) == ties
 
 
+def test_of_noise_nothing_is_said_where_a_cell_was_measured_once() -> None:
+    once = [cell("fast", [100], [1.0] * 9, 5), cell("slow", [50], [2.0] * 9, 5)]
+    assert judge(once).reason == "the fastest of 2 cells; 1 round, no noise estimate"
+    assert judge(once, complete=False).reason.startswith("so far: the fastest of 2 cells; 1 round")
+    assert judge(once[:1]).reason == "it is the only cell; 1 round, no noise estimate"
+    close = [once[0], cell("other", [99.5], [1.0] * 9, 5)]
+    assert judge(close).reason == (
+        "2 cells cannot be told apart; of the 2 within 2% of its speed fast has the fewest drafts"
+        " and shortest lengths; 1 round, no noise estimate"
+    )
+    some = [cell("fast", [100, 101], [1.0] * 9, 5), once[1]]
+    assert judge(some).reason.endswith("1 round of some cells, no noise estimate")
+    twice = [some[0], cell("slow", [50, 51], [2.0] * 9, 5)]
+    assert judge(twice, complete=False).reason.startswith("so far: faster than every other cell")
+
+
 def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
     most_lose_little = [1.01] * 40 + [0.3] * 20
     one_wins_much = [1.01] * 59 + [0.01]
@@ -269,6 +287,9 @@ def test_an_interrupted_run_goes_on_where_it_was(stop: int, tmp_path: Path) -> N
         tuning.measure_all(first, CELLS, 2, state_at(tmp_path / "s"), lambda *_: None)
     partial = tuning.report({}, AXES, CELLS, SKIPPED, 2, state_at(tmp_path / "s"))
     assert (partial["measured"], partial["complete"]) == (stop, False)
+    assert partial["chosen"] is None and "beyond the noise" not in partial["reason"]
+    if stop:
+        assert partial["reason"].startswith("so far: ") and "no noise estimate" in partial["reason"]
     told: list[tuple[int, int, float | None]] = []
     state = state_at(tmp_path / "s")
     tuning.measure_all(second, CELLS, 2, state, lambda *t: told.append(t))
@@ -286,6 +307,34 @@ def test_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
     again = Counting()
     tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
     assert len(again.seen) == 1 and len(state_at(path).done) == 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"new_tokens": "9"}, {"steps": True}, {"seconds": None}, {"seconds": -1}, {"prompts": []},
+        {"prompts": [[1]]}, {"prompts": 7}, {"prompts": [[1, "2"]]}, {"trie_bytes": 1.5},
+        {"seconds": 10**400}, {"other": 1, "prompts": None},
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_measured_again(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    tuning.measure_all(Counting(), CELLS, 1, state_at(path), lambda *_: None)
+    *lines, last = path.read_text().splitlines()
+    row = json.loads(last)
+    row["measured"] |= change
+    path.write_text("\n".join([*lines, json.dumps(row), "[" * 100_000, ""]))
+    again = Counting()
+    tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
+    assert len(again.seen) == 1 and tuning.figures(CELLS, 1, state_at(path))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero"])
+def test_what_never_ends_is_no_state_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        state_at(path)
 
 
 def test_more_rounds_go_on_and_fresh_starts_anew(tmp_path: Path) -> None:
@@ -366,8 +415,13 @@ def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}']
-)
+    "text",
+    [
+        "", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}',
+        '{"1": true}', '{"1": "0.5"}', "[" * 200_000, '{"1": %s}' % ("9" * 400),
+        '{"seconds": 3}',
+    ],
+)  # fmt: skip
 def test_a_bad_cost_curve_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "costs.json").write_text(text)
     with pytest.raises(InputError, match="not a cost curve"):
@@ -390,21 +444,20 @@ def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
 
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
     summarize, ask = load_preset("summarize"), load_preset("ask")
-    assert len(prompts([], None, summarize, None)) == 10
-    (tmp_path / "a.txt").write_text("One. Two.")
-    texts = [str(tmp_path / "a.txt")]
-    assert [(name, q) for name, _, q in prompts(texts, None, summarize, None)] == [
+    assert len(prompts([], summarize, None)) == 10
+    texts = [Document("a.txt", "One. Two.")]
+    assert [(name, q) for name, _, q in prompts(texts, summarize, None)] == [
         ("summarize a.txt", "")
     ]
-    asked = prompts(texts, None, ask, 3)
+    asked = prompts(texts, ask, 3)
     assert len(asked) == 3 and len({q for _, _, q in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
-    assert [q for _, _, q in prompts([], None, ask, None, lines)] == ["A?"]
-    assert [d[0].text for _, d, _ in prompts([], None, summarize, None, lines)] == ["C. D."]
+    assert [q for _, _, q in prompts([], ask, None, lines)] == ["A?"]
+    assert [d[0].text for _, d, _ in prompts([], summarize, None, lines)] == ["C. D."]
     lines.write_text('{"article": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
-        prompts([], None, ask, None, lines)
+        prompts([], ask, None, lines)
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -412,7 +465,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session import Session
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
-    work = prompts([], None, preset, 2)
+    work = prompts([], preset, 2)
     said: list[str] = []
     source = Running(settings, preset, work, said.append, said.append)
     loading = len(said)
@@ -504,9 +557,14 @@ def test_a_wide_grid_becomes_a_list() -> None:
 
 def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
     cells = shown_report()["cells"][:1]
-    report = shown_report(cells=cells, complete=False, measured=1)
+    cells[0] |= {"rounds": 1, "standing": "ahead"}
+    report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
     text = bare(heatmap.to_terminal(report, 80, False))
     assert text.count("·") == 4 and "1 of 9 measurements" in text
+    for shown in (text, heatmap.to_markdown(report), to_html(report), heatmap.to_plain(report)):
+        assert "chosen" not in shown.replace(".chosen, .ahead", "").lower()
+    assert "* ahead so far   = not to be told from the best" in text
+    assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
 
 
 def test_pipes_csv_and_markdown_hold_every_figure() -> None:
@@ -598,7 +656,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
 
 
 def preset_names() -> list[str]:
-    from ngtcli.prompts import preset_files
+    from ngtcli.presets import preset_files
 
     return list(preset_files())
 
@@ -662,7 +720,7 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
         (["tune", "--sweep", "n=x"], 2, "  n=x\n    ^\n"),
         (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
         (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
-        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "for a recording"),
+        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
         (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
         (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
         (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),

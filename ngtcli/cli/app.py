@@ -1,39 +1,38 @@
 """The `ngt` command: its subcommands, and what happens to errors."""
 
-import signal
 import sys
-from typing import Annotated
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
-from ngtcli import __version__
-from ngtcli.cli.answer import ask, summarize
-from ngtcli.cli.bench import bench
-from ngtcli.cli.measure import check
-from ngtcli.cli.stores import config_app, env, models_app, presets_app
-from ngtcli.cli.streams import abandon_stdout, report_error
-from ngtcli.cli.tries import trie_app
-from ngtcli.cli.tune import tune
+from ngtcli import __version__, compiled, process
+from ngtcli.cli.lazy import LazyGroup
+from ngtcli.cli.streams import finish_stdout, own_streams, report_error
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
+
+
+class _Group(LazyGroup):
+    """Commands whose EOFError is a failure as any other: typer takes it for a Ctrl-D."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise unexpected(error) from error
+
 
 app = typer.Typer(
     name="ngt",
+    cls=_Group,
     help="Answers from documents on your own machine, faster than plain decoding"
     " and with the same tokens.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="ngt help COMMAND is the same as ngt COMMAND --help.",
 )
-app.command()(summarize)
-app.command()(ask)
-app.command()(check)
-app.command()(bench)
-app.command()(tune)
-app.add_typer(trie_app, name="trie")
-app.add_typer(presets_app, name="presets")
-app.add_typer(config_app, name="config")
-app.add_typer(models_app, name="models")
-app.command()(env)
 
 
 def _version(wanted: bool) -> None:
@@ -45,55 +44,75 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks; stands before the command.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Options that stand before the command."""
-
-
-class _Interrupts:
-    """Remembers a Ctrl-C: where it meets an import, the library may turn it into another error."""
-
-    def __init__(self) -> None:
-        self.came = False
-        signal.signal(signal.SIGINT, self._handle)
-
-    def _handle(self, number: int, frame: object) -> None:
-        self.came = True
-        raise KeyboardInterrupt
+    """Options of every command."""
 
 
 def main() -> None:
-    """Entry point: every NgtError becomes two lines and an exit code."""
-    interrupts = _Interrupts()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a name or a text that the terminal cannot show
+    """Run the command line and exit; `ngtcli.__main__` does so for the process."""
+    sys.exit(run())
+
+
+def run() -> int:
+    """Run the command line in `sys.argv`; the exit code. Every error becomes two lines."""
+    own_streams()
+    arguments, debug = _read(sys.argv[1:])
     try:
-        app()
+        return _invoke(arguments)
     except ClosedPipeError:
-        abandon_stdout()
-        sys.exit(0)
-    except NgtError as error:
-        if interrupts.came:
-            sys.exit(INTERRUPTED)
-        if "--debug" in sys.argv[1:2]:
-            raise
-        report_error(error)
-        sys.exit(error.exit_code)
+        return 0
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except Exception as error:
-        if interrupts.came:
-            sys.exit(INTERRUPTED)
-        if "--debug" in sys.argv[1:2]:
-            raise
-        name = type(error).__name__
-        report_error(NgtError(f"{name}: {error}", "Run it again as ngt --debug … for details."))
-        sys.exit(1)
+        return INTERRUPTED
+    except BaseException as error:  # a library in another language may panic
+        if process.interrupted():
+            return INTERRUPTED
+        if debug:
+            traceback.print_exc()
+        told = error if isinstance(error, NgtError) else unexpected(error)
+        report_error(told)
+        return told.exit_code
+    finally:
+        finish_stdout()
+        compiled.close()
+
+
+def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """What typer is to read, and whether --debug was given anywhere before `--`.
+
+    >>> _read(["help", "trie", "list", "--debug"])
+    (['trie', 'list', '--help'], True)
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    ours = [word for word in arguments[:end] if word != "--debug"]
+    debug = len(ours) < end
+    if ours[:1] == ["help"]:
+        ours = [*ours[1:], "--help"]
+    return [*ours, *arguments[end:]], debug
+
+
+def _invoke(arguments: list[str]) -> int:
+    """The command's exit code, when all it printed has been written."""
+    try:
+        app(arguments, prog_name="ngt")
+    except SystemExit as done:
+        sys.stdout.flush()
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    return 0
+
+
+def unexpected(error: BaseException) -> NgtError:
+    """A mistake of ours or a library's, in a line."""
+    text = f"{type(error).__name__}: {error}"
+    return NgtError(text[:LONGEST], "Run it again with --debug for details.")
+
+
+LONGEST = 500  # characters of an unexpected error's text: guessed
 
 
 if __name__ == "__main__":

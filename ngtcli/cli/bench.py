@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from ngtcli import process
+from ngtcli.checkpoint import check_models
 from ngtcli.cli.bench_flags import (
     LIVE_METHODS,
     REPLAYED_METHODS,
@@ -35,15 +37,17 @@ from ngtcli.cli.bench_flags import (
     TemplateOption,
     TurnsOption,
 )  # fmt: skip
+from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.results import Delivery
-from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.streams import Notes, once, piped_stdin
 from ngtcli.config import Settings
-from ngtcli.documents.load import load
+from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.evaluate.datasets import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.evaluate.noise import add_noise
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 from ngtcli.render.results import counted
 
 SWEEP = (4, 8, 16, 32, 64, 128)
@@ -77,6 +81,7 @@ class Request:
 
 @with_settings
 def bench(
+    context: typer.Context,
     files: FilesArgument = None, docs: DocsOption = None, prompts: PromptsOption = None,
     tasks: TasksOption = "", limit: LimitOption = None, noise: NoiseOption = 0,
     replay: ReplayOption = None, template: TemplateOption = "",
@@ -89,6 +94,7 @@ def bench(
     flags: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
+    check_combination(context, BENCH, REPLAY if replay else RECORD if record else LIVE)
     resolved, chosen = resolve(flags or {}, preset, "summarize")
     named = _names(methods) or [m for m in ((flags or {}).get("method"),) if m]
     request = Request(
@@ -97,7 +103,7 @@ def bench(
         resolved.settings, chosen if preset else None,
     )  # fmt: skip
     notes = Notes(verbose)
-    _run(request, Delivery(notes, json, markdown, output, html), notes)
+    _run(request, Delivery(notes, json, markdown, output, html, resolved.settings.color), notes)
 
 
 def _run(request: Request, delivery: Delivery, notes: Notes) -> None:
@@ -117,9 +123,6 @@ def _measure(request: Request, notes: Notes) -> dict[str, Any]:
     num_drafts = _num_drafts(request)
     if request.replay:
         return _replay(request, request.replay, num_drafts, notes)
-    if request.template or request.ids != "all":
-        flag = "--template" if request.template else "--ids"
-        raise UsageError(f"{flag} is for recordings", "Give --replay FOLDER with it.")
     _check_race(request)
     return _live(request, num_drafts, notes)
 
@@ -132,8 +135,6 @@ def _names(text: str) -> list[str]:
 def _num_drafts(request: Request) -> list[int]:
     if not request.num_drafts:
         return list(SWEEP) if request.sweep else [request.settings.num_draft]
-    if request.sweep:
-        raise UsageError("--num-draft and --sweep-num-draft", "Give one of them.")
     try:
         numbers = [int(part) for part in _names(request.num_drafts)]
     except ValueError:
@@ -150,17 +151,11 @@ def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes)
     from ngtcli.evaluate.refusals import check_some_left, shared_settings
     from ngtcli.evaluate.replay import run_replay
 
-    sources = (request.files, request.docs, request.prompts, request.noise, request.record)
-    if any(sources) or request.against:
-        raise UsageError(
-            "--replay runs no model and reads no prompts",
-            "Leave out files, --docs, --prompts, --noise, --record and --against.",
-        )
     methods = request.methods or _names(REPLAYED_METHODS)
     result: dict[str, Any] = run_replay(
         folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,
         shared_settings(request.settings), request.template, request.turns,
-        request.ids,
+        request.ids, request.settings.max_mb,
     )  # fmt: skip
     notes.clear()
     check_some_left(methods, result["refused"])
@@ -183,31 +178,38 @@ def _check_race(request: Request) -> None:
     check_some_left(methods, unreadable(methods, request.settings))
 
 
-def _items(request: Request) -> list[Item]:
+def _items(request: Request, notes: Notes) -> tuple[list[Item], Sequence[Skipped]]:
+    """What is to be answered, and the files that were left out of folders."""
+    skipped: Sequence[Skipped] = ()
     if request.prompts:
-        items = read_jsonl(request.prompts)
+        items = read_jsonl(request.prompts, request.settings)
     elif request.files or request.docs:
         stdin = piped_stdin()
-        items = file_items(load(request.files, stdin), load(request.docs, stdin))
+        texts = read_documents(request.files, stdin, request.settings, notes)
+        asked = read_documents(request.docs, stdin, request.settings, notes)
+        items = file_items(texts.documents, asked.documents)
+        skipped = (*texts.skipped, *asked.skipped)
     else:
         items = builtin_items()
     chosen = choose(items, request.tasks, request.limit)
-    if not request.noise:
-        return chosen
-    return add_noise(chosen, request.noise, request.settings.seed, lenders=items)
+    if request.noise:
+        chosen = add_noise(chosen, request.noise, request.settings.seed, lenders=items)
+    return chosen, skipped
 
 
 def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
-    items = _items(request)
+    items, skipped = _items(request, notes)
+    check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.evaluate.live import Plan, build_prompts, record, run_live
     from ngtcli.session import Session
 
     # The session's own method is never used; its progress would be shown inside timed runs.
     session = Session(
-        replace(request.settings, method="none"), warn=_once(notes.warn), persist=False
+        replace(request.settings, method="none"), warn=once(notes.warn), persist=False
     )
     prompts = build_prompts(session, items, request.preset)
+    process.unwind_on_interrupt()
     if request.record:
         result = record(session, items, prompts, request.record, notes.status)
     else:
@@ -217,19 +219,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
         )  # fmt: skip
         result = run_live(session, items, prompts, plan, notes.status)
     notes.clear()
-    return result | {"noise": request.noise}
-
-
-def _once(warn: Callable[[str], None]) -> Callable[[str], None]:
-    """Say each thing once, though it holds for every prompt of every round."""
-    said: set[str] = set()
-
-    def first(message: str) -> None:
-        if message not in said:
-            said.add(message)
-            warn(message)
-
-    return first
+    return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
 
 
 def _about() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings
 from ngtcli.render.sinks import Collector
 
@@ -26,10 +27,8 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
         "finish_reason": answer.finish_reason,
         "settings": asdict(request.settings),
         "preset": request.preset.name,
-        "documents": [
-            {"name": d.name, "sha256": d.sha256, "characters": len(d.text)}
-            for d in request.documents
-        ],
+        "documents": _documents(request),
+        "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
         "trie": answer.trie.as_json(),
         "statistics": answer.run.statistics.as_json(),
@@ -39,6 +38,30 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
     if request.json_tokens:
         body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in kept.tokens]
     return body
+
+
+def dry_run_json(request: "Request", prompt: "Prompt | None", context: int) -> dict[str, Any]:
+    """The object that --dry-run --json prints; a prompt that does not fit is None."""
+    return {
+        "task": request.task,
+        "question": request.question or None,
+        "model": request.settings.model,
+        "preset": request.preset.name,
+        "fits": prompt is not None,
+        "context": context,
+        "prompt_tokens": len(prompt.ids) if prompt else None,
+        "documents": _documents(request),
+        "skipped": skipped_json(request.loaded.skipped),
+        "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
+        "prompt": prompt.text if prompt else None,
+        "ids": prompt.ids if prompt else None,
+    }
+
+
+def _documents(request: "Request") -> list[dict[str, Any]]:
+    return [
+        {"name": d.name, "sha256": d.sha256, "characters": len(d.text)} for d in request.documents
+    ]
 
 
 def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
@@ -91,6 +114,20 @@ def policy_words(answer: "Answer") -> list[str]:
             f" {policy['budgets'].get('0', 0)} of {answer.run.statistics.steps} steps."
         )
     return words
+
+
+def unused_words(answer: "Answer") -> str:
+    """What the checkpoint suggests to `generate` and ngt's own settings take the place of."""
+    unused = answer.run.model.unused
+    if not unused:
+        return ""
+    told = ", ".join(f"{name}={_short(value)}" for name, value in unused.items())
+    return f"Left unused of the model's generation settings: {told}."
+
+
+def _short(value: object, most: int = 40) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _why_no_drafts(settings: Settings, answer: "Answer") -> str:

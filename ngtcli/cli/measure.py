@@ -1,17 +1,23 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from ngtcli.checkpoint import check_models
+from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
-from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.streams import Notes, once, print_line, print_table
 from ngtcli.config import Settings
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
-from ngtcli.evaluate.datasets import EXAMPLES, QUESTIONS
-from ngtcli.prompts import Preset, load_preset
+from ngtcli.evaluate.datasets import QUESTIONS, example_texts
+from ngtcli.presets import Preset, load_preset
 from ngtcli.render.sinks import dump_json
+
+DRAFTS = "8,32,64"
 
 
 @with_settings
@@ -24,25 +30,35 @@ def check(
     ] = None,
     preset: PresetOption = None,
     drafts: Annotated[
-        str, typer.Option("--drafts", help="Numbers of draft nodes to try, with commas.")
-    ] = "8,32,64",
+        str, typer.Option("--drafts", help=f"Numbers of draft nodes to try; default: {DRAFTS}.")
+    ] = "",
     json: JsonOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
-    resolved, chosen = resolve(flags or {}, preset, "summarize")
+    given = flags or {}
+    resolved, chosen = resolve(given, preset, "summarize")
     settings = resolved.settings
-    num_drafts = [settings.num_draft] if "num_draft" in (flags or {}) else _numbers(drafts)
-    if settings.method == "none":
-        raise UsageError("method none drafts nothing to check", "Give --method trie.")
-    texts = load(files or ([] if docs else [str(EXAMPLES)]), None)
-    asked = load(docs or ([] if files else [str(EXAMPLES)]), None)
+    if drafts and "num_draft" in given:
+        raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
+    num_drafts = [settings.num_draft] if "num_draft" in given else _numbers(drafts or DRAFTS)
+    if settings.method == "none" or num_drafts == [0]:
+        what = "method none" if settings.method == "none" else "--num-draft 0"
+        raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
+    refuse_ignored(given, settings)
+    refuse_colour("ngt check", given)
     notes = Notes()
-    work = _work(texts, asked, chosen)
+    if files or docs:
+        texts = read_documents(files or [], None, settings, notes)
+        asked = read_documents(docs or [], None, settings, notes)
+    else:
+        texts = asked = example_texts()
+    work = _work(texts.documents, asked.documents, chosen)
     rows = _compare(work, settings, num_drafts, notes)
     different = [r for r in rows if not r["identical"]]
     if json:
-        print_line(dump_json(_report(settings, rows, num_drafts)))
+        skipped = skipped_json([*texts.skipped, *asked.skipped])
+        print_line(dump_json({**_report(settings, rows, num_drafts), "skipped": skipped}))
     else:
         _print(rows, num_drafts)
     if different:
@@ -65,7 +81,7 @@ def _numbers(text: str) -> list[int]:
 Work = list[tuple[str, Preset, Document, str]]
 
 
-def _work(texts: list[Document], asked: list[Document], chosen: Preset) -> Work:
+def _work(texts: Sequence[Document], asked: Sequence[Document], chosen: Preset) -> Work:
     """A summary of each text and of each of its paragraphs, and six questions a document."""
     ask = load_preset("ask")
     work: Work = []
@@ -86,10 +102,11 @@ def _paragraphs(document: Document) -> list[Document]:
 def _compare(
     work: Work, settings: Settings, num_drafts: list[int], notes: Notes
 ) -> list[dict[str, Any]]:
+    check_models(settings.model, settings.draft_model)
     from ngtcli.evaluate.check import compare
     from ngtcli.session import Session
 
-    session = Session(settings, notes.status, notes.warn, persist=False)
+    session = Session(settings, once(notes.status), notes.warn, persist=False)
     rows = []
     for done, (name, preset, document, question) in enumerate(work):
         notes.status(f"{done} of {len(work)} prompts compared")

@@ -2,14 +2,24 @@
 
 import inspect
 import os
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.config import SETTING_NAMES, Layer, Resolved, Settings, merge, standing_layers
-from ngtcli.prompts import Preset, load_preset
+from ngtcli.cli.completion import of_setting, presets
+from ngtcli.cli.streams import Notes
+from ngtcli.config import (
+    SETTING_NAMES,
+    Layer,
+    Resolved,
+    Settings,
+    merge,
+    standing_layers,
+    unknown_variables,
+)
+from ngtcli.presets import Preset, load_preset
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",
@@ -35,7 +45,12 @@ _HELP: dict[str, str] = {
     "stop": "Stop at this text; may be given again.",
     "device": "auto, cuda, mps or cpu.",
     "dtype": "auto (float32 on a CPU), float32, bfloat16 or float16.",
+    "threads": "Threads to compute with on a CPU; 0 takes as many as cores are idle.",
     "overflow": "Documents too long: error, or truncate to cut them.",
+    "max_mb": "Most megabytes of documents (or prompts, or recordings) read in all.",
+    "max_files": "Most files looked at in folders.",
+    "max_depth": "How deep folders in folders are read.",
+    "strict": "A file in a folder that cannot be read is an error, not left out.",
     "color": "auto, always or never.",
 }
 _PANELS = {
@@ -47,13 +62,17 @@ _PANELS = {
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
         "presence_penalty", "frequency_penalty",
     ),
-    "Model": ("model", "device", "dtype"),
+    "Model": ("model", "device", "dtype", "threads"),
+    "Reading": ("max_mb", "max_files", "max_depth", "strict"),
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
 _DEFAULTS = Settings()
 
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", "-p", help="Preset to use; see ngt presets list.")
+    str | None,
+    typer.Option(
+        "--preset", "-p", help="Preset to use; see ngt presets list.", autocompletion=presets
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
@@ -68,8 +87,9 @@ def _parameter(name: str) -> inspect.Parameter:
     kind: Any = list[str] if isinstance(default, tuple) else type(default)
     shown = "" if default in ("", ()) else f" [default: {default}]"
     option = typer.Option(
-        *flags, help=_HELP[name] + shown, rich_help_panel=panel, show_default=False
-    )
+        *flags, help=_HELP[name] + shown, rich_help_panel=panel, show_default=False,
+        autocompletion=of_setting(name),
+    )  # fmt: skip
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -78,14 +98,26 @@ def _parameter(name: str) -> inspect.Parameter:
     )
 
 
-def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+Command = Callable[..., Any]
+
+
+def with_settings(command: Command) -> Command:
     """Give a command a flag for each setting; it gets those that were given as `flags`.
 
     A parameter of the command's own takes the place of the setting of that name.
     """
+    return _with(SETTING_NAMES, command)
+
+
+def with_some_settings(*names: str) -> Callable[[Command], Command]:
+    """As `with_settings`, for a command that reads only these settings."""
+    return partial(_with, names)
+
+
+def _with(names: Sequence[str], command: Command) -> Command:
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "flags"]
-    shared = [name for name in SETTING_NAMES if name not in signature.parameters]
+    shared = [name for name in names if name not in signature.parameters]
     settings = [_parameter(name) for name in shared]
 
     @wraps(command)
@@ -107,8 +139,19 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)
-    resolved = merge([Layer("flag", flags), *standing_layers(), chosen.settings])
+    return _merged([Layer("flag", flags), *standing_layers(), chosen.settings]), chosen
+
+
+def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
+    """Settings from all layers but a preset. Raises UsageError."""
+    return _merged([Layer("flag", flags), *standing_layers()])
+
+
+def _merged(layers: list[Layer]) -> Resolved:
+    for name, hint in unknown_variables(os.environ):
+        Notes().warn(f"{name} is not read. {hint}")
+    resolved = merge(layers)
     models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
-    return resolved, chosen
+    return resolved

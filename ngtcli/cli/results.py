@@ -5,29 +5,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ngtcli.cli.files import check_output_file
 from ngtcli.cli.streams import Notes, print_line, terminal_width
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.results import counted, facts, tables
-from ngtcli.render.sinks import dump_json, write_atomically
+from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import to_markdown, to_plain, to_terminal
 from ngtcli.render.terminal import visible, wants_color
+from ngtcli.storage import write_atomically
 
 
 class Delivery:
     """Checks where results are to go before they are measured, then brings them there."""
 
     def __init__(
-        self, notes: Notes, json: bool, markdown: bool, output: Path | None, html: Path | None
+        self,
+        notes: Notes,
+        json: bool,
+        markdown: bool,
+        output: Path | None,
+        html: Path | None,
+        color: str = "auto",
     ) -> None:
         if json and markdown:
             raise UsageError("--json and --markdown", "Give one of them.")
         for path in (output, html):
-            if path is not None and path.is_dir():
-                raise UsageError(f"{path}: a folder", "Name a file in it.")
-            if path is not None and not path.absolute().parent.is_dir():
-                raise UsageError(f"{path}: no such folder", "Make the folder first.")
+            check_output_file(path)
         self._notes, self._json, self._markdown = notes, json, markdown
-        self._output, self._html = output, html
+        self._output, self._html, self._color = output, html, color
 
     def deliver(self, result: Mapping[str, Any]) -> None:
         """The result in its form, and the page where one is wanted. Raises NgtError."""
@@ -37,7 +42,7 @@ class Delivery:
             print_line(self._text(result, sys.stdout.isatty()))
         for note in result.get("notes", []):
             self._notes.warn(note)
-        if self._html and result["kind"] != "record":
+        if self._html:
             from ngtcli.render.report import page
 
             self._write(self._html, page(result), None)
@@ -52,7 +57,7 @@ class Delivery:
         if self._markdown:
             return to_markdown(shown) + "\n\n" + visible(line)
         if terminal:
-            width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
+            width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, self._color)
             return to_terminal(shown, [line], width, colour)
         return to_plain(shown) + f"\n\n# {visible(line)}"
 

@@ -1,43 +1,53 @@
 """Commands about presets, settings, models and the environment."""
 
-import platform
-import shutil
-import sys
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
-from ngtcli.cli.streams import print_line, print_table
-from ngtcli.config import PROJECT_FILE, SETTING_NAMES
-from ngtcli.prompts import load_preset, preset_files, preset_folders
+from ngtcli.cli.completion import presets
+from ngtcli.cli.options import (
+    JsonOption,
+    PresetOption,
+    resolve,
+    resolve_without_preset,
+    with_settings,
+)
+from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved
+from ngtcli.errors import UsageError
+from ngtcli.presets import load_preset, load_presets, preset_folders
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.storage import home
+from ngtcli.yaml_file import read_text
 
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 
+NameArgument = Annotated[str, typer.Argument(autocompletion=presets)]
+
 
 @presets_app.command("list")
 def presets_list(json: JsonOption = False) -> None:
-    """List presets."""
-    presets = [load_preset(name) for name in preset_files()]
+    """List presets, those that cannot be used with what is wrong with them."""
+    good, bad = load_presets()
+    rows = [{"name": p.name, "description": p.description, "path": str(p.path)} for p in good]
+    rows += [{"name": p.name, "error": p.error, "path": str(p.path)} for p in bad]
+    rows.sort(key=lambda row: row["name"])
     if json:
-        rows = [
-            {"name": p.name, "description": p.description, "path": str(p.path)} for p in presets
-        ]
         print_line(dump_json(rows))
-    else:
-        print_table(["name", "description"], [[p.name, p.description] for p in presets])
+        return
+    cells = [
+        [r["name"], f"broken: {r['error']}" if "error" in r else r["description"]] for r in rows
+    ]
+    print_table(["name", "description"], cells)
 
 
 @presets_app.command("show")
-def presets_show(name: str, json: JsonOption = False) -> None:
+def presets_show(name: NameArgument, json: JsonOption = False) -> None:
     """Print a preset."""
     preset = load_preset(name)
     if json:
@@ -48,7 +58,7 @@ def presets_show(name: str, json: JsonOption = False) -> None:
         }
         print_line(dump_json(body))
     else:
-        print_line(visible(preset.path.read_text(encoding="utf-8").rstrip("\n")))
+        print_line(visible(read_text(preset.path).rstrip("\n")))
 
 
 @presets_app.command("path")
@@ -64,7 +74,7 @@ def config_show(
     preset: PresetOption = None, json: JsonOption = False, flags: dict[str, Any] | None = None
 ) -> None:
     """Print each setting with its origin."""
-    resolved, _ = resolve(flags or {}, preset, "summarize")
+    resolved = _resolved(flags or {}, preset)
     values = asdict(resolved.settings)
     if json:
         body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTING_NAMES}
@@ -72,6 +82,18 @@ def config_show(
         return
     rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTING_NAMES]
     print_table(["setting", "value", "origin"], rows)
+
+
+def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
+    """The settings; those of a task's broken preset, where none was asked for, are left out."""
+    if preset is None:
+        try:
+            load_preset("summarize")
+        except UsageError as error:
+            resolved = resolve_without_preset(flags)
+            Notes().warn(f"without the settings of preset summarize: {error}")
+            return resolved
+    return resolve(flags, preset, "summarize")[0]
 
 
 def _shown(value: Any) -> str:
@@ -125,31 +147,3 @@ def _hub_folder() -> Path:
 
 def _folder_size(folder: Path) -> int:
     return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
-
-
-def env(json: JsonOption = False) -> None:
-    """Show versions, the device and the folders used."""
-    import torch
-
-    from ngtcli.decode.load import pick_device
-
-    device = pick_device("auto")
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "unknown"
-    packages = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "typer", "rich")
-    facts: dict[str, Any] = {
-        "ngt": metadata.version("ngt"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device,
-        "processor": name,
-        "threads": torch.get_num_threads(),
-        **{package: metadata.version(package) for package in packages},
-        "config folder": str(home("config")),
-        "cache folder": str(home("cache")),
-        "model folder": str(_builtin_folder()),
-        "executable": shutil.which("ngt") or sys.argv[0],
-    }
-    if json:
-        print_line(dump_json(facts))
-    else:
-        print_table(["what", "value"], [[k, v] for k, v in facts.items()])

@@ -1,23 +1,30 @@
 """Commands about the cached tries of documents and the datastores kept beside them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.files import standard_input
+from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.pool import pool_app
-from ngtcli.cli.streams import Notes, piped_stdin, print_line, print_table
-from ngtcli.documents.load import Document, load
+from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.render.results import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
-from ngtcli.storage import home
+from ngtcli.storage import DamagedFileError, home
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
 trie_app.add_typer(pool_app, name="pool")
 
+# The settings that decide which trie a text has, and how texts are read.
+_READ = ("model", "n", "lp", "max_mb", "max_files", "max_depth", "strict")
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 
@@ -48,7 +55,7 @@ def _datastore_row(file: Any) -> dict[str, Any]:
 
 
 @trie_app.command("build")
-@with_settings
+@with_some_settings(*_READ)
 def trie_build(
     paths: PathsArgument,
     rest: Annotated[
@@ -64,12 +71,15 @@ def trie_build(
         raise UsageError("a trie has no name", "--name goes with --rest.")
     if ":" in name:  # --method rest:datastore=NAME could not say it
         raise UsageError(f"the name is {name!r}", "Give one without a colon.")
+    given = {flag(name): name in (flags or {}) for name in ("n", "lp")}
+    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     settings = resolve(flags or {}, preset, "summarize")[0].settings
-    documents = load(paths, piped_stdin())
     notes = Notes()
+    loaded = read_documents(paths, standard_input(paths), settings, notes)
+    documents = loaded.documents
     notes.status("Building …")
     from ngtcli.pretrained import load_tokenizer
-    from ngtcli.session import document_trie
+    from ngtcli.trie.documents import document_trie
 
     tokenizer = load_tokenizer(settings.model)
     if rest:
@@ -85,10 +95,11 @@ def trie_build(
             f" in {report.seconds * 1000:.0f} ms\n{body['path']}"
         )
     notes.clear()
+    body["skipped"] = skipped_json(loaded.skipped)
     print_line(dump_json(body) if json else line)
 
 
-def _build_datastore(documents: list[Document], name: str, tokenizer: Any) -> dict[str, Any]:
+def _build_datastore(documents: Sequence[Document], name: str, tokenizer: Any) -> dict[str, Any]:
     from ngtcli.draft.methods import datastore
 
     built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
@@ -131,7 +142,7 @@ def _names(names: list[str]) -> str:
 
 
 @trie_app.command("show")
-@with_settings
+@with_some_settings(*_READ)
 def trie_show(
     path: Annotated[str, typer.Argument(help="A document, a folder, or a file of the cache.")],
     preset: PresetOption = None,
@@ -146,17 +157,19 @@ def trie_show(
         trie_file, other = store.describe(Path(path)), datastore.describe(Path(path))
         if trie_file is None and other is None:
             raise InputError(f"{path}: not a trie file", "See ngt trie list.")
+        given = {flag(name): True for name in flags or {}} | {"--preset": preset}
+        refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
         _print_facts(_trie_row(trie_file) if trie_file else _datastore_row(other), json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     from ngtcli.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model)
-    documents = load([path], piped_stdin())
-    key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
+    loaded = read_documents([path], standard_input([path]), settings, Notes())
+    key = store.trie_key(tokenizer.fingerprint, loaded.documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
-    except store.TrieFileError as error:
+    except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
     file = store.describe(store.trie_path(key))
     if trie is None or file is None:
@@ -165,7 +178,8 @@ def trie_show(
         {"text": tokenizer.decode(sequence), "count": count}
         for sequence, count in trie.most_frequent(settings.lp, 10)
     ]
-    _print_facts({**_trie_row(file), "most_frequent": top}, json)
+    facts = {**_trie_row(file), "most_frequent": top}
+    _print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
 
 
 def _build_hint(path: str) -> str:
@@ -194,7 +208,7 @@ def trie_clear(json: JsonOption = False) -> None:
     if json:
         print_line(dump_json({"files": files, "bytes": size}))
     else:
-        print_line(f"{files} files, {size / 1e6:.1f} MB removed")
+        print_line(f"{counted(files, 'file')}, {size / 1e6:.1f} MB removed")
 
 
 @trie_app.command("path")

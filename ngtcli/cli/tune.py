@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli import process
+from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
 from ngtcli.cli.streams import Notes
 from ngtcli.cli.tune_output import check_outputs, deliver
@@ -19,6 +21,7 @@ _OUTPUT = "Output"
 
 @with_settings
 def tune(
+    context: typer.Context,
     items: Annotated[
         list[str] | None,
         typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on."),
@@ -93,6 +96,7 @@ def tune(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
+    check_combination(context, TUNE, REPLAY if replay else LIVE)
     form = check_outputs({"json": json, "markdown": markdown, "csv": csv}, html, output)
     from ngtcli.evaluate.sweep import is_axis
 
@@ -132,7 +136,7 @@ def _measure(
     from ngtcli.evaluate.tune import State, default_state, measure_all, report, state_key
 
     try:
-        source = open_source(data, plan, notes)
+        source, skipped = open_source(data, plan, notes)
         key = state_key(source.about, plan.axes, plan.base)
         kept = State(state or default_state(key), key, fresh)
     except KeyboardInterrupt:
@@ -141,13 +145,19 @@ def _measure(
     if held := len(kept.done):
         notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
     quiet = Progress(notes)
+    process.unwind_on_interrupt()
     try:
         measure_all(source, plan.cells, rounds, kept, quiet.show)
     except KeyboardInterrupt:
         pass
     notes.clear()
     made = report(source.about, plan.axes, plan.cells, plan.skipped, rounds, kept)
-    about = {"preset": plan.preset.name, "method": plan.base.method, "command": command()}
+    about = {
+        "preset": plan.preset.name,
+        "method": plan.base.method,
+        "command": command(),
+        "skipped": skipped,
+    }
     return {**made, **about} if made["cells"] else None
 
 

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ngtcli.cli.files import check_output_file
 from ngtcli.cli.streams import print_line, terminal_width
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.render.sinks import dump_json, write_atomically
+from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import wants_color
+from ngtcli.storage import write_atomically
 
 
 def check_outputs(forms: Mapping[str, bool], html: Path | None, output: Path | None) -> str:
@@ -17,10 +19,7 @@ def check_outputs(forms: Mapping[str, bool], html: Path | None, output: Path | N
     if len(asked) > 1:
         raise UsageError(f"--{asked[0]} and --{asked[1]} are both given", "Choose one of them.")
     for path in (html, output):
-        if path is not None and path.is_dir():
-            raise UsageError(f"{path}: a folder", "Name a file in it.")
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: no such folder", "Make the folder first.")
+        check_output_file(path)
     return asked[0] if asked else ""
 
 

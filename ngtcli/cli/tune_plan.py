@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.options import resolve
+from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, piped_stdin
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import UsageError
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep import Axis, Cell, Skipped
@@ -85,33 +86,30 @@ def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
 def check_data(data: Data, plan: Plan) -> None:
     """Raise UsageError for data that contradict each other or the sweep."""
     if data.replay is None:
-        wrong = [
-            flag
-            for flag, given in (
-                ("--task", data.tasks), ("--ids", data.ids != "all"), ("--costs", data.costs),
-            )
-            if given
-        ]  # fmt: skip
-        if wrong:
-            raise UsageError(f"{wrong[0]} is for a recording", "Give --replay DIR with it.")
         if data.texts and data.prompts:
             raise UsageError("texts and --prompts are given", "Leave out one of them.")
         return
-    if data.texts or data.prompts:
+    if data.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
     from ngtcli.evaluate.tune_sources import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
 
-def open_source(data: Data, plan: Plan, notes: Notes) -> "Source":
+def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[dict[str, str]]]:
+    """What is measured on, and the files that were left out of folders, as --json names them."""
     from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, Running
 
     if data.replay is not None:
         notes.status(f"Reading {data.replay} …")
         costs = data.costs or DEFAULT_COSTS
-        return Recording(data.replay, data.tasks, data.limit, data.ids, costs)
+        recording = Recording(
+            data.replay, data.tasks, data.limit, data.ids, costs, plan.base.max_mb
+        )
+        return recording, []
     from ngtcli.evaluate import tune_prompts
 
-    work = tune_prompts.prompts(data.texts, piped_stdin(), plan.preset, data.limit, data.prompts)
-    return Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
+    texts = read_documents(data.texts, piped_stdin(), plan.base, notes)
+    work = tune_prompts.prompts(texts.documents, plan.preset, data.limit, data.prompts, plan.base)
+    running = Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
+    return running, skipped_json(texts.skipped)

@@ -1,0 +1,8 @@
+"""Decoding with the target model. Its libraries are imported here, once, in one go."""
+
+from ngtcli.importing import without_collection
+
+with without_collection():
+    import torch  # noqa: F401
+    import transformers.modeling_layers
+    import transformers.modeling_utils  # noqa: F401

@@ -42,6 +42,8 @@ class AssistantModel:
             best = self._sampler.best(scores)
             spoken = [*ids[self._prompt :], *out]
             token = best[0] if best else self._sampler.choose(scores[0], spoken)
+            if token < 0:  # no numbers: nothing to draft from
+                break
             self.model.keep(())
             self._rows.append(last)
             out.append(token)

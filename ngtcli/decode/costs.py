@@ -1,23 +1,25 @@
 """What a pass over k draft nodes costs on this device: a short calibration, kept per model."""
 
-import hashlib
-import json
-import os
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.auto.costs import CostCurve, Costs
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
-from ngtcli.storage import home
+from ngtcli.storage import DamagedFileError, home, key_of, read_json, write_json
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TIMES = 7
 VERSION = 3
+MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
+_LONGEST = 2**40  # tokens of context: the border of the last curve
+# Between these any device lies. The first is the time to start one kernel; a pass over one row
+# takes at most the second, and the time to read the weights as slowly as from a bad disk.
+_QUICKEST_S, _SLOWEST_S, _SLOWEST_BYTES_PER_S = 1e-7, 0.1, 1e8
 
 
 def costs_path(model: TargetModel) -> Path:
@@ -27,46 +29,63 @@ def costs_path(model: TargetModel) -> Path:
     else:
         device = f"{model.device.type} {torch.get_num_threads()}"
     config = model.config.to_json_string(use_diff=False)
-    state = f"{VERSION}|{device}|{model.dtype}|{model.name}|{config}"
-    return home("cache") / "costs" / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.json"
+    key = key_of(VERSION, device, model.dtype, model.name, config)
+    return home("cache") / "costs" / f"{key}.json"
 
 
 def load_costs(model: TargetModel) -> Costs | None:
-    """The stored curves; None where there are none, or none that can be read."""
+    """The stored curves; None where there are none.
+
+    Raises DamagedFileError for a file that is none, or that holds costs that cannot be.
+    """
     try:
-        stored = json.loads(costs_path(model).read_text(encoding="utf-8"))
-        return Costs(
-            {
-                int(length): CostCurve(_by_rows(curve["seconds"]), _by_rows(curve["measured"]))
-                for length, curve in stored.items()
-            }
-        )
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        stored = read_json(costs_path(model), MOST)
+    except FileNotFoundError:
         return None
+    try:
+        curves = {_border(length): _curve(curve) for length, curve in stored.items()}
+        for length, curve in curves.items():
+            _check_believable(model, length, curve)
+        return Costs(curves)
+    except ValueError as error:
+        raise DamagedFileError(str(error)) from None
 
 
-def _by_rows(stored: dict[str, float]) -> dict[int, float]:
-    return {int(rows): float(seconds) for rows, seconds in stored.items()}
+def _border(text: str) -> int:
+    border = SHORT
+    while str(border) != text:
+        border *= 4
+        if border > _LONGEST:
+            raise ValueError("lengths of context that are none")
+    return border
+
+
+def _curve(stored: Any) -> CostCurve:
+    if not isinstance(stored, dict) or stored.keys() != {"seconds", "measured"}:
+        raise ValueError("another form")
+    seconds = read_points(stored["seconds"])
+    if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
+        raise ValueError("more rows that cost less")  # what is stored never falls
+    return CostCurve(seconds, read_points(stored["measured"]))
+
+
+def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None:
+    """Raise ValueError for seconds that no device takes for a model of this size."""
+    weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
+    slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
+    for known in (curve.by_rows(), curve.measured):
+        if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
+            raise ValueError("costs that cannot be")
 
 
 def save_costs(model: TargetModel, costs: Costs) -> None:
-    """Store curves, atomically; a cache that cannot be written is done without."""
-    path = costs_path(model)
+    """Store curves; a cache that cannot be written is done without."""
+    curves = {
+        str(length): {"seconds": curve.by_rows(), "measured": curve.measured}
+        for length, curve in costs.curves.items()
+    }
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(
-                    {
-                        length: {"seconds": curve.by_rows(), "measured": curve.measured}
-                        for length, curve in costs.curves.items()
-                    },
-                    file,
-                )
-            os.replace(partial, path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+        write_json(costs_path(model), curves)
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0) -> CostCurve:

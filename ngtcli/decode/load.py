@@ -1,12 +1,18 @@
 """Loading a target model: device, dtype and weights."""
 
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from ngtcli.checkpoint import find
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import ModelError
-from ngtcli.pretrained import load_tokenizer, loading, local_path, transformers_quiet
+from ngtcli.pretrained import load_tokenizer, loading, transformers_quiet
+from ngtcli.threads import pick_threads
+
+Notify = Callable[[str], None]
 
 
 def pick_device(wanted: str) -> str:
@@ -30,14 +36,80 @@ def pick_dtype(wanted: str, device: str) -> Any:
     return getattr(torch, wanted)
 
 
-def load_model(name: str, device: str = "auto", dtype: str = "auto") -> TargetModel:
-    """Load a model by folder, hub id or "builtin". Raises ModelError."""
-    path = local_path(name)
+def use_threads(wanted: int) -> None:
+    """Compute with `wanted` threads on a CPU; 0 leaves the number to what the machine has idle."""
+    torch.set_num_threads(pick_threads(wanted))
+
+
+def load_model(
+    name: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    warn: Notify = lambda _: None,
+    progress: Notify = lambda _: None,
+) -> TargetModel:
+    """Load a model by folder, hub id or "builtin". Raises ModelError.
+
+    `warn` is told of weights that are left over, `progress` of what takes long.
+    """
+    path = find(name)
     where = pick_device(device)
     tokenizer = load_tokenizer(name)
-    with loading(name):
+    with loading(name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a refused pickle is told once, as an error
         auto = transformers_quiet().AutoModelForCausalLM
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
-        hf = auto.from_pretrained(path, dtype=pick_dtype(dtype, where), trust_remote_code=False)
+        hf, told = auto.from_pretrained(
+            path, dtype=pick_dtype(dtype, where), trust_remote_code=False,
+            output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        check_weights(name, told, warn)
         hf = hf.to(where).eval()
-    return TargetModel(hf, tokenizer, name)
+    model = TargetModel(hf, tokenizer, name, progress)
+    _check_vocabulary(model, warn)
+    return model
+
+
+def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
+    """Raise ModelError unless the weights fill the model; `warn` of those that are left over.
+
+    `told` is what `transformers` says of loading: left alone, it makes up what is missing.
+    """
+    for key, stored, wanted in sorted(told["mismatched_keys"]):
+        raise ModelError(
+            f"{name}: {key} has shape {_shape(stored)} in the weights and {_shape(wanted)} by"
+            " config.json",
+            "The two are not of one model; download it again.",
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise ModelError(
+            f"{name}: the weights lack {_some(missing)}",
+            "They do not fill the model that config.json describes; download it again.",
+        )
+    if unused := sorted(told["unexpected_keys"]):
+        warn(f"{name}: the model has no use for {_some(unused)} of its weights")
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "×".join(map(str, shape)) or "()"
+
+
+def _some(keys: list[str]) -> str:
+    """The first of some tensors' names, and how many more there are.
+
+    >>> _some(["a", "b", "c"])
+    'a, b and 1 more'
+    """
+    more = f" and {len(keys) - 2} more" if len(keys) > 2 else ""
+    return ", ".join(keys[:2]) + more
+
+
+def _check_vocabulary(model: TargetModel, warn: Notify) -> None:
+    """Warn where the tokenizer knows ids that the model has no row for."""
+    backend = model.tokenizer.backend
+    known = len(backend) if hasattr(backend, "__len__") else 0
+    if known > model.vocabulary:
+        warn(
+            f"{model.name}: its tokenizer has {known} tokens, the model {model.vocabulary}; a text"
+            " that needs the others cannot be read"
+        )

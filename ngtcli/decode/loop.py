@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics, Stopwatch
 from ngtcli.decode.verify import verify
@@ -97,6 +98,7 @@ class Run:
     `output` holds the ids emitted, end token included. Set `cancelled` to stop between steps.
     With `split_times` the device is waited for between the parts of a step, so that
     `statistics.split_s` tells them apart even on a device that works on its own.
+    `progress` is told how many ids of the prompt are read.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
@@ -108,13 +110,14 @@ class Run:
         sampling: SamplingSettings,
         limits: Limits,
         split_times: bool = False,
+        progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")
         if len(context.ids) >= model.context:
             raise ContextOverflowError(
                 f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}",
-                "Shorten the prompt.",
+                model.context_reason or "Shorten the prompt.",
             )
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
         self.sampler = Sampler(sampling, context.ids)
@@ -123,6 +126,7 @@ class Run:
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
         self.cancelled = False
+        self._progress = progress
         self.proposed = False  # whether the drafter was asked in the last step
         self._most = 0 if model.plain_reason else limits.num_draft  # nodes a step
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
@@ -154,20 +158,21 @@ class Run:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
         self.model.start(len(ids) + self.room + self._most + 1)
-        self.model.prefill(ids[:-1])
+        self.model.prefill(ids[:-1], progress=self._progress)
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _propose(self, ids: list[int]) -> DraftTree:
         """A draft no larger than the budget and no deeper than can still be emitted.
 
-        The tree must also fit the model's positions: its depth is below the room that is left, or
-        for probes, which are not emitted, below the context that is left.
+        The tree must also fit the context, with all its rows: some models keep tables with a row
+        for each place in the cache. Probes, which are not emitted, may be as deep as that allows.
         """
-        depth, most = self.room - len(self.output) - 1, self._most
+        left = self.model.context - len(ids)
+        depth, most = self.room - len(self.output) - 1, min(self._most, left)
         self.proposed = depth >= 1 and most >= 1
         if not self.proposed:
             return _EMPTY
-        return self.drafter.propose(ids, most).cut(depth, most, self.model.context - len(ids))
+        return self.drafter.propose(ids, most).cut(depth, most, left)
 
     def _verify(self, last: int, tree: DraftTree) -> tuple[tuple[int, ...], tuple[int, ...]]:
         self._watch.lap("draft")
@@ -184,9 +189,17 @@ class Run:
 
     def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
         best = self.sampler.best(scores)
-        if best is not None:
-            return lambda node, tokens: best[node + 1]
-        return lambda node, tokens: self.sampler.choose(scores[node + 1], [*self.output, *tokens])
+
+        def choose(node: int, tokens: Sequence[int]) -> int:
+            if best is not None:
+                token = best[node + 1]
+            else:
+                token = self.sampler.choose(scores[node + 1], [*self.output, *tokens])
+            if token < 0:
+                raise scores_are_not_numbers(self.model.name)
+            return token
+
+        return choose
 
     def _emit(
         self, tokens: Sequence[int], nodes: Sequence[int], tree: DraftTree, stream: TextStream

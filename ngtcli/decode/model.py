@@ -5,25 +5,31 @@ it) and `keep` (which rows of that pass stay). A model that cannot be rolled bac
 honour a tree mask, still decodes, one token a pass; `plain_reason` then says why.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ngtcli.context import context_limit
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.errors import ModelError
+from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
+from ngtcli.decode.masks import TreeMasks
+from ngtcli.decode.plain import PlainRows, accepted
+from ngtcli.decode.probe import find_way
+from ngtcli.decode.ways import TREES, Way, load_way, save_way, way_path
+from ngtcli.draft.tree import DraftTree
 from ngtcli.tokens import Tokenizer
 
 PREFILL_CHUNK = 1024
-_EMPTY = DraftTree()
-_STATES = ("past_key_values", "cache_params", "state")
-_ROLLS_BACK = {"full_attention", "sliding_attention"}
-# Families that the tests prove; any other is probed once, when it is loaded.
-_PROVEN = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}
+_KNOWN_KINDS = {"full_attention", "sliding_attention"}
+# Families that the tests prove, and whether that is so of a sliding window in their configuration;
+# any other is probed when it is first loaded.
+_PROVEN = {
+    "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
+    "gemma3_text": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,50 +42,111 @@ class Layout:
 
 
 class TargetModel:
-    """A loaded model, its tokenizer and the cache of one sequence."""
+    """A loaded model, its tokenizer and the cache of one sequence.
 
-    def __init__(self, hf: Any, tokenizer: Tokenizer, name: str) -> None:
+    `context` is in tokens, and `context_reason` says why it is less than the model's, if it is.
+    `unused` are settings that the checkpoint suggests and ngt's own take the place of. `progress`
+    is told when the model has to be probed. Raises ModelError for one that cannot be run.
+    """
+
+    def __init__(
+        self,
+        hf: Any,
+        tokenizer: Tokenizer,
+        name: str,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.hf, self.tokenizer, self.name = hf, tokenizer, name
         self.config = hf.config.get_text_config()
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
         self.vocabulary = int(self.config.vocab_size)
-        self.context = _context_length(self.config, tokenizer)
-        self.end_ids = _end_ids(hf, tokenizer)
-        self._window = _sliding_window(self.config)
-        self._cache: RollbackCache | None = None
-        self._state: dict[str, Any] = {}  # of a model that keeps its own, plain only
-        self.plain_reason = self._why_plain()
+        limit = context_limit(self.config, tokenizer)
+        self.context, self.context_reason = limit.tokens, limit.reason
+        self.end_ids = end_ids(hf, tokenizer)
+        self.unused = unused_suggestions(hf)
+        self.window = sliding_window(self.config)
+        self._accepts = accepted(hf)
+        self.use(Way())
+        if not _proven(self.config):
+            self.use(self._way_found(progress))
+
+    def _way_found(self, progress: Callable[[str], None]) -> Way:
+        path = way_path(self.hf)
+        way = load_way(path)
+        if way is None:
+            progress(f"Trying once how {self.name} takes drafts …")
+            way = find_way(self)
+            save_way(path, way)
+        return way
+
+    def use(self, way: Way) -> None:
+        """Run the model in this way from now on; what was read is forgotten."""
+        self.way = way
+        kinds = set(getattr(self.config, "layer_types", None) or ())
+        window = self.window if way.window else None
+        self._masks = TreeMasks(self.dtype, self.device, window, len(kinds) > 1)
+        self._cache = RollbackCache(int(self.config.num_hidden_layers), 0)
+        self._plain = PlainRows(self.hf, way)
+
+    @property
+    def plain_reason(self) -> str:
+        """Why this model cannot check drafts; "" if it can."""
+        return self.way.reason
+
+    @property
+    def _rolls_back(self) -> bool:
+        return self.way.kind == TREES
 
     @property
     def length(self) -> int:
         """Rows kept in the cache."""
-        return self._cache.length if self._cache else int(self._state.get("length", 0))
+        return self._cache.length if self._rolls_back else self._plain.length
 
     def start(self, capacity: int) -> None:
         """Forget everything; make room for `capacity` rows, drafts included."""
-        self._state = {}
-        layers = int(self.config.num_hidden_layers)
-        self._cache = None if self.plain_reason else RollbackCache(layers, capacity)
+        if self._rolls_back:
+            self._cache = RollbackCache(int(self.config.num_hidden_layers), capacity)
+        else:
+            self._plain = PlainRows(self.hf, self.way)
+
+    def start_behind_zeros(self, length: int) -> None:
+        """Start with `length` rows of zeros, as if as many tokens were read. For probes."""
+        self.start(self.context)
+        self._cache.length = length
 
     @torch.inference_mode()
-    def prefill(self, ids: Sequence[int], chunk: int = PREFILL_CHUNK) -> None:
-        """Read `ids` in chunks; only one row of scores is ever made."""
+    def prefill(
+        self,
+        ids: Sequence[int],
+        chunk: int = PREFILL_CHUNK,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Read `ids` in chunks; only one row of scores is ever made.
+
+        `progress` is told before each chunk how many of them are read.
+        """
+        if not self._rolls_back:
+            self._plain.prefill(ids, chunk, progress)
+            return
         for at in range(0, len(ids), chunk):
+            progress(at)
             part = ids[at : at + chunk]
             self._pass(part, list(range(self.length, self.length + len(part))), None, 1)
-            self._commit(list(range(len(part))))
+            self._cache.keep(range(len(part)))
 
     def lay_out(self, token: int, tree: DraftTree) -> "Layout":
         """What one pass over `token`, the tree's root, and the tree reads."""
         start = self.length
         positions = [start, *(start + depth for depth in tree.depths())]
-        mask = self._tree_mask(tree, positions) if len(tree) else None
+        mask = self._masks.make(tree, positions, start) if len(tree) else None
         return Layout([token, *tree.tokens], positions, mask)
 
     @torch.inference_mode()
     def score(self, layout: "Layout") -> Tensor:
         """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes."""
+        if not self._rolls_back:
+            return self._plain.read(layout.ids, scored=True)
         return self._pass(layout.ids, layout.positions, layout.mask, 0)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
@@ -95,123 +162,32 @@ class TargetModel:
 
     def truncate(self, length: int) -> None:
         """Forget all rows from `length` on. Only for a model that can roll back."""
-        if self._cache is not None:
+        if self._rolls_back:
             self._cache.truncate(length)
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         """Keep the root's row of the last pass and those of `nodes`, ascending."""
-        self._commit([0, *(node + 1 for node in nodes)])
-
-    def _commit(self, rows: list[int]) -> None:
-        if self._cache is not None:
-            self._cache.keep(rows)
-        else:
-            self._state["length"] = self.length + len(rows)
+        if self._rolls_back:  # otherwise a pass has kept its one row itself
+            self._cache.keep([0, *(node + 1 for node in nodes)])
 
     def _pass(self, ids: Sequence[int], positions: list[int], mask: Any, keep: int) -> Tensor:
-        inputs: dict[str, Any] = {
-            "input_ids": torch.tensor([list(ids)], device=self.device),
-            "use_cache": True,
-        }
-        if self._cache is None:
-            return self._plain_pass(inputs)
-        if mask is None and self._window is not None and len(ids) > 1:
-            mask = self._tree_mask(chain(ids[1:]), positions)
+        """One pass in the cache that rolls back. Without a mask the model makes its own."""
+        more = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
         output = self.hf(
-            **inputs,
+            input_ids=torch.tensor([list(ids)], device=self.device),
+            use_cache=True,
             position_ids=torch.tensor([positions], device=self.device),
             attention_mask=mask,
             past_key_values=self._cache,
-            logits_to_keep=keep,
+            **more,
         )
         scores: Tensor = output.logits[0]
         return scores
 
-    def _plain_pass(self, inputs: dict[str, Any]) -> Tensor:
-        state = {k: v for k, v in self._state.items() if k != "length"}
-        output = self.hf(**inputs, **state)
-        found = {n: s for n in _STATES if (s := getattr(output, n, None)) is not None}
-        if not found:
-            raise ModelError(f"{self.name}: keeps its state in a way unknown here", "Use another.")
-        self._state |= found
-        scores: Tensor = output.logits[0]
-        return scores
 
-    def _tree_mask(self, tree: DraftTree, positions: list[int]) -> Any:
-        """Additive mask (1, 1, k + 1, length + k + 1), 0 where a row may look (paper, eq. 6).
-
-        A dict of one for each kind of layer where a model mixes full and sliding attention.
-        """
-        rows, length = len(tree) + 1, self.length
-        lowest = torch.finfo(self.dtype).min
-        full = torch.zeros((1, 1, rows, length + rows), dtype=self.dtype)
-        full[..., length:] = torch.from_numpy(np.where(tree.ancestors(), 0.0, lowest))
-        if self._window is None:
-            return full.to(self.device)
-        at = torch.tensor(positions)
-        every = torch.cat([torch.arange(length), at])
-        far = at[:, None] - every[None, :] >= self._window
-        near = full.masked_fill(far, lowest).to(self.device)
-        kinds = set(getattr(self.config, "layer_types", None) or ())
-        if len(kinds) > 1:
-            return {"full_attention": full.to(self.device), "sliding_attention": near}
-        return near
-
-    def _why_plain(self) -> str:
-        """Why this model cannot check drafts; "" if it can."""
-        kinds = set(getattr(self.config, "layer_types", None) or ())
-        if kinds - _ROLLS_BACK or getattr(self.hf, "_is_stateful", False):
-            return "its layers keep a running state that cannot be rolled back"
-        if self.config.model_type in _PROVEN or self._honours_trees():
-            return ""
-        return "it does not honour a tree attention mask"
-
-    @torch.inference_mode()
-    def _honours_trees(self) -> bool:
-        """Whether a forked tree scores as its branches do one by one, on four arbitrary tokens."""
-        first, *_, a, b, c = (i % self.vocabulary for i in (11, 3, 5, 7))
-        self.plain_reason = ""
-        try:
-            self.start(8)
-            self.prefill([first])
-            forked = self.forward(a, DraftTree((b, c, c), (-1, -1, 0)))
-            for path, row in (((b, c), 3), ((c,), 2)):
-                self.start(8)
-                self.prefill([first, a, *path[:-1]])
-                if not torch.allclose(forked[row], self.forward(path[-1], _EMPTY)[0], atol=0.05):
-                    return False
-            return True
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):
-            return False
-        finally:
-            self._cache, self._state = None, {}
-
-
-def _context_length(config: Any, tokenizer: Tokenizer) -> int:
-    positions = getattr(config, "max_position_embeddings", None) or 1 << 20
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in ("longrope", "dynamic"):
-        # Past this length these turn every row anew, kept ones too, which a cache cannot follow.
-        original = rope.get("original_max_position_embeddings")
-        positions = min(positions, original or positions)
-    return int(min(positions, longest))
-
-
-def _end_ids(hf: Any, tokenizer: Tokenizer) -> frozenset[int]:
-    """All end ids of the generation config, and the tokenizer's own."""
-    ends: set[int] = set()
-    tokenizer_end = getattr(tokenizer.backend, "eos_token_id", None)
-    for found in (getattr(hf.generation_config, "eos_token_id", None), tokenizer_end):
-        ends |= set(found if isinstance(found, list) else [] if found is None else [found])
-    return frozenset(ends)
-
-
-def _sliding_window(config: Any) -> int | None:
-    """The window where some layer slides, else None."""
-    kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    if kinds is not None:
-        return window if "sliding_attention" in kinds else None
-    return window if getattr(config, "use_sliding_window", True) else None
+def _proven(config: Any) -> bool:
+    """Whether the tests prove this model: a family of theirs, and nothing in it that they lack."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    slides = _PROVEN.get(config.model_type)
+    return slides is not None and kinds <= _KNOWN_KINDS and (slides or not window_numbers(config))

@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -61,43 +60,54 @@ class Sampler:
     """Chooses tokens for one run; `prompt` is the run's prompt ids."""
 
     def __init__(self, settings: SamplingSettings, prompt: Sequence[int]) -> None:
-        self.settings, self._prompt = settings, list(prompt)
+        self.settings, self._length = settings, len(prompt)
         self._warpers = _warpers(settings)
+        self._spoken = Spoken(prompt) if settings.penalized else None
 
     def best(self, scores: Tensor) -> list[int] | None:
-        """Greedy choices for all rows, (k + 1, vocabulary); None where each needs a look."""
+        """Greedy choices for all rows, (k + 1, vocabulary); None where each needs a look.
+
+        -1 stands for the choice of a row whose best score is no finite number.
+        """
         if self.settings.greedy and not self.settings.penalized:
-            best: list[int] = scores.argmax(dim=-1).tolist()
+            choices = scores.argmax(dim=-1)
+            highest = scores.gather(-1, choices[:, None])[:, 0]
+            best: list[int] = choices.where(highest.isfinite(), -1).tolist()
             return best
         return None
 
     def choose(self, scores: Tensor, output: Sequence[int]) -> int:
-        """The token after prompt and `output`, from its scores, shape (vocabulary,), float32."""
+        """The token after prompt and `output`, from its scores, shape (vocabulary,).
+
+        -1 where they are no numbers: NaN, or infinite at the best.
+        """
         scores = self._penalize(scores.float(), output)
         if self.settings.greedy:
-            return int(scores.argmax())
-        return self._draw(self.distribution(scores, output), len(self._prompt) + len(output))
+            token = int(scores.argmax())
+            return token if bool(scores[token].isfinite()) else -1
+        return self._draw(self.distribution(scores), self._length + len(output))
 
-    def distribution(self, scores: Tensor, output: Sequence[int]) -> Tensor:
+    def distribution(self, scores: Tensor) -> Tensor:
         """Warped probabilities, float64, of penalised scores; temperature, top-k, top-p, min-p."""
-        ids = torch.tensor([[*self._prompt, *output]], device=scores.device)
-        warped = self._warpers(ids, scores[None])[0]
+        none = torch.empty((1, 0), dtype=torch.long, device=scores.device)  # no warper reads ids
+        warped = self._warpers(none, scores[None])[0]
         wide = warped.cpu() if warped.device.type == "mps" else warped  # no float64 there
         return torch.softmax(wide.double(), dim=-1)
 
     def _penalize(self, scores: Tensor, output: Sequence[int]) -> Tensor:
-        s = self.settings
-        if not s.penalized:
+        if self._spoken is None:
             return scores
-        if s.repetition_penalty != 1.0:
-            ids = torch.tensor([[*self._prompt, *output]], device=scores.device)
-            scores = RepetitionPenaltyLogitsProcessor(s.repetition_penalty)(ids, scores[None])[0]
-        if output and (s.presence_penalty or s.frequency_penalty):
-            seen, counts = torch.unique(
-                torch.tensor(output, device=scores.device), return_counts=True
+        s = self.settings
+        self._spoken.follow(output, scores)
+        seen, times = self._spoken.seen, self._spoken.times
+        if s.repetition_penalty != 1.0:  # as RepetitionPenaltyLogitsProcessor of `transformers`
+            weaker = torch.where(
+                scores < 0, scores * s.repetition_penalty, scores / s.repetition_penalty
             )
-            scores = scores.clone()
-            scores[seen] -= s.presence_penalty + s.frequency_penalty * counts
+            scores = torch.where(seen, weaker, scores)
+        if s.presence_penalty or s.frequency_penalty:
+            less = s.presence_penalty + s.frequency_penalty * times
+            scores = torch.where(times > 0, scores - less, scores)
         return scores
 
     def _draw(self, probabilities: Tensor, position: int) -> int:
@@ -107,7 +117,44 @@ class Sampler:
         as that, whereas one in a cumulative distribution adds up over all tokens.
         """
         race = torch.from_numpy(keyed_race(self.settings.seed, position, len(probabilities)))
-        return int((probabilities / race.to(probabilities.device)).argmax())
+        token = int((probabilities / race.to(probabilities.device)).argmax())
+        return token if bool(probabilities[token].isfinite()) else -1
+
+
+class Spoken:
+    """Which tokens prompt and output hold. It follows an output from call to call, so that a call
+    costs what is new in it; one that steps back, as after a walk down a tree, is followed too.
+
+    `seen` (vocabulary,), bool: in prompt or output. `times` (vocabulary,), int64: in the output.
+    """
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._prompt, self._output = prompt, list[int]()
+        self._in_prompt = torch.empty(0, dtype=torch.bool)
+        self.times = torch.empty(0, dtype=torch.long)
+
+    @property
+    def seen(self) -> Tensor:
+        return self._in_prompt | (self.times > 0)
+
+    def follow(self, output: Sequence[int], scores: Tensor) -> None:
+        """Count `output`; `scores` tell the size of the vocabulary, and the device."""
+        if not len(self.times):
+            self.times = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
+            self._in_prompt = torch.zeros_like(self.times, dtype=torch.bool)
+            ids = torch.tensor(list(set(self._prompt)), dtype=torch.long, device=scores.device)
+            self._in_prompt[ids] = True
+        same, own = 0, self._output
+        if own == list(output[: len(own)]):
+            same = len(own)
+        else:
+            while same < min(len(own), len(output)) and own[same] == output[same]:
+                same += 1
+        for token in own[same:]:
+            self.times[token] -= 1
+        for token in output[same:]:
+            self.times[token] += 1
+        own[same:] = output[same:]
 
 
 def _warpers(settings: SamplingSettings) -> Any:

@@ -1,19 +1,36 @@
 """Documents from files, folders, globs and standard input. Knows nothing of tokens.
 
-`LOADERS` is the table of formats: a suffix and a function from bytes to text. Whatever cannot be
-read is named; nothing is skipped silently but hidden files and, in folders, unknown suffixes.
+`LOADERS` is the table of formats: a suffix and a function from bytes to text. What was named
+itself and cannot be read is an error. In folders and globs it is left out, and told: nothing is
+left out silently but hidden files.
 """
 
-import glob
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
+from ngtcli.config import Settings
+from ngtcli.documents.find import Finder, Found, Skipped, kinds
+from ngtcli.documents.names import distinct_names, utf8
+from ngtcli.documents.reading import Reader
+from ngtcli.documents.text import Unreadable, decode_text, is_html
 from ngtcli.errors import InputError
 
 STDIN = "-"
+_STDIN_NAME = "stdin"
+_SHOWN = 3  # of the files that could not be read, in an error
+
+LOADERS: dict[str, Callable[[bytes], str]] = {
+    "": decode_text,
+    ".txt": decode_text,
+    ".text": decode_text,
+    ".md": decode_text,
+    ".markdown": decode_text,
+    ".rst": decode_text,
+}
+READ_HERE = f"Files read here: {', '.join(s for s in LOADERS if s)}, and those without a suffix."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,108 +45,110 @@ class Document:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def utf8(text: str) -> str:
-    """`text` without the lone surrogates that Python makes of foreign bytes in names."""
-    return text.encode("utf-8", "replace").decode()
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Documents, what was left out of folders and globs, and the names of those that are HTML."""
+
+    documents: tuple[Document, ...]
+    skipped: tuple[Skipped, ...] = ()
+    html: tuple[str, ...] = ()
 
 
-def decode_text(data: bytes, name: str) -> str:
-    """UTF-8 text, with or without a byte order mark; line ends become "\\n".
-
-    Raises InputError for binary data and for other encodings.
-    """
-    if b"\0" in data[:65536]:
-        raise InputError(f"{name}: binary, not text", "Give a text file (.txt, .md, .rst).")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{name}: not UTF-8 (byte {error.start})", "Convert it first, as with iconv -t utf-8."
-        ) from None
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text.strip():
-        raise InputError(f"{name}: empty", "Give a document with text in it.")
-    return text
-
-
-LOADERS: dict[str, Callable[[bytes, str], str]] = {
-    "": decode_text,
-    ".txt": decode_text,
-    ".text": decode_text,
-    ".md": decode_text,
-    ".markdown": decode_text,
-    ".rst": decode_text,
-}
-
-
-def load(paths: Sequence[str], stdin: BinaryIO | None = None) -> list[Document]:
+def load(
+    paths: Sequence[str], stdin: IO[bytes] | None = None, settings: Settings | None = None
+) -> Loaded:
     """Documents of all `paths` in the order given; a folder's in sorted order.
 
-    `stdin` is read where a path is "-". A file named twice is loaded once. Raises InputError.
+    `stdin` is read where a path is "-". A file named twice is loaded once. `settings` bound what
+    is read, and say whether a file of a folder that cannot be read is an error (`strict`).
+    Raises InputError for a path that cannot be read, or that gives no document.
     """
-    documents: list[Document] = []
-    seen: set[Path] = set()
+    loading = _Loading(stdin, settings or Settings())
     for path in paths:
+        loading.add(path)
+    return loading.loaded()
+
+
+class _Loading:
+    """The texts so far, and the bounds that hold for all of them."""
+
+    def __init__(self, stdin: IO[bytes] | None, settings: Settings) -> None:
+        self._stdin, self._strict = stdin, settings.strict
+        self._reader = Reader(settings)
+        self._finder = Finder(settings, frozenset(LOADERS))
+        self._texts: dict[str, tuple[Found | None, str]] = {}  # by real path; None: stdin
+        self._seen: set[str] = set()
+        self._skipped: list[Skipped] = []
+
+    def add(self, path: str) -> None:
+        """Read what one path stands for. Raises InputError."""
         if path == STDIN:
-            documents.append(_from_stdin(stdin))
-            continue
-        for file in _checked_files(path):
-            if (real := file.resolve()) not in seen:
-                seen.add(real)
-                documents.append(_from_file(file))
-    return documents
+            self._add_stdin()
+            return
+        before, known = len(self._skipped), False
+        for found in self._finder.find(path):
+            known = self._add_file(found) or known
+        for skipped in self._finder.taken():
+            self._leave_out(skipped)
+        if not known:
+            raise _nothing(path, self._skipped[before:])
+
+    def _leave_out(self, skipped: Skipped) -> None:
+        if self._strict and not skipped.kind:
+            what = f"{skipped.name}: {skipped.reason}"
+            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
+        self._skipped.append(skipped)
+
+    def _add_stdin(self) -> None:
+        if self._stdin is None:
+            raise InputError(
+                "standard input: nothing is piped in", "Pipe a text in or name a file."
+            )
+        if STDIN not in self._texts:
+            try:
+                text = decode_text(self._reader.stream(self._stdin))
+            except Unreadable as error:
+                raise error.of("standard input") from None
+            self._texts[STDIN] = (None, text)
+
+    def _add_file(self, found: Found) -> bool:
+        """Whether the file is among the texts now."""
+        if found.real not in self._seen:
+            self._seen.add(found.real)
+            try:
+                self._texts[found.real] = (found, self._text(found))
+            except Unreadable as error:
+                if found.outright:
+                    raise error.of(utf8(found.path)) from None
+                self._leave_out(Skipped(utf8(found.path), str(error)))
+        return found.real in self._texts
+
+    def _text(self, found: Found) -> str:
+        suffix = os.path.splitext(found.path)[1].lower()
+        data = self._reader.file(found.path, pipes=found.outright)
+        return LOADERS.get(suffix, decode_text)(data)  # a kind not known: try it as text
+
+    def loaded(self) -> Loaded:
+        """All texts, under names that tell them apart."""
+        files = [(found.path, found.below) for found, _ in self._texts.values() if found]
+        taken = [_STDIN_NAME] if STDIN in self._texts else []
+        names = iter(distinct_names(files, taken))
+        documents = tuple(
+            Document(next(names) if found else _STDIN_NAME, text)
+            for found, text in self._texts.values()
+        )
+        html = tuple(d.name for d in documents if is_html(d.text))
+        return Loaded(documents, tuple(self._skipped), html)
 
 
-def _from_stdin(stdin: BinaryIO | None) -> Document:
-    if stdin is None:
-        raise InputError("standard input: nothing is piped in", "Pipe a text in or name a file.")
-    return Document("stdin", decode_text(stdin.read(), "standard input"))
-
-
-def _checked_files(path: str) -> list[Path]:
-    try:
-        return _files(path)
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        shown = path if len(path) < 80 else f"{path[:60]}…"
-        raise InputError(f"{shown}: {reason}", "Check the path.") from None
-
-
-def _files(path: str) -> list[Path]:
-    root = Path(path).expanduser()
-    if root.is_dir():
-        return _folder(root)
-    if root.exists():
-        return [root]
-    if glob.has_magic(path):
-        found = sorted(glob.glob(str(root), recursive=True))
-        files = [Path(f) for f in found if Path(f).is_file()]
-        if files:
-            return files
-        raise InputError(f"{path}: no file matches", "Check the pattern.")
-    raise InputError(f"{path}: no such file or folder", "Check the path.")
-
-
-def _folder(root: Path) -> list[Path]:
-    """Known, visible files below a folder, by relative path."""
-    files = [
-        f
-        for f in sorted(root.rglob("*"))
-        if not any(part.startswith(".") for part in f.relative_to(root).parts)
-        and f.suffix.lower() in LOADERS
-        and f.is_file()
-    ]
-    if not files:
-        known = ", ".join(s for s in LOADERS if s)
-        raise InputError(f"{root}: no documents in this folder", f"Files read here: {known}.")
-    return files
-
-
-def _from_file(file: Path) -> Document:
-    loader = LOADERS.get(file.suffix.lower(), decode_text)  # named outright: try it as text
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{file}: {reason}", "Check the file and its permissions.") from None
-    return Document(utf8(file.name), loader(data, str(file)))
+def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
+    """The error for a folder or a pattern that gives no document, with the reasons."""
+    bad = [s for s in skipped if not s.kind]
+    if not bad:
+        if not os.path.isdir(os.path.expanduser(path)):
+            return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
+        others = f" (only {kinds(skipped)})" if skipped else ""
+        return InputError(f"{utf8(path)}: no documents in this folder{others}", READ_HERE)
+    reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
+    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.costs import Costs
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.tree import DraftTree
-from ngtcli.errors import UsageError, nearest
+from ngtcli.errors import UsageError, nearest, plain_number
 from ngtcli.trie.ngram import NGramTrie
 
 
@@ -150,4 +150,7 @@ def _read(key: str, text: str, kind: type) -> Any:
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise UsageError unless `low <= value <= high`."""
     if not low <= value <= high:
-        raise UsageError(f"{name} is {value:g}", f"Give a value from {low:g} to {high:g}.")
+        raise UsageError(
+            f"{name} is {plain_number(value)}",
+            f"Give a value from {plain_number(low)} to {plain_number(high)}.",
+        )

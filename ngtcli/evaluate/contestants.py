@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ngtcli.decode.reference import plain_generation
+from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompts import Prompt
 from ngtcli.session import Session
@@ -55,13 +57,17 @@ class Contestant:
 def ours(session: Session, method: str, num_draft: int) -> Contestant:
     """Our loop with drafts of `method`, the documents' trie taken from the cache.
 
-    The number of drafts is made part of the spec, so that each number has a drafter of its own:
-    with one for all, the second would draft from what the first has just answered.
+    The drafter and its pool are the contestant's own: shared with another one, it would draft from
+    what that one has just answered.
     """
     spec = method if method == BASELINE else _with_num_draft(method, num_draft)
+    own: list[Drafter] = []
+
+    def ready() -> None:
+        own[:] = [session.new_drafter(spec)]
 
     def decode(prompt: Prompt, split: bool = False) -> Outcome:
-        run = session.answer(prompt, spec, split_times=split).run
+        run = session.answer(prompt, spec, split_times=split, drafter=own[0]).run
         undrafted = drafted = 0
         for _ in run:
             undrafted += run.statistics.drafted_tokens == drafted
@@ -75,7 +81,7 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
     return Contestant(
         method,
         None if method == BASELINE else session.wanted(spec).settings.num_draft,
-        lambda: void(session.drafter(spec)),
+        ready,
         decode,
         lambda prompt: decode(prompt, split=True),
     )
@@ -83,10 +89,6 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
 
 def _with_num_draft(method: str, num_draft: int) -> str:
     return method if ":num_draft=" in method else f"{method}:num_draft={num_draft}"
-
-
-def void(_: object) -> None:
-    """Take anything, give nothing."""
 
 
 def generate(session: Session, name: str) -> Contestant:
@@ -99,7 +101,8 @@ def generate(session: Session, name: str) -> Contestant:
         passes: list[None] = []
         hook = model.hf.register_forward_pre_hook(lambda *_: passes.append(None))
         try:
-            with torch.inference_mode():
+            # Plain greedy search, whatever the checkpoint suggests: as ours.
+            with torch.inference_mode(), plain_generation(model.hf):
                 out = model.hf.generate(ids, **_greedily(session, prompt, ids), **options)
         except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
             raise NgtError(str(error).strip().split("\n")[0]) from error
@@ -115,7 +118,6 @@ def _greedily(session: Session, prompt: Prompt, ids: Any) -> dict[str, Any]:
     return {
         "attention_mask": torch.ones_like(ids),
         "do_sample": False,
-        "repetition_penalty": 1.0,  # plain greedy, whatever the checkpoint suggests
         "max_new_tokens": min(session.settings.max_tokens, model.context - len(prompt.ids)),
         "eos_token_id": sorted(model.end_ids),
         "pad_token_id": min(model.end_ids, default=0),

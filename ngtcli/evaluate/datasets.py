@@ -10,14 +10,17 @@ The kind of a line is told by its keys:
 Knows nothing of tokens. A line that cannot be read is an error that names it.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ngtcli.documents.load import Document, decode_text, load
-from ngtcli.errors import InputError, UsageError
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.reading import Reader
+from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.errors import UsageError
+from ngtcli.evaluate.json_lines import Row, read_rows
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SUMMARIES = 10
@@ -52,9 +55,14 @@ class Item:
     message: bool = False
 
 
+def example_texts() -> Loaded:
+    """The example texts; their folder holds no other documents, so nothing is left out."""
+    return Loaded(load([str(EXAMPLES)]).documents)
+
+
 def builtin_items() -> list[Item]:
     """Ten summaries of the example texts and of their halves, and ten questions of the texts."""
-    texts = load([str(EXAMPLES)])
+    texts = example_texts().documents
     parts = [(d.name, d) for d in texts]
     for text in texts:
         halves = _halves(text)
@@ -81,25 +89,25 @@ def file_items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Ite
     ]
 
 
-def read_jsonl(path: Path) -> list[Item]:
-    """The items of a file of JSON lines; empty lines are passed over. Raises InputError."""
-    try:
-        data = path.expanduser().read_bytes()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}", "Check the path.") from None
+def read_jsonl(path: Path, settings: Settings | None = None) -> list[Item]:
+    """The items of a file of JSON lines; empty lines are passed over. Raises InputError.
+
+    `settings` bound what is read: the lines and the files that they name.
+    """
+    path, reader = path.expanduser(), Reader(settings or Settings())
     items: list[Item] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(decode_text(data, str(path)).split("\n"), 1):
-        if not line.strip():
-            continue
-        item = _Line(path.expanduser(), number, line).item()
+    for row in read_rows(path, reader, pipes=True):
+        try:
+            item = _Line(row, reader).item()
+        except RecursionError:
+            raise row.wrong("nested too deeply", _KINDS) from None
         if item.id in seen:
-            raise InputError(
-                f"{path}:{number}: id {item.id!r} is that of line {seen[item.id]}",
+            raise row.wrong(
+                f"id {item.id!r} is that of line {seen[item.id]}",
                 "Give each line an id of its own.",
             )
-        seen[item.id] = number
+        seen[item.id] = row.number
         items.append(item)
     return items
 
@@ -120,17 +128,11 @@ def choose(items: Sequence[Item], tasks: Sequence[str], limit: int | None) -> li
 
 
 class _Line:
-    """One line of a file, with the place to name where it is wrong."""
+    """One line of a file, read by the kind that its keys tell."""
 
-    def __init__(self, path: Path, number: int, line: str) -> None:
-        self.path, self.number = path, number
-        try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
-            raise self._wrong("not JSON", "Write one JSON object a line.") from None
-        if not isinstance(data, dict):
-            raise self._wrong("no JSON object", "Write one JSON object a line.")
-        self.data: Mapping[str, Any] = data
+    def __init__(self, row: Row, reader: Reader) -> None:
+        self.path, self.data, self._reader = row.path, row.data, reader
+        self._number, self._wrong = row.number, row.wrong
 
     def item(self) -> Item:
         """The item, by the keys of the line."""
@@ -150,26 +152,32 @@ class _Line:
     def _item(
         self, documents: tuple[Document, ...], question: str, answers: tuple[str, ...]
     ) -> Item:
-        given = self.data.get("id", self.number)
-        if isinstance(given, bool) or not isinstance(given, str | int):
-            raise self._wrong("id is no string or number", "Give one or leave it out.")
+        id = self._id("id")
         task = self._text("task", "ask" if question else "summarize")
         found: Any = next((self.data[k] for k in answers if self.data.get(k) is not None), [])
-        return Item(str(given), task, documents, question.strip(), self._answers(found))
+        return Item(id, task, documents, question.strip(), self._answers(found))
+
+    def _id(self, key: str) -> str:
+        """The line's id; its number where it has none."""
+        given = self.data.get(key, self._number)
+        if isinstance(given, bool) or not isinstance(given, str | int):
+            raise self._wrong(f"{key} is no string or number", "Give one or leave it out.")
+        return str(given)
 
     def _spec_bench(self) -> Item:
         turns = self.data["turns"]
         if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
             raise self._wrong("turns is no list of messages", 'Give "turns": ["…"].')
-        id = self.data.get("question_id", self.number)
         documents = (Document("message", turns[0]),)
-        return Item(str(id), self._text("category", "chat"), documents, message=True)
+        return Item(
+            self._id("question_id"), self._text("category", "chat"), documents, message=True
+        )
 
     def _hagrid(self) -> Item:
         question = self._text("query")
         item = self._item(self._documents("quotes"), question, ("answers",))
-        id = self.data.get("id", self.data.get("query_id", self.number))
-        return Item(str(id), item.task, item.documents, question, item.answers)
+        id = self._id("id" if "id" in self.data else "query_id")
+        return Item(id, item.task, item.documents, question, item.answers)
 
     def _cnn_dm(self) -> Item:
         documents = (Document("article", self._text("article")),)
@@ -192,10 +200,12 @@ class _Line:
         """A text, or an object with `text` (and `name` or `title`), or one that names a `file`."""
         name, text = f"passage {number}", value
         if isinstance(value, dict):
-            name = str(value.get("name") or value.get("title") or name)
+            name = value.get("name") or value.get("title") or name
             text = self._file(value["file"]) if "file" in value else value.get("text")
             if "file" in value:
-                name = str(value["file"])
+                name = value["file"]
+            if not isinstance(name, str):
+                raise self._wrong(f"{key} holds a name that is no text", 'Give "name": "…".')
         if not isinstance(text, str) or not text.strip():
             raise self._wrong(
                 f"{key} holds something without text", f'Give "{key}": ["…"] or [{{"text": "…"}}].'
@@ -205,12 +215,16 @@ class _Line:
     def _file(self, name: Any) -> str:
         """The text of a file beside this one; never one from elsewhere on the machine."""
         folder = self.path.parent.resolve()
-        path = (folder / str(name)).resolve()
-        if not path.is_relative_to(folder):
-            raise self._wrong(f"file {name!r} is elsewhere", "Name one in the folder of this file.")
         try:
-            return decode_text(path.read_bytes(), str(path))
-        except (OSError, ValueError):
+            path = (folder / name).resolve()
+            if not path.is_relative_to(folder):
+                raise self._wrong(
+                    f"file {name!r} is elsewhere", "Name one in the folder of this file."
+                )
+            return decode_text(self._reader.file(path))
+        except Unreadable as error:
+            raise self._wrong(f"file {name!r} cannot be read: {error}", "Check it.") from None
+        except (OSError, ValueError, TypeError, RuntimeError):  # no path, a loop of links
             raise self._wrong(f"file {name!r} cannot be read", "Check its name.") from None
 
     def _answers(self, value: Any) -> tuple[str, ...]:
@@ -223,6 +237,3 @@ class _Line:
             parts = [value[k] for k in ("value", "answer", "text", "aliases") if k in value]
             return self._answers(parts)
         raise self._wrong("an answer is no text", 'Give "answers": ["…"].')
-
-    def _wrong(self, what: str, hint: str) -> InputError:
-        return InputError(f"{self.path}:{self.number}: {what}", hint)

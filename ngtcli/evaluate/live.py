@@ -18,7 +18,8 @@ from ngtcli.evaluate.memory import PeakMemory
 from ngtcli.evaluate.quality import Quality
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
 from ngtcli.evaluate.traces import TraceWriter
-from ngtcli.prompts import Preset, Prompt, load_preset
+from ngtcli.presets import Preset, load_preset
+from ngtcli.prompts import Prompt
 from ngtcli.session import Session
 
 Notify = Callable[[str], None]

@@ -122,21 +122,23 @@ def run_replay(
     template: str = "",
     turns: str = "first",
     ids: str = "all",
+    max_mb: int | None = None,
 ) -> dict[str, Any]:
     """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
 
     `limit` is per task. What methods share between questions (pools) lives through one run, in
     the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
-    "odd" or "even" ids, or "all". Raises NgtError where nothing can be replayed.
+    "odd" or "even" ids, or "all". `max_mb` bounds what is read. Raises NgtError where nothing
+    can be replayed.
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
-    traces = read_traces(folder, template, turns)
+    traces = read_traces(folder, template, turns, max_mb)
     chosen = select(traces.traces, tasks, limit, ids)
     wanted, refused = _able(methods, settings or DraftSettings())
     rows = []
     for one in wanted:
-        for num_draft in num_drafts if one.name != "none" else num_drafts[:1]:
+        for num_draft in budgets(one, num_drafts):
             progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
             try:
                 rows += _rows(one, num_draft, _run(one, num_draft, traces, chosen, fresh))
@@ -157,6 +159,18 @@ def run_replay(
         "rows": rows,
         "refused": refused,
     }
+
+
+def budgets(wanted: Wanted, num_drafts: Sequence[int]) -> list[int]:
+    """The numbers of nodes to measure a method at; one that its spec names stands for all.
+
+    >>> budgets(want("trie:num_draft=8", DraftSettings()), [16, 32])
+    [8]
+    """
+    if wanted.name == "none":
+        return [0]
+    own = (want(wanted.spec, replace(wanted.settings, num_draft=k)).settings for k in num_drafts)
+    return list(dict.fromkeys(settings.num_draft for settings in own))
 
 
 def select(
@@ -231,7 +245,7 @@ def _run(
 
 
 def _rows(one: Wanted, num_draft: int, tallies: dict[str, Tally]) -> list[dict[str, Any]]:
-    head = {"method": one.spec, "num_draft": num_draft if one.name != "none" else 0}
+    head = {"method": one.spec, "num_draft": num_draft}
     rows = [{**head, "task": task, **tally.row()} for task, tally in tallies.items()]
     overall = Tally()
     for tally in tallies.values():

@@ -4,33 +4,27 @@ Under greedy decoding a lossless method emits exactly the recorded tokens, so ho
 accepted at each step depends on prompt, recorded output and drafter alone.
 
 Two kinds of folder are read. Our own holds `trace.json` (what was run) and `traces.jsonl` (a
-prompt's and its output's ids a line). Spec-Bench's (Xia et al. 2024) holds `question.jsonl`, one
-file of answers and the model's tokenizer in `tokenizer/`; its texts are tokenized here.
+prompt's and its output's ids a line). The other is Spec-Bench's, read by `spec_bench`.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from ngtcli.config import Settings
+from ngtcli.documents.reading import Reader
+from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
-from ngtcli.tokens import Tokenizer
+from ngtcli.evaluate.json_lines import read_rows
 
 FORMAT = "ngt-trace"
 VERSION = 1
-# Prompt formats of models whose tokenizers carry none; {history} holds earlier turns.
-TEMPLATES = {
-    "vicuna": (
-        "A chat between a curious user and an artificial intelligence assistant. The assistant "
-        "gives helpful, detailed, and polite answers to the user's questions. "
-        "{history}USER: {question} ASSISTANT:",
-        "USER: {question} ASSISTANT: {answer}</s>",
-    ),
-    "llama-2": ("{history}[INST] {question} [/INST]", "[INST] {question} [/INST] {answer} </s><s>"),
-    "plain": ("{history}{question}\n\n", "{question}\n\n{answer}\n\n"),
-}
+_ANEW = "Record it anew with `ngt bench --record`, or mend that place."
+_KINDS = {str: "text", int: "whole number", list: "list"}
+TURNS = ("first", "all")  # of a conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +118,29 @@ class TraceWriter:
         self._lines.flush()
 
 
-def read_traces(folder: Path, template: str = "", turns: str = "first") -> TraceSet:
+def read_traces(
+    folder: Path, template: str = "", turns: str = "first", max_mb: int | None = None
+) -> TraceSet:
     """The traces in `folder`. `template` names a prompt format where it cannot be told.
 
-    `turns` is "first" or "all", of conversations. Raises InputError or UsageError.
+    `turns` is "first" or "all", of conversations. `max_mb` (by default the settings' own) bounds
+    the bytes read. Raises InputError or UsageError.
     """
+    if turns not in TURNS:
+        raise UsageError(f"no turns {turns!r}", nearest(turns, TURNS))
+    settings = Settings()
+    reader = Reader(replace(settings, max_mb=max_mb or settings.max_mb))
     if (folder / "trace.json").is_file():
-        return _read_own(folder)
+        if template or turns != TURNS[0]:
+            raise UsageError(
+                f"{folder}: holds prompts as they were, of one turn each",
+                "Leave out --template and --turns; they are for Spec-Bench's files.",
+            )
+        return _read_own(folder, reader)
     if (folder / "question.jsonl").is_file():
-        return _read_spec_bench(folder, template, turns)
+        from ngtcli.evaluate.spec_bench import read_spec_bench  # here: it imports this file
+
+        return read_spec_bench(folder, template, turns, reader)
     raise InputError(
         f"{folder}: no recording here",
         "Give a folder written by `ngt bench --record`, or one with Spec-Bench's question.jsonl,"
@@ -140,130 +148,71 @@ def read_traces(folder: Path, template: str = "", turns: str = "first") -> Trace
     )
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line of a JSONL file; blank lines are skipped."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})", "Check the file.") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: not a JSON object", "Write one object a line.")
-        yield number, row
+class WrongRow(ValueError):
+    """What is wrong with a line of a recording."""
 
 
-def _read_own(folder: Path) -> TraceSet:
-    path = folder / "trace.json"
-    try:
-        head = json.loads(path.read_text(encoding="utf-8"))
-        if head["format"] != FORMAT or head["version"] != VERSION:
-            raise ValueError
-        vocabulary = int(head["vocabulary"])
-        model, tokenizer = str(head["model"]), str(head["tokenizer"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{path}: not a recording of this version", "Record it anew with `ngt bench --record`."
-        ) from None
+def _read_own(folder: Path, reader: Reader) -> TraceSet:
+    head = _head(folder / "trace.json", reader)
     traces = []
-    for number, row in read_lines(folder / "traces.jsonl"):
+    for row in read_rows(folder / "traces.jsonl", reader):
         try:
-            traces.append(_own_trace(row, vocabulary))
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f"{folder / 'traces.jsonl'}:{number}: not a trace", "Record it anew."
-            ) from None
-    return TraceSet(str(folder), model, tokenizer, vocabulary, tuple(traces))
+            traces.append(_own_trace(row.data, head["vocabulary"]))
+        except WrongRow as error:
+            raise row.wrong(str(error), _ANEW) from None
+    return TraceSet(
+        str(folder), head["model"], head["tokenizer"], head["vocabulary"], tuple(traces)
+    )
 
 
-def _own_trace(row: dict[str, Any], vocabulary: int) -> Trace:
-    runs = [row["prompt_ids"], row["output_ids"], *row["references"]]
-    if not all(type(i) is int and 0 <= i < vocabulary for run in runs for i in run):
-        raise ValueError("ids out of range")
-    if not row["prompt_ids"] or not row["output_ids"]:
-        raise ValueError("nothing recorded")
-    prompt, output, *references = (tuple(run) for run in runs)
-    room = max(int(row["room"]), len(output))
-    return Trace(str(row["id"]), str(row["task"]), prompt, output, room, tuple(references))
+def _head(path: Path, reader: Reader) -> dict[str, Any]:
+    """What was run: `model` and `tokenizer`, texts, and `vocabulary`, a number of ids."""
+    try:
+        head = json.loads(decode_text(reader.file(path)))
+        if not isinstance(head, dict):
+            raise WrongRow("no JSON object")
+        if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
+            raise WrongRow(f"not a recording of version {VERSION}")
+        for key in ("model", "tokenizer"):
+            get(head, key, str)
+        if get(head, "vocabulary", int) < 1:
+            raise WrongRow("vocabulary is no number of ids")
+    except Unreadable as error:
+        raise error.of(str(path)) from None
+    except WrongRow as error:
+        raise InputError(f"{path}: {error}", _ANEW) from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not JSON", _ANEW) from None
+    return head
 
 
-def _read_spec_bench(folder: Path, template: str, turns: str, most: int = 1024) -> TraceSet:
-    """Spec-Bench's files; `most` is the limit of new tokens its runs have."""
-    from ngtcli.pretrained import load_tokenizer
-
-    answers_path = _answer_file(folder)
-    if not (folder / "tokenizer").is_dir():
-        raise InputError(f"{folder}: no tokenizer/ in it", "Put the model's tokenizer there.")
-    tokenizer = load_tokenizer(str(folder / "tokenizer"))
-    questions = {q.get("question_id"): q for _, q in read_lines(folder / "question.jsonl")}
-    traces, model, inexact = [], "", 0
-    for number, row in read_lines(answers_path):
-        try:
-            model = str(row["model_id"])
-            question = questions[row["question_id"]]
-            form = template_for(template, model)
-            found = list(_spec_bench_turns(question, row["choices"][0], form, tokenizer, most))
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise InputError(
-                f"{answers_path}:{number}: not an answer to a question of question.jsonl",
-                "Check that both files belong together.",
-            ) from None
-        wanted = found if turns == "all" else found[:1]
-        traces += [trace for trace, _ in wanted]
-        inexact += sum(not exact for _, exact in wanted)
-    size = len(tokenizer.backend)
-    return TraceSet(str(folder), model, tokenizer.fingerprint, size, tuple(traces), inexact)
+def get(row: Mapping[str, Any], key: str, kind: type) -> Any:
+    """The value of `key`, which is of `kind`. Raises WrongRow."""
+    if key not in row:
+        raise WrongRow(f"key {key!r} is missing")
+    value = row[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise WrongRow(f"{key} is no {_KINDS[kind]}")
+    return value
 
 
-def _answer_file(folder: Path) -> Path:
-    found = sorted(p for p in folder.glob("*.jsonl") if p.name != "question.jsonl")
-    found += sorted((folder / "model_answer").glob("*.jsonl"))
-    if len(found) != 1:
-        what = "no answer file" if not found else f"{len(found)} answer files"
-        raise InputError(f"{folder}: {what} beside question.jsonl", "Keep exactly one there.")
-    return found[0]
+def _own_trace(row: Mapping[str, Any], vocabulary: int) -> Trace:
+    prompt, output = (_ids(get(row, k, list), k, vocabulary) for k in ("prompt_ids", "output_ids"))
+    references = tuple(
+        _ids(run if isinstance(run, list) else [run], f"references[{i}]", vocabulary)
+        for i, run in enumerate(get({"references": [], **row}, "references", list))
+    )
+    for key, run in (("prompt_ids", prompt), ("output_ids", output)):
+        if not run:
+            raise WrongRow(f"{key} is empty")
+    room = max(get({"room": 0, **row}, "room", int), len(output))
+    id = str(row["id"]) if type(row.get("id")) is int else get(row, "id", str)
+    return Trace(id, get(row, "task", str), prompt, output, room, references)
 
 
-def template_for(name: str, model: str) -> tuple[str, str]:
-    """The prompt format `name`, or the one that the model's name tells. Raises UsageError."""
-    if not name:
-        name = next((t for t in TEMPLATES if t in model.lower()), "")
-    if name not in TEMPLATES:
-        raise UsageError(
-            f"no prompt template {name!r}" if name else f"no prompt template known for {model}",
-            nearest(name, TEMPLATES) if name else f"Name one of {', '.join(TEMPLATES)}.",
-        )
-    return TEMPLATES[name]
-
-
-def _spec_bench_turns(
-    question: dict[str, Any],
-    choice: dict[str, Any],
-    form: tuple[str, str],
-    tokenizer: Tokenizer,
-    most: int,
-) -> Iterator[tuple[Trace, bool]]:
-    """(trace, whether its length is the recorded one) of each turn of a conversation."""
-    history = ""
-    begin, end = tokenizer.backend.bos_token_id, tokenizer.backend.eos_token_id
-    for turn, answer in enumerate(choice["turns"]):
-        asked = question["turns"][turn]
-        text = form[0].replace("{history}", history).replace("{question}", asked)
-        prompt = tokenizer.encode(text)
-        if begin is not None:
-            prompt = [begin, *prompt]
-        output = tokenizer.encode(answer)
-        recorded = int(choice["new_tokens"][turn])
-        if recorded != len(output) or not output:  # the run did not stop at its limit
-            output.append(end)
-        name = f"{question['question_id']}" + (f"/{turn + 1}" if turn else "")
-        trace = Trace(
-            name, str(question["category"]), tuple(prompt), tuple(output), max(most, len(output))
-        )
-        yield trace, recorded == len(output)
-        history += form[1].replace("{question}", asked).replace("{answer}", answer)
+def _ids(run: list[Any], where: str, vocabulary: int) -> tuple[int, ...]:
+    for place, id in enumerate(run):
+        if type(id) is not int or not 0 <= id < vocabulary:
+            shown = json.dumps(id)[:40]
+            raise WrongRow(f"{where}[{place}] is {shown}, no id below {vocabulary}")
+    return tuple(run)

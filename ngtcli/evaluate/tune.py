@@ -17,10 +17,12 @@ from typing import Any, Protocol
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.sweep import Axis, Cell, Skipped
-from ngtcli.evaluate.verdict import Figures, Measurement, judge, summarize
-from ngtcli.storage import home
+from ngtcli.evaluate.verdict import Figures, Measurement, from_json, judge, summarize
+from ngtcli.reading import read_bounded
+from ngtcli.storage import DamagedFileError, home, parse_json
 
 FORMAT, VERSION = "ngt-tune", 1
+MOST = 1 << 28  # bytes of a state file: a hundred thousand measurements of a hundred prompts
 Progress = Callable[[int, int, float | None], None]  # done, total, seconds left if known
 
 
@@ -61,7 +63,7 @@ class State:
         self.done: dict[tuple[str, int], Measurement] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
             if text and _object(text.split("\n")[0]).get("format") != FORMAT:
                 raise UsageError(
                     f"{path}: not a state file of ngt tune", "Name another with --state."
@@ -87,11 +89,13 @@ class State:
         for line in lines[1:]:
             row = _object(line)
             try:
-                prompts = tuple((int(n), float(s)) for n, s in row["measured"]["prompts"])
-                measured = Measurement(**{**row["measured"], "prompts": prompts})
-                self.done[row["cell"], row["round"]] = measured
+                measured = from_json(row["measured"])
+                first = next(iter(self.done.values()), measured)
+                if len(first.prompts) != len(measured.prompts):
+                    continue
+                self.done[str(row["cell"]), int(row["round"])] = measured
             except (KeyError, TypeError, ValueError):
-                continue  # cut off as the run was ended: measured again
+                continue  # cut off as the run was ended, or damaged: measured again
         if not text.endswith("\n"):
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n")
@@ -110,10 +114,9 @@ class State:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except ValueError:
+        return parse_json(line, dict)
+    except DamagedFileError:
         return {}
-    return row if isinstance(row, dict) else {}
 
 
 def schedule(cells: Sequence[Cell], rounds: int, seed: int = 0) -> list[tuple[Cell, int]]:
@@ -158,27 +161,30 @@ def report(
     rounds: int,
     state: State,
 ) -> dict[str, Any]:
-    """Everything that was measured and what follows from it, ready for JSON."""
+    """Everything that was measured and what follows from it, ready for JSON.
+
+    A cell is "chosen" only where everything is measured; before that one is "ahead".
+    """
     measured = figures(cells, rounds, state)
-    verdict = judge(measured) if measured else None
+    complete = sum(cell.rounds for cell in measured) == len(cells) * rounds
+    verdict = judge(measured, complete) if measured else None
     standing = {c.label: "tied" for c in verdict.tied} if verdict else {}
     if verdict:
-        standing[verdict.chosen.label] = "chosen"
+        standing[verdict.chosen.label] = "chosen" if complete else "ahead"
     rows = [{**c.as_json(), "standing": standing.get(c.label, "")} for c in measured]
-    done = sum(row["rounds"] for row in rows)
     return {
         "kind": "tune",
         **about,
         "sweep": {axis.name: list(axis.values) for axis in axes},
         "rounds": rounds,
-        "measured": done,
+        "measured": sum(row["rounds"] for row in rows),
         "planned": len(cells) * rounds,
-        "complete": done == len(cells) * rounds,
+        "complete": complete,
         "cells": rows,
         "skipped": [{"values": dict(s.values), "reason": s.reason} for s in skipped],
         "best": verdict.best.label if verdict else None,
         "tied": [c.label for c in verdict.tied] if verdict else [],
-        "chosen": verdict.chosen.label if verdict else None,
+        "chosen": verdict.chosen.label if verdict and complete else None,
         "reason": verdict.reason if verdict else "nothing was measured",
         "state": str(state.path),
     }

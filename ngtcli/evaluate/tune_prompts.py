@@ -2,33 +2,33 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from ngtcli.documents.load import Document, load
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
 from ngtcli.errors import InputError
 from ngtcli.evaluate.datasets import builtin_items, file_items, read_jsonl
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
 
 Work = Sequence[tuple[str, tuple[Document, ...], str]]  # name, documents, question
 
 
 def prompts(
-    paths: Sequence[str],
-    stdin: BinaryIO | None,
+    texts: Sequence[Document],
     preset: Preset,
     limit: int | None,
     lines: Path | None = None,
+    settings: Settings | None = None,
 ) -> Work:
     """Prompts for a preset: those with a question if it asks for one, else those without.
 
-    They come from the JSON lines of `lines`, else from the texts in `paths` (of each a summary, or
-    a few questions), else from the built-in examples. Raises InputError.
+    They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
+    from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
+    InputError.
     """
     asks = "{question}" in preset.template
     if lines is not None:
-        items = read_jsonl(lines)
-    elif paths:
-        texts = load(list(paths), stdin)
+        items = read_jsonl(lines, settings)
+    elif texts:
         items = file_items([], texts) if asks else file_items(texts, [])
     else:
         items = builtin_items()

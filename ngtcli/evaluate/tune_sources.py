@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import want
@@ -20,13 +20,15 @@ from ngtcli.evaluate.replay import context_of, replay, select
 from ngtcli.evaluate.sweep import Axis, Cell
 from ngtcli.evaluate.traces import read_traces
 from ngtcli.evaluate.verdict import Measurement
-from ngtcli.prompts import Preset
+from ngtcli.presets import Preset
+from ngtcli.storage import DamagedFileError, read_json
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 if TYPE_CHECKING:
     from ngtcli.session import Session
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
+MOST_COSTS = 1 << 20  # bytes of such a file: 30,000 sizes of a pass
 REPLAYABLE = ("method", "n", "lp", "num_draft", "learn_output")
 Notify = Callable[[str], None]
 
@@ -38,15 +40,15 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
     0.02}`; or it holds such a map as `seconds`, and as `of` what was measured.
     """
     try:
-        stored = json.loads(path.expanduser().read_text(encoding="utf-8"))
-        seconds, of = stored.get("seconds", stored), stored.get("of", path.name)
-        return CostCurve({int(rows): float(s) for rows, s in seconds.items()}), str(of)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}", "Check the path.") from None
-    except (ValueError, TypeError, AttributeError):
+        stored = read_json(path.expanduser(), MOST_COSTS)
+        curve = CostCurve(read_points(stored.get("seconds", stored)))
+        return curve, str(stored.get("of", path.name))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: {(error.strerror or '').lower()}", "Check the path.") from None
+    except (DamagedFileError, ValueError) as error:
         raise InputError(
-            f"{path}: not a cost curve", 'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.'
+            f"{path}: not a cost curve ({error})",
+            'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.',
         ) from None
 
 
@@ -77,10 +79,11 @@ class Recording:
         limit: int | None = None,
         ids: str = "all",
         costs: Path = DEFAULT_COSTS,
+        max_mb: int | None = None,
     ) -> None:
         curve, of = read_costs(costs)
         self._seconds = {int(rows): s for rows, s in curve.by_rows().items()}
-        self._set = read_traces(folder)
+        self._set = read_traces(folder, max_mb=max_mb)
         self._traces = select(self._set.traces, tasks, limit, ids)
         texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self._traces]
         self.about: dict[str, Any] = {

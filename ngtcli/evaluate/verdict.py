@@ -5,7 +5,8 @@ rounds overlap, or where the best one may owe its lead to the prompts that happe
 prompts are drawn anew, with replacement and for both cells alike, a thousand times, and in over
 2.5% of the draws it is not ahead. Under six prompts nothing can be said. Of the tied cells that are
 nearly as fast as the best the one with the smallest trie is chosen: it costs least to build and to
-keep.
+keep. Where some cell was measured once there is no estimate of the noise of rounds, and none is
+claimed; what is said of a sweep that was interrupted is said of the cells measured so far.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,30 @@ class Measurement:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def from_json(stored: Mapping[str, Any]) -> Measurement:
+    """What `Measurement.as_json` gave. Raises KeyError, TypeError and ValueError for another."""
+    prompts = tuple((_count(tokens), _seconds(s)) for tokens, s in stored["prompts"])
+    build, size = stored["trie_build_s"], stored["trie_bytes"]
+    if not prompts:
+        raise ValueError("no prompts")
+    return Measurement(
+        _count(stored["new_tokens"]), _count(stored["steps"]), _seconds(stored["seconds"]), prompts,
+        None if build is None else _seconds(build), None if size is None else _count(size),
+    )  # fmt: skip
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 1e9:
+        raise ValueError(f"{value!r} is no time")
+    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +145,33 @@ def tied(best: Figures, other: Figures) -> bool:
     return len(best.prompts) < FEWEST or behind(best, other) > LEVEL
 
 
-def judge(cells: Sequence[Figures]) -> Verdict:
-    """The verdict over at least one cell."""
+def judge(cells: Sequence[Figures], complete: bool = True) -> Verdict:
+    """The verdict over at least one cell; `complete` says whether all rounds of all are there."""
     order = sorted(cells, key=lambda c: -c.tokens_per_s)
     best = order[0]
     level = (best, *(c for c in order[1:] if tied(best, c)))
     near = [c for c in level if c.tokens_per_s >= (1 - NEAR) * best.tokens_per_s]
     chosen = min(near, key=_weight)
-    if len(order) == 1:
-        reason = "it is the only cell"
-    elif len(level) == 1:
-        reason = "faster than every other cell beyond the noise of rounds and prompts"
-    else:
-        reason = f"{len(level)} cells are within the noise of the best; {_why(chosen, near)}"
-    return Verdict(best, level, chosen, reason)
+    reason = _reason(order, level, near, chosen)
+    return Verdict(best, level, chosen, reason if complete else f"so far: {reason}")
+
+
+def _reason(
+    cells: Sequence[Figures], level: Sequence[Figures], near: Sequence[Figures], chosen: Figures
+) -> str:
+    """Why `chosen`; of noise only where every cell was measured more than once."""
+    known = min(cell.rounds for cell in cells) > 1
+    once = "1 round" if all(cell.rounds == 1 for cell in cells) else "1 round of some cells"
+    unknown = f"{once}, no noise estimate"
+    if len(cells) == 1:
+        return "it is the only cell" if known else f"it is the only cell; {unknown}"
+    if len(level) == 1 and known:
+        return "faster than every other cell beyond the noise of rounds and prompts"
+    if len(level) == 1:
+        return f"the fastest of {len(cells)} cells; {unknown}"
+    if known:
+        return f"{len(level)} cells are within the noise of the best; {_why(chosen, near)}"
+    return f"{len(level)} cells cannot be told apart; {_why(chosen, near)}; {unknown}"
 
 
 def _weight(cell: Figures) -> tuple[Any, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from ngtcli import __version__
-from ngtcli.config import Settings, read_mapping
+from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
-from ngtcli.prompts import PROVENANCE, Preset
-from ngtcli.render.sinks import write_atomically
-from ngtcli.storage import home
+from ngtcli.presets import PROVENANCE, Preset
+from ngtcli.storage import home, write_atomically
+from ngtcli.yaml_file import read_mapping
 
 # What decides how drafts are made; a winner is one only with all of them as they were measured.
 DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
@@ -21,7 +21,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: texts of several lines as blocks."""
+    """YAML as people write it: texts of several lines as blocks, and every value written out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

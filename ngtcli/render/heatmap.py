@@ -18,8 +18,7 @@ from rich.text import Text
 
 from ngtcli.render.terminal import visible
 
-MARKS = {"chosen": "*", "tied": "=", "": ""}
-LEGEND = "* chosen   = within the noise of the best"
+MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
 SKIPPED, UNMEASURED = "–", "·"
 # Pale to strong green, read with black letters on any background.
 _RAMP = (255, 194, 157, 120, 83)
@@ -84,7 +83,8 @@ def conclusion(report: Report) -> list[str]:
         facts = [f"{SPEED.text(chosen)} tokens/s", f"acceptance length {LENGTH.text(chosen)}"]
         if chosen["trie_bytes"] is not None:
             facts += [f"trie {BUILD.text(chosen)} ms and {BYTES.text(chosen)} kB"]
-        out.append(f"Chosen: {visible(chosen['cell'])} ({', '.join(facts)}).")
+        word = "Chosen" if report["complete"] else "Ahead so far"
+        out.append(f"{word}: {visible(chosen['cell'])} ({', '.join(facts)}).")
         out.append(f"Why: {visible(report['reason'])}.")
     if len(report["tied"]) > 1:
         out.append(f"Not to be told apart: {visible('; '.join(report['tied']))}.")
@@ -102,7 +102,14 @@ def conclusion(report: Report) -> list[str]:
 
 
 def _chosen(report: Report) -> Mapping[str, Any] | None:
-    return next((row for row in report["cells"] if row["standing"] == "chosen"), None)
+    return next((row for row in report["cells"] if row["standing"] in ("chosen", "ahead")), None)
+
+
+def legend(report: Report) -> str:
+    """What the marks mean; of noise only where every cell was measured more than once."""
+    known = min((row["rounds"] for row in report["cells"]), default=0) > 1
+    tied = "within the noise of the best" if known else "not to be told from the best"
+    return f"* {'chosen' if report['complete'] else 'ahead so far'}   = {tied}"
 
 
 def grid_cells(report: Report) -> list[tuple[str, list[Mapping[str, Any] | str]]]:
@@ -138,7 +145,7 @@ def to_terminal(report: Report, width: int, colour: bool, every: bool = False) -
     )  # fmt: skip
     console.print(part)
     if report["cells"]:
-        console.print(LEGEND, style=Style(dim=True))
+        console.print(legend(report), style=Style(dim=True))
     for sentence in conclusion(report):
         console.print(sentence)
     assert isinstance(console.file, io.StringIO)
@@ -218,7 +225,7 @@ def to_markdown(report: Report) -> str:
     if len(report["sweep"]) == 2:
         parts += [_markdown_grid(report, figure) for figure in (SPEED, LENGTH)]
     parts.append(_markdown(flat_rows(report)))
-    return "\n\n".join([*parts, " ".join([LEGEND + ".", *conclusion(report)])])
+    return "\n\n".join([*parts, " ".join([legend(report) + ".", *conclusion(report)])])
 
 
 def _markdown_grid(report: Report, figure: Figure) -> str:

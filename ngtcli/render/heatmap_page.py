@@ -5,7 +5,6 @@ from html import escape
 
 from ngtcli.render.heatmap import (
     FIGURES,
-    LEGEND,
     MARKS,
     Figure,
     Report,
@@ -13,6 +12,7 @@ from ngtcli.render.heatmap import (
     flat_rows,
     grid_cells,
     heat,
+    legend,
     shown,
 )
 from ngtcli.render.terminal import visible
@@ -25,7 +25,7 @@ caption { text-align: left; font-weight: 600; }
 th, td { padding: .2rem .7rem; text-align: right; }
 thead th { border-bottom: 1px solid; }
 td[style] { background: color-mix(in srgb, var(--hot) calc(var(--heat) * 1%), transparent); }
-.chosen { outline: 2px solid; }
+.chosen, .ahead { outline: 2px solid; }
 dt { float: left; clear: left; width: 9rem; opacity: .7; } dd { margin-left: 9rem; }
 .scroll { overflow-x: auto; }
 """
@@ -42,7 +42,7 @@ def to_html(report: Report) -> str:
     parts = [f"<p>{_text(sentence)}</p>" for sentence in conclusion(report)]
     if len(report["sweep"]) == 2 and report["cells"]:
         parts += [_grid(report, figure) for figure in FIGURES]
-        parts.append(f"<p>{_text(LEGEND)}</p>")
+        parts.append(f"<p>{_text(legend(report))}</p>")
     parts.append(_list(flat_rows(report)))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -84,7 +84,9 @@ _MEMORY = {
 }
 _REPLAY_NOTE = (
     "Accept. length: tokens a pass of the model. Accepted: share of drafted tokens. Draft µs:"
-    " time of a proposal, median and 99th percentile. Undrafted: steps without a draft."
+    " time of a proposal, median and 99th percentile. Undrafted: steps without a draft. A recording"
+    " has neither the cost of passes nor scores: auto drafts as many nodes as it may, and without"
+    " the model's runners-up."
 )
 
 
@@ -129,11 +131,16 @@ def facts(result: Row) -> list[str]:
 
 def names(rows: Sequence[Row]) -> tuple[list[Column], Callable[[Row], list[str]]]:
     """The columns that name a row: the method, and the number of drafts where it varies."""
-    varies = len({r["num_draft"] for r in rows if r["num_draft"] is not None}) > 1
+    varies = len(_budgets(rows)) > 1
     columns = [Column("method", left=True)]
     if varies:
         columns.append(Column("drafts"))
     return columns, lambda r: [str(r["method"]), *([_whole(r["num_draft"])] if varies else [])]
+
+
+def _budgets(rows: Sequence[Row]) -> list[int]:
+    """The numbers of draft nodes that were allowed; plain decoding has none."""
+    return sorted({r["num_draft"] for r in rows if r["num_draft"]})
 
 
 def label(row: Row, rows: Sequence[Row]) -> str:
@@ -157,7 +164,10 @@ def _main(result: Row, shown: Sequence[tuple[int, str, str, Show]], note: str) -
     ]
     how = "live" if result["kind"] == "live" else "replayed"
     note += _MEMORY.get(result.get("memory", ""), "")
-    return Table(f"{counted(result['questions'], 'prompt')}, {how}", columns, cells, note)
+    title = [counted(result["questions"], "prompt"), how]
+    if len(budgets := _budgets(rows)) == 1:
+        title.append(f"at most {counted(budgets[0], 'draft node')} a step")
+    return Table(", ".join(title), columns, cells, note)
 
 
 def _pivot(

@@ -5,14 +5,12 @@ there is to say goes to stderr.
 """
 
 import json
-import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from ngtcli.render.terminal import drafted_style, paint, visible
+from ngtcli.render.terminal import drafted_style, paint, reveal, visible
+from ngtcli.render.wrapping import Run, Wrapper
 
 
 class ShownToken(Protocol):
@@ -70,6 +68,36 @@ class ColourSink(PlainSink):
         return "".join(parts)
 
 
+class TerminalSink(PlainSink):
+    """For a terminal: lines broken between words, and nothing that it would not show.
+
+    `columns` tells the terminal's width, asked each step; `origin`s are coloured where wanted.
+    """
+
+    def __init__(self, stream: TextIO, columns: Callable[[], int], colour: bool) -> None:
+        super().__init__(stream)
+        self._columns, self._colour = columns, colour
+        self._wrapper, self._before = Wrapper(), ""
+
+    def styled(self, tokens: Sequence[ShownToken]) -> str:
+        runs = []
+        for token in tokens:
+            text = reveal(visible(token.text), self._before)
+            self._before = text[-1:] or self._before
+            runs.append((text, token.origin if token.drafted else ""))
+        return self._painted(self._wrapper.feed(runs, self._columns()))
+
+    def _painted(self, runs: Sequence[Run]) -> str:
+        styled = (paint(text, drafted_style(name)) if name else text for text, name in runs)
+        return "".join(styled if self._colour else (text for text, _ in runs))
+
+    def close(self) -> None:
+        rest = self._painted(self._wrapper.flush(self._columns()))
+        if rest:
+            self._stream.write(rest)
+        super().close()
+
+
 class Collector:
     """Keeps the text and the tokens; writes nothing."""
 
@@ -91,26 +119,3 @@ def dump_json(value: Any) -> str:
     """JSON for people and pipes: UTF-8 as it is, every control character escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 `text` to `path` whole or not at all; links are followed. Raises OSError.
-
-    What is there and no regular file (a device, a named pipe) is written to directly.
-    """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    handle, partial = tempfile.mkstemp(dir=path.parent or Path("."), prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
-        os.chmod(partial, mode)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise

@@ -1,8 +1,11 @@
 """What a terminal may be sent: visible text only, and styles made by us."""
 
 import os
+import re
+import unicodedata
 from typing import TextIO
 
+from rich.cells import cell_len, set_cell_size
 from rich.color import ColorSystem
 from rich.style import Style
 
@@ -12,6 +15,20 @@ _VISIBLE |= {0x7F: 0x2421}
 _VISIBLE |= dict.fromkeys(
     [*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD
 )
+
+# Characters that a terminal does not show, or that end its line: soft hyphen, marks of direction,
+# joiners, spaces of no width, fillers, selectors of variants, tags, interlinear annotation.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028\u2029\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_JOINERS, _SELECTORS, _MONGOLIAN = "\u200c\u200d", "\ufe0e\ufe0f", "\u180b\u180c\u180d\u180f"
+# Scripts whose letters are joined or kept apart by joiners: Arabic to Arabic Extended, those of
+# India, Sinhala, Tibetan, Myanmar, Khmer, Mongolian, Arabic's presentation forms, Brahmi's kin.
+_JOINED = (
+    (0x0600, 0x08FF), (0x0900, 0x0DFF), (0x0F00, 0x109F), (0x1780, 0x18AF), (0xA840, 0xA8FF),
+    (0xFB50, 0xFDFF), (0xFE70, 0xFEFC), (0x10A00, 0x10AFF), (0x11000, 0x11FFF), (0x1E900, 0x1E95F),
+)  # fmt: skip
 
 # Where drafts come from; other words are shown as "draft".
 COLORS = {
@@ -30,11 +47,55 @@ def visible(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def reveal(text: str, before: str = "") -> str:
+    """`text` with U+FFFD for each character that a terminal would not show; `before` stands ahead.
+
+    What writing needs stays: one joiner behind a letter or mark of a script that joins, or behind
+    an emoji; one variation selector behind a symbol, a Mongolian one behind a Mongolian letter.
+
+    >>> reveal("in" + chr(0xAD) + "visible")
+    'in\ufffdvisible'
+    """
+    if not _UNSEEN.search(text):
+        return text
+    shown: list[str] = []
+    for character in text:
+        known = not _UNSEEN.match(character) or _belongs(character, shown[-1] if shown else before)
+        shown.append(character if known else "\ufffd")
+    return "".join(shown)
+
+
+def _belongs(mark: str, before: str) -> bool:
+    """Whether an unseen character is part of writing behind the character `before`."""
+    if not before or before == "\ufffd":
+        return False
+    code, kind = ord(before), unicodedata.category(before)
+    if mark in _SELECTORS:
+        return kind in ("So", "Sm") or before in "0123456789#*\u203c\u2049\u3030\u303d"
+    if mark in _MONGOLIAN:
+        return 0x1820 <= code <= 0x18AF
+    if mark not in _JOINERS:
+        return False
+    if mark == "\u200d" and (kind == "So" or before == "\ufe0f" or 0x1F3FB <= code <= 0x1F3FF):
+        return True
+    return kind[0] in "LM" and any(low <= code <= high for low, high in _JOINED)
+
+
+def cut(text: str, columns: int) -> str:
+    """The beginning of `text` that takes at most `columns` columns of a terminal."""
+    return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
+
+
+def is_plain() -> bool:
+    """Whether the terminal says that it knows no control sequences."""
+    return os.environ.get("TERM", "") in ("", "dumb")
+
+
 def wants_color(stream: TextIO, setting: str) -> bool:
     """Whether to style what goes to `stream`: "always", "never", or "auto" by the terminal."""
     if setting != "auto":
         return setting == "always"
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    return stream.isatty() and not is_plain()
 
 
 def drafted_style(origin: str) -> Style:

@@ -7,13 +7,12 @@ nodes, and each node's children form a list with the one seen last in front. Lea
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-F = TypeVar("F")
+from ngtcli.compiled import njit, unowned
 
 NONE = -1
 FREQUENT = 32  # most frequent tokens kept for the root; guess
@@ -36,16 +35,7 @@ class CountArrays(NamedTuple):
     frequent: npt.NDArray[np.int32]
 
 
-def unowned(function: F) -> F:
-    """Compile without counting who owns an array, which is half the time of such short loops.
-
-    A function compiled like this can make no array. numba does not list the option in its types.
-    """
-    compiled: F = njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload]
-    return compiled
-
-
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def slot_of(slots: Any, node: int, token: int) -> Any:
     """The row of `slots` that holds the child of `node` for `token`, or the free one for it."""
     key = (np.int64(node) << np.int64(32)) | np.int64(token)
@@ -88,7 +78,7 @@ def count_child(node: int, token: int, trie: Any, used: int) -> Any:
     return child, used
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _unlink(nodes: Any, node: int, child: int) -> None:
     """Take `child` out of the list of `node`'s children."""
     before, after = nodes[child, PREVIOUS_SIBLING], nodes[child, NEXT_SIBLING]
@@ -200,7 +190,7 @@ def _allocate(capacity: int, frequent: npt.NDArray[np.int32]) -> CountArrays:
     )
 
 
-@njit(cache=True)
+@njit()
 def _rehash(old: Any, slots: Any) -> None:
     for i in range(len(old)):
         if old[i, CHILD] != NONE:

@@ -1,37 +1,39 @@
 """The cache of document tries: one safetensors file a trie, checked in full before it is used.
 
-A file is named by its key, a hash of everything the trie depends on. It is written under a
-temporary name and renamed, so two writers cannot mix and a reader never sees half a file. Anything
-wrong with a file makes `load` raise `TrieFileError`; the caller builds anew. Hostile files are met
-by bounds checks: a file that passes can at worst draft nonsense, which verification refuses.
+A file is named by its key, a hash of everything the trie depends on, and written and read as
+`ngtcli.storage` does it. Anything wrong with a file makes `load` raise `DamagedFileError`; the
+caller builds anew. Hostile files are met by bounds checks: a file that passes can at worst draft
+nonsense, which verification refuses.
 
-Datastores (datastore.py) are kept beside the tries, by the same rules and with the same helpers.
+Datastores (datastore.py) and pools (pool.py) are kept beside the tries.
 """
 
-import hashlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from ngtcli.documents.load import Document
-from ngtcli.storage import home
+from ngtcli.storage import (
+    DamagedFileError,
+    home,
+    key_of,
+    parse_json,
+    read_arrays,
+    read_header,
+    remove_leftovers,
+    write_arrays,
+)
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 
-FORMAT = 1
+FORMAT = 2  # 2: text that looks like a control token is encoded as text
 SUFFIX = ".trie.safetensors"
 DATASTORE_SUFFIX = ".datastore.safetensors"
-
-
-class TrieFileError(Exception):
-    """A trie file is damaged, foreign or of another version; the message says which."""
+MOST = 2**31  # bytes of a trie's file: 67 million tokens at 32 bytes, far beyond any context
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,7 @@ def trie_path(key: str) -> Path:
 
 def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
     """Hash of tokenizer, documents' text in order, n, lp and format version; 32 hex digits."""
-    digest = hashlib.sha256(f"{FORMAT}\0{fingerprint}\0{n}\0{lp}".encode())
-    for document in documents:
-        digest.update(bytes.fromhex(document.sha256))
-    return digest.hexdigest()[:32]
+    return key_of(FORMAT, fingerprint, n, lp, *(document.sha256 for document in documents))
 
 
 def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
@@ -76,7 +75,7 @@ def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
         "tokens": str(trie.tokens),
         **about(documents),
     }
-    return write_file(trie_path(key), arrays, metadata)
+    return write_arrays(trie_path(key), arrays, metadata, MOST)
 
 
 def about(documents: Sequence[Document]) -> dict[str, str]:
@@ -85,64 +84,20 @@ def about(documents: Sequence[Document]) -> dict[str, str]:
     return {"created": str(int(time.time())), "documents": names}
 
 
-def write_file(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Path:
-    """Write arrays with their checksum under a temporary name, then rename. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    os.close(handle)
-    try:
-        save_file(dict(arrays), partial, {**metadata, "checksum": checksum(arrays)})
-        os.replace(partial, path)
-    except SafetensorError as error:  # how the library words a full disk
-        raise OSError(str(error)) from None
-    finally:
-        Path(partial).unlink(missing_ok=True)
-    return path
-
-
 def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
-    """The cached trie of that key; None where there is none. Raises TrieFileError."""
+    """The cached trie of that key; None where there is none. Raises DamagedFileError."""
     path = trie_path(key)
     if not path.is_file():
         return None
     wanted = {"format": str(FORMAT), "key": key, "n": str(n), "lp": str(lp)}
-    arrays = read_file(path, ARRAY_NAMES, wanted)
+    arrays = read_arrays(path, ARRAY_NAMES, wanted, MOST)
     trie_arrays = TrieArrays(**arrays)
     check_bounds(trie_arrays, vocabulary)
     return NGramTrie(trie_arrays, n, lp)
 
 
-def read_file(path: Path, names: Sequence[str], wanted: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """The int32 arrays of exactly these names. Raises TrieFileError where the file has others,
-    other metadata than `wanted`, or content that its checksum does not confirm."""
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = dict(file.metadata() or {})
-            if set(file.keys()) != set(names):
-                raise TrieFileError("not a trie file")
-            arrays = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise TrieFileError(f"unreadable ({error})") from None
-    if any(a.dtype != np.int32 or a.ndim != 1 for a in arrays.values()):
-        raise TrieFileError("arrays of another type")
-    if any(metadata.get(name) != value for name, value in wanted.items()):
-        raise TrieFileError("another version or another trie's file")
-    if metadata.get("checksum") != checksum(arrays):
-        raise TrieFileError("checksum differs")
-    return arrays
-
-
-def checksum(arrays: Mapping[str, np.ndarray]) -> str:
-    """Hash of lengths and contents, in the order given."""
-    digest = hashlib.sha256()
-    for array in arrays.values():
-        digest.update(len(array).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
 def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
-    """Raise TrieFileError unless every index stays inside and every link leads onward.
+    """Raise DamagedFileError unless every index stays inside and every link leads onward.
 
     Links onward (to larger node numbers) mean that no walk can loop; token bounds mean that no
     draft can hold an id that the model has no embedding for.
@@ -150,15 +105,15 @@ def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
     stream, token, count, link, degree = (getattr(arrays, name) for name in ARRAY_NAMES)
     nodes = len(token)
     if not nodes or not (len(count) == len(link) == len(degree) == nodes):
-        raise TrieFileError("arrays of different lengths")
+        raise DamagedFileError("arrays of different lengths")
     if len(stream) and stream[-1] != SEPARATOR:
-        raise TrieFileError("the last document has no end")
+        raise DamagedFileError("the last document has no end")
     if stream.size and (int(stream.min()) < SEPARATOR or int(stream.max()) >= vocabulary):
-        raise TrieFileError("token ids outside the vocabulary")
+        raise DamagedFileError("token ids outside the vocabulary")
     if nodes > 1 and (int(token[1:].min()) < 0 or int(token.max()) >= vocabulary):
-        raise TrieFileError("token ids outside the vocabulary")
+        raise DamagedFileError("token ids outside the vocabulary")
     if int(count[1:].min(initial=1)) < 1 or int(degree.min()) < 0:
-        raise TrieFileError("negative counts")
+        raise DamagedFileError("negative counts")
     _check_links(len(stream), count, link, degree)
 
 
@@ -167,15 +122,15 @@ def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.nd
     once[0] = False
     tails = link[once]
     if tails.size and (int(tails.min()) < 0 or int(tails.max()) >= places - 1):
-        raise TrieFileError("a tail outside the text")
+        raise DamagedFileError("a tail outside the text")
     if degree[once].any():
-        raise TrieFileError("children on a tail")
+        raise DamagedFileError("children on a tail")
     inner = np.flatnonzero(degree)
     if inner.size and (
         bool((link[inner] <= inner).any())
         or int((link[inner].astype(np.int64) + degree[inner]).max()) > len(count)
     ):
-        raise TrieFileError("children outside the trie")
+        raise DamagedFileError("children outside the trie")
 
 
 def list_tries() -> list[TrieFile]:
@@ -187,23 +142,29 @@ def list_tries() -> list[TrieFile]:
 def describe(path: Path) -> TrieFile | None:
     """The header of a trie file; None where it is not one."""
     try:
-        with safe_open(path, framework="np") as file:
-            meta = dict(file.metadata() or {})
-            sizes = {name: file.get_slice(name).get_shape()[0] for name in ARRAY_NAMES}
-        names = tuple(str(name) for name in json.loads(meta["documents"]))
+        meta, lengths = read_header(path)
         return TrieFile(
             path, meta["key"], int(meta["n"]), int(meta["lp"]), int(meta["tokens"]),
-            sizes["token"], path.stat().st_size, names, float(meta["created"]),
+            lengths["token"], path.stat().st_size, document_names(meta), float(meta["created"]),
         )  # fmt: skip
-    except (SafetensorError, OSError, KeyError, ValueError, IndexError):
+    except (DamagedFileError, OSError, KeyError, ValueError):
         return None
 
 
+def document_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names that `about` wrote. Raises DamagedFileError and KeyError."""
+    return tuple(map(str, parse_json(metadata["documents"], list)))
+
+
 def clear_tries() -> tuple[int, int]:
-    """Delete every trie, datastore and half-written file; (files, bytes) removed."""
-    endings = (SUFFIX, DATASTORE_SUFFIX, ".partial")
-    files = [p for end in endings for p in trie_folder().glob(f"*{end}")]
-    size = sum(p.stat().st_size for p in files)
-    for path in files:
-        path.unlink(missing_ok=True)
-    return len(files), size
+    """Delete every trie and datastore, and what killed runs left in any cache; (files, bytes)."""
+    count = size = 0
+    for path in [p for end in (SUFFIX, DATASTORE_SUFFIX) for p in trie_folder().glob(f"*{end}")]:
+        with suppress(OSError):  # another run may be clearing as well
+            bytes_ = path.lstat().st_size
+            path.unlink()
+            count, size = count + 1, size + bytes_
+    for folder in (trie_folder(), *(home("cache") / name for name in ("costs", "tune"))):
+        files, bytes_ = remove_leftovers(folder, older_s=0.0)
+        count, size = count + files, size + bytes_
+    return count, size

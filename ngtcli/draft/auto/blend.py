@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.trie.counts import (
@@ -37,7 +37,6 @@ from ngtcli.trie.counts import (
     CountArrays,
     count_ids,
     find,
-    unowned,
 )
 
 SOURCES = ("own text", "prompt", "pool", "scores")
@@ -59,7 +58,7 @@ class SourceArrays(NamedTuple):
 PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
     (own, prompt, pool), ranks = arrays
@@ -104,7 +103,7 @@ class Queries(NamedTuple):
     keys: npt.NDArray[np.int32]
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def bucket_of(total: float, distinct: int) -> int:
     """The bucket of a match seen `total` times with `distinct` continuations, 0 to 11."""
     seen = 0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3
@@ -128,7 +127,7 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
     match_nodes[SCORES, 1] = token if known else NONE
 
 
-@njit(cache=True)
+@njit()
 def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
     """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
     match_nodes[:] = NONE
@@ -174,7 +173,7 @@ def blend(
     return found
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _add_counts(
     trie: Any, node: int, order: int, scale: float, min_probability: float, source: int,
     candidates: Any, found: int,
@@ -191,7 +190,7 @@ def _add_counts(
     return found
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _add_ranks(
     ranks: Any, last: int, scale: float, min_probability: float, candidates: Any, found: int
 ) -> int:
@@ -203,7 +202,7 @@ def _add_ranks(
     return found
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _add(token: int, probability: float, source: int, candidates: Any, found: int) -> int:
     for i in range(found):
         if candidates.tokens[i] == token:
@@ -214,7 +213,7 @@ def _add(token: int, probability: float, source: int, candidates: Any, found: in
     return found + 1
 
 
-@njit(cache=True)
+@njit()
 def attribute(arrays: Any, match_nodes: Any, token: int, tallies: Any) -> float:
     """Expectation step: divide one observed token among the matches that predicted it.
 
@@ -255,7 +254,7 @@ def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries
     return probability
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
     """(count of `token` after the match, of all its continuations, how many are distinct)."""
     if node == NONE or (source == SCORES and order != 1):
@@ -274,7 +273,7 @@ def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
     return count, trie.counts[node, FOLLOWED], trie.nodes[node, CHILDREN]
 
 
-@njit(cache=True)
+@njit()
 def learn_output(
     arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
 ) -> int:
@@ -295,7 +294,7 @@ def learn_output(
     return used
 
 
-@njit(cache=True)
+@njit()
 def update_escapes(tallies: Any) -> None:
     """Set every escape probability from its tallies (a plain tuple), in place."""
     escape, predicted, reached = tallies

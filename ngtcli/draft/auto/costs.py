@@ -2,6 +2,7 @@
 
 from bisect import bisect
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from ngtcli.draft.auto.config import CONFIG
 
 Floats = npt.NDArray[np.float64]
 SHORT = CONFIG.short_context
+_MOST_ROWS = 4096  # of a pass: four times the most draft nodes there can be; derived
 
 
 class CostCurve:
@@ -101,6 +103,23 @@ def _over(rows: npt.NDArray[np.int64], known: Floats, seconds: Floats) -> Floats
         slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
         out = out + slope * np.maximum(rows - known[-1], 0)
     return out
+
+
+def read_points(stored: Any) -> dict[int, float]:
+    """Seconds by rows, from JSON of the form {"1": 0.01, "32": 0.02}. Raises ValueError.
+
+    Only numbers count as such: no text, no true or false.
+    """
+    if not isinstance(stored, dict) or not stored:
+        raise ValueError("no costs by rows")
+    points = {}
+    for rows, seconds in stored.items():
+        if not (rows.isascii() and rows.isdecimal() and 1 <= int(rows[:9]) <= _MOST_ROWS):
+            raise ValueError("rows that are no number from 1 to 4096")
+        if type(seconds) not in (int, float) or not 0 < seconds < 1e9:
+            raise ValueError("seconds that are no number above zero")
+        points[int(rows[:9])] = float(seconds)
+    return points
 
 
 class Costs:

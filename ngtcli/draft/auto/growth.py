@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.blend import PROMPT, SOURCES, Candidates, PlainArrays, advance, blend, named
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.trie.counts import NONE, unowned
+from ngtcli.trie.counts import NONE
 
 DOCUMENT = "document"  # origin of those of the prompt's nodes that stand in a document
 ORIGINS = (*SOURCES, DOCUMENT)
@@ -61,7 +61,7 @@ def grow(
     return Growth(*_grow(arrays, match_nodes, escape, budget, min_probability))
 
 
-@njit(cache=True)
+@njit()
 def _grow(arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float) -> Any:
     growth = Growth(
         np.empty(budget, np.int32),
@@ -112,7 +112,7 @@ def _fill(
     return used
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _offer(
     candidates: Any, found: int, path: float, parent: int, frontier: Any, size: int, listed: int
 ) -> Any:
@@ -134,14 +134,14 @@ def _offer(
     return size, listed
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _copy(old: Any, new: Any) -> None:
     for s in range(old.shape[0]):  # an assignment of slices takes seconds to compile
         for k in range(old.shape[1]):
             new[s, k] = old[s, k]
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _longest(nodes: Any) -> Any:
     """The match of the highest order but 0."""
     for k in range(len(nodes) - 1, 0, -1):
@@ -150,7 +150,7 @@ def _longest(nodes: Any) -> Any:
     return NONE
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _push(heap: Any, size: int, probability: float, row: int) -> int:
     at = size
     while at > 0 and heap[(at - 1) // 2, 0] < probability:
@@ -161,7 +161,7 @@ def _push(heap: Any, size: int, probability: float, row: int) -> int:
     return size + 1
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _pop(heap: Any, size: int) -> int:
     size -= 1
     probability, row = heap[size, 0], heap[size, 1]
@@ -190,7 +190,7 @@ def arrange(growth: Growth, nodes: int, borders: npt.NDArray[np.int64]) -> npt.N
     return out
 
 
-@njit(cache=True)
+@njit()
 def _arrange(
     tokens: Any, parents: Any, origins: Any, trie_nodes: Any, nodes: int, borders: Any
 ) -> Any:
@@ -208,7 +208,7 @@ def _arrange(
     return out
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _in_document(trie_node: int, borders: Any) -> bool:
     inside = False
     for border in borders:
@@ -218,7 +218,7 @@ def _in_document(trie_node: int, borders: Any) -> bool:
     return inside
 
 
-@njit(cache=True)
+@njit()
 def _depth_first(parents: Any) -> Any:
     """Node indices, int32 (n,), parent before child, the subtree of the first sibling first."""
     n = len(parents)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ngtcli.compiled import njit
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve
 
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 ACCEPTED, EXPECTED = range(2)  # rows of a tally, float64 (2, bins)
 
 
-@njit(cache=True)
+@njit()
 def bin_of(probability: float, bins: int) -> int:
     """The bin of a probability: 0 from 1 to above 1/2, 1 to above 1/4, …, the last for the rest."""
     at, edge = 0, 0.5
@@ -33,7 +33,7 @@ def bin_of(probability: float, bins: int) -> int:
     return at
 
 
-@njit(cache=True)
+@njit()
 def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, tally: Any) -> None:
     """Add to `tally` how many nodes of a verified tree were accepted, and how many expected.
 
@@ -49,7 +49,7 @@ def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, 
             node, depth = i, depth + 1
 
 
-@njit(cache=True)
+@njit()
 def trust_of(tally: Any) -> Any:
     """Factors, float64 (bins,), that correct the probabilities of each bin: accepted / expected.
 
@@ -66,7 +66,7 @@ def trust_of(tally: Any) -> Any:
     return trust
 
 
-@njit(cache=True)
+@njit()
 def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any) -> Any:
     """(nodes with the most tokens a second, tokens then expected, speed-up over a plain step).
 

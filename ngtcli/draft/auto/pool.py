@@ -7,7 +7,6 @@ phrases and no text of documents. One file a model, by the rules of the
 trie cache; a file that is wrong in any way is begun anew.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +14,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
 from ngtcli.trie.ngram import SEPARATOR
-from ngtcli.trie.store import TrieFileError, read_file, trie_folder, write_file
+from ngtcli.trie.store import trie_folder
 
 Ints = npt.NDArray[np.int32]
 
 FORMAT = 2
 SUFFIX = ".pool.safetensors"
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
+MOST = 2**24  # bytes of a file: 50,000 ids and the tallies take a quarter of a megabyte
 _SCALE = CONFIG.tally_scale
 _NAMES = ("stream", "predicted", "reached")
 
@@ -120,24 +120,23 @@ def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:
 
 def pool_path(fingerprint: str, model: str) -> Path:
     """The file for answers of `model` with the tokenizer of that fingerprint."""
-    key = hashlib.sha256(f"{FORMAT}\0{fingerprint}\0{model}".encode()).hexdigest()[:32]
-    return trie_folder() / f"{key}{SUFFIX}"
+    return trie_folder() / f"{key_of(FORMAT, fingerprint, model)}{SUFFIX}"
 
 
 def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     """The pool in `path`, empty where there is none.
 
-    Raises TrieFileError where the file is damaged, foreign or holds what cannot be.
+    Raises DamagedFileError where the file is damaged, foreign or holds what cannot be.
     """
     pool = Pool(limit, quotes)
     if not path.is_file():
         return pool
-    arrays = read_file(path, _NAMES, {"format": str(FORMAT)})
+    arrays = read_arrays(path, _NAMES, {"format": str(FORMAT)}, MOST)
     stream, predicted, reached = (arrays[name] for name in _NAMES)
     if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
-        raise TrieFileError("ids out of range")
+        raise DamagedFileError("ids out of range")
     if len(predicted) != len(reached) or (predicted < 0).any() or (reached < predicted).any():
-        raise TrieFileError("tallies that cannot be")
+        raise DamagedFileError("tallies that cannot be")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
     pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
@@ -150,7 +149,7 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         return
     try:
         there = load_pool(path, vocabulary, pool.limit, pool.quotes).answers
-    except TrieFileError:
+    except DamagedFileError:
         there = []
     for said, kept in pool.new:
         there = used_last(there, said) + kept
@@ -162,7 +161,7 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         "reached": np.ceil(pool.reached.ravel() * _SCALE).astype(np.int32),
     }
     metadata = {"format": str(FORMAT), "model": model, "answers": str(len(answers))}
-    write_file(path, arrays, {**metadata, "tokens": str(sum(map(len, answers)))})
+    write_arrays(path, arrays, {**metadata, "tokens": str(sum(map(len, answers)))}, MOST)
     pool.new = []
 
 
@@ -174,8 +173,7 @@ def list_pools() -> list[Path]:
 def describe(path: Path) -> dict[str, Any] | None:
     """What a pool file's header says: model, answers, tokens, bytes, path; None if it is none."""
     try:
-        with safe_open(path, framework="np") as file:
-            meta = dict(file.metadata() or {})
+        meta, _ = read_header(path)
         return {
             "model": meta["model"],
             "answers": int(meta["answers"]),
@@ -183,5 +181,5 @@ def describe(path: Path) -> dict[str, Any] | None:
             "bytes": path.stat().st_size,
             "path": str(path),
         }
-    except (SafetensorError, OSError, KeyError, ValueError):
+    except (DamagedFileError, OSError, KeyError, ValueError):
         return None

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ngtcli.compiled import njit
 from ngtcli.draft.auto.config import CONFIG
 
 WIDTH = CONFIG.ranks_kept
@@ -28,7 +28,7 @@ class RankArrays(NamedTuple):
     sums: npt.NDArray[np.float32]
 
 
-@njit(cache=True)
+@njit()
 def learn_ranks(tokens: Any, tops: Any, ranks: Any) -> None:
     """Learn, after each of `tokens` int32 (n,), its row of `tops` int64 (n, ranks), best first."""
     for i in range(len(tokens)):
@@ -38,13 +38,13 @@ def learn_ranks(tokens: Any, tops: Any, ranks: Any) -> None:
         _add_up(ranks, tokens[i])
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _decay(weights: Any) -> None:
     for j in range(len(weights)):
         weights[j] *= _DECAY
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _gain(ranks: Any, token: int, successor: int, gain: float) -> None:
     """Add to the weight of a successor; a new one takes the place of the weakest."""
     successors, weights = ranks.successors, ranks.weights
@@ -60,7 +60,7 @@ def _gain(ranks: Any, token: int, successor: int, gain: float) -> None:
     weights[token, place] += gain
 
 
-@njit(cache=True, inline="always")
+@njit(inline="always")
 def _add_up(ranks: Any, token: int) -> None:
     """Drop successors without weight worth the name; renew the token's sums."""
     total, distinct = np.float32(0.0), np.float32(0.0)

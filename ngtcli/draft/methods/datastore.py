@@ -8,22 +8,21 @@ A datastore has a name and belongs to a tokenizer. Its file lies among the tries
 rules (store.py): checksummed, bounds-checked, renamed into place.
 """
 
-import hashlib
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from ngtcli.documents.load import Document
+from ngtcli.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
 from ngtcli.trie import store
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
 
-FORMAT = 1
+FORMAT = 2  # 2: text that looks like a control token is encoded as text
 DEPTH = 32
+MOST = 2**34  # bytes of a file: two arrays of as many int32 as an int32 can number
 _ARRAYS = ("stream", "order")
 
 
@@ -92,7 +91,7 @@ class DatastoreFile:
 
 def datastore_key(name: str, fingerprint: str) -> str:
     """Hash of name, tokenizer and format version; 32 hex digits."""
-    return hashlib.sha256(f"{FORMAT}\0{fingerprint}\0{name}".encode()).hexdigest()[:32]
+    return key_of(FORMAT, fingerprint, name)
 
 
 def datastore_path(key: str) -> Path:
@@ -104,11 +103,11 @@ def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[
     key = datastore_key(name, fingerprint)
     arrays = {"stream": datastore.stream, "order": datastore.order}
     metadata = {"format": str(FORMAT), "key": key, "name": name, "tokens": str(len(datastore))}
-    return store.write_file(datastore_path(key), arrays, {**metadata, **store.about(documents)})
+    return write_arrays(datastore_path(key), arrays, {**metadata, **store.about(documents)}, MOST)
 
 
 def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
-    """The datastore of that name; None where there is none. Raises TrieFileError.
+    """The datastore of that name; None where there is none. Raises DamagedFileError.
 
     With a vocabulary of 0 its token ids are not checked against the model's.
     """
@@ -116,23 +115,23 @@ def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
     path = datastore_path(key)
     if not path.is_file():
         return None
-    arrays = store.read_file(path, _ARRAYS, {"format": str(FORMAT), "key": key})
+    arrays = read_arrays(path, _ARRAYS, {"format": str(FORMAT), "key": key}, MOST)
     check_bounds(arrays["stream"], arrays["order"], vocabulary)
     return Datastore(arrays["stream"], arrays["order"])
 
 
 def check_bounds(stream: Ints, order: Ints, vocabulary: int) -> None:
-    """Raise TrieFileError unless every place is a token's and every token the model's."""
+    """Raise DamagedFileError unless every place is a token's and every token the model's."""
     if stream.size and stream[-1] != SEPARATOR:
-        raise store.TrieFileError("the last document has no end")
+        raise DamagedFileError("the last document has no end")
     if stream.size and int(stream.min()) < SEPARATOR:
-        raise store.TrieFileError("negative token ids")
+        raise DamagedFileError("negative token ids")
     if vocabulary and int(stream.max(initial=0)) >= vocabulary:
-        raise store.TrieFileError("token ids outside the vocabulary")
+        raise DamagedFileError("token ids outside the vocabulary")
     if order.size and not 0 <= int(order.min()) <= int(order.max()) < len(stream):
-        raise store.TrieFileError("places outside the text")
+        raise DamagedFileError("places outside the text")
     if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
-        raise store.TrieFileError("places that are no tokens")
+        raise DamagedFileError("places that are no tokens")
 
 
 def list_datastores() -> list[DatastoreFile]:
@@ -145,13 +144,12 @@ def list_datastores() -> list[DatastoreFile]:
 def describe(path: Path) -> DatastoreFile | None:
     """The header of a datastore's file; None where it is not one."""
     try:
-        with safe_open(path, framework="np") as file:
-            meta = dict(file.metadata() or {})
-            if set(file.keys()) != set(_ARRAYS):
-                return None
+        meta, lengths = read_header(path)
+        if set(lengths) != set(_ARRAYS):
+            return None
         return DatastoreFile(
             path, meta["key"], meta["name"], int(meta["tokens"]), path.stat().st_size,
-            tuple(str(name) for name in json.loads(meta["documents"])), float(meta["created"]),
+            store.document_names(meta), float(meta["created"]),
         )  # fmt: skip
-    except (SafetensorError, OSError, KeyError, ValueError, IndexError):
+    except (DamagedFileError, OSError, KeyError, ValueError):
         return None

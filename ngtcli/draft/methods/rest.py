@@ -32,8 +32,8 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, r
 from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
+from ngtcli.storage import DamagedFileError
 from ngtcli.trie.ngram import SEPARATOR, Ints
-from ngtcli.trie.store import TrieFileError
 
 Path = tuple[int, ...]
 
@@ -103,7 +103,7 @@ def open_datastore(name: str, context: Context) -> Datastore:
     hint = f"Build it: ngt trie build -m MODEL --rest PATH… --name {name}"
     try:
         datastore = load(name, context.tokenizer, context.vocabulary)
-    except TrieFileError as error:
+    except DamagedFileError as error:
         raise InputError(f"the datastore {name!r} is bad ({error})", hint) from None
     if datastore is None:
         raise InputError(f"there is no datastore {name!r} for this model's tokenizer", hint)

@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=2000)
     args = parser.parse_args()
     model = load_model(args.model)
-    ids = [i for d in load(args.files) for i in model.tokenizer.encode(d.text)]
+    ids = [i for d in load(args.files).documents for i in model.tokenizer.encode(d.text)]
     figures = measure(model, ids, args.n, args.lp, args.num_draft, args.times)
     print(dump_json({**figures, "auto": measure_auto(model, ids, args.num_draft, args.times)}))
 

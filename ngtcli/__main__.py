@@ -1,0 +1,22 @@
+"""`ngt` as a process, also `python -m ngtcli`: handlers first, then the command, then the end."""
+
+from ngtcli import process
+
+TYPE_CHECKING = False  # see process
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main() -> "NoReturn":
+    """Run the command line and leave with its exit code."""
+    process.guard()
+    from ngtcli.importing import without_collection
+
+    with without_collection():
+        from ngtcli.cli.app import run  # here: what it loads takes time
+
+    process.leave(run())
+
+
+if __name__ == "__main__":
+    main()

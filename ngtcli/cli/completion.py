@@ -1,0 +1,86 @@
+"""What Tab offers for the values of options: read from what is cheap to read, never an error.
+
+Where nothing is offered, the shell offers files.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import islice
+from pathlib import Path
+
+from ngtcli.config import CHOICES
+
+Complete = Callable[[str], list[str]]
+_MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds
+
+
+def _quietly(complete: Complete) -> Complete:
+    """Offer what begins with what was typed, and nothing at all where that fails."""
+
+    @wraps(complete)
+    def offered(incomplete: str) -> list[str]:
+        try:
+            return [word for word in complete(incomplete) if word.startswith(incomplete)]
+        except Exception:  # a message would stand in the middle of what is being typed
+            return []
+
+    return offered
+
+
+@_quietly
+def methods(incomplete: str) -> list[str]:
+    """Names of methods."""
+    from ngtcli.draft.registry import method_names
+
+    return method_names()
+
+
+@_quietly
+def presets(incomplete: str) -> list[str]:
+    """Names of presets."""
+    from ngtcli.presets import preset_files
+
+    return list(preset_files())
+
+
+@_quietly
+def models(incomplete: str) -> list[str]:
+    """The built-in model, those in the hub's cache, and folders."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    found = islice(Path(HF_HUB_CACHE).glob("models--*"), _MOST)
+    ids = sorted(f.name.removeprefix("models--").replace("--", "/", 1) for f in found)
+    return ["builtin", *ids, *sorted(_folders(incomplete))]
+
+
+def choices(setting: str) -> Complete:
+    """The words that a setting can be."""
+
+    @_quietly
+    def offered(incomplete: str) -> list[str]:
+        return list(CHOICES[setting])
+
+    return offered
+
+
+def _folders(incomplete: str) -> Iterator[str]:
+    """Folders beside what was typed; those that hold no model end with a slash, to go on in."""
+    head, tail = os.path.split(incomplete)
+    try:
+        with os.scandir(os.path.expanduser(head or ".")) as entries:
+            for entry in islice(entries, _MOST):
+                hidden = entry.name.startswith(".") and not tail.startswith(".")
+                if entry.name.startswith(tail) and entry.is_dir() and not hidden:
+                    model = os.path.exists(os.path.join(entry.path, "config.json"))
+                    yield os.path.join(head, entry.name) + ("" if model else "/")
+    except OSError:
+        return
+
+
+_OFFERED: dict[str, Complete] = {"method": methods, "model": models, "draft_model": models}
+
+
+def of_setting(name: str) -> Complete | None:
+    """What completes the value of a setting's option; None where there is nothing to offer."""
+    return choices(name) if name in CHOICES else _OFFERED.get(name)

@@ -1,0 +1,88 @@
+"""`ngt env`: versions, the device, threads and folders. Loads neither torch nor transformers."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.cli.options import JsonOption
+from ngtcli.cli.streams import print_line, print_table
+from ngtcli.config import Settings, merge, standing_layers
+from ngtcli.render.sinks import dump_json
+from ngtcli.storage import home
+from ngtcli.threads import pick_threads
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
+ASK_S = 5.0  # longest wait for nvidia-smi; guessed
+
+
+def env(
+    full: Annotated[
+        bool, typer.Option("--full", help="Ask torch for the device; takes seconds.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show versions, the device and the folders used."""
+    settings: Settings = merge(standing_layers()).settings
+    device, name = _device_of_torch() if full else _likely_device()
+    facts: dict[str, Any] = {
+        "ngt": _version("ngt"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "processor": name,
+        "threads": pick_threads(settings.threads),
+        **{package: _version(package) for package in PACKAGES},
+        "config folder": str(home("config")),
+        "cache folder": str(home("cache")),
+        "model folder": str(BUILTIN_PATH),
+        "executable": shutil.which("ngt") or sys.argv[0],
+    }
+    if json:
+        print_line(dump_json(facts))
+    else:
+        print_table(["what", "value"], [[k, v] for k, v in facts.items()])
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _likely_device() -> tuple[str, str]:
+    """What `--device auto` stands for, and its name, as far as can be told without torch."""
+    if "+cpu" not in _version("torch") and (name := _nvidia()):
+        return "cuda", name
+    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
+        return "mps", platform.processor()
+    return "cpu", platform.processor() or "unknown"
+
+
+def _nvidia() -> str:
+    """The first GPU that NVIDIA's driver names; "" where there is none."""
+    if not (program := shutil.which("nvidia-smi")):
+        return ""
+    question = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter(done.stdout.splitlines()), "").strip()
+
+
+def _device_of_torch() -> tuple[str, str]:
+    from ngtcli.decode.load import pick_device
+
+    device = pick_device("auto")
+    if device != "cuda":
+        return device, platform.processor() or "unknown"
+    import torch
+
+    return device, torch.cuda.get_device_name()

@@ -1,0 +1,77 @@
+"""Options that would have no effect are refused before anything is loaded.
+
+Refused is what was asked for by a flag and would not happen. Settings of the environment, of files
+and presets stand for many commands, and need not matter to each.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+
+_SAMPLING = ("top_p", "top_k", "min_p")
+_DRAFTING = ("n", "lp", "learn_output", "pool", "pool_documents", "calibrate", "draft_model")
+
+
+def flag(name: str) -> str:
+    """The flag of a setting.
+
+    >>> flag("num_draft")
+    '--num-draft'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Raise UsageError for a flag that the other settings leave without an effect."""
+    _refuse_sampling(flags, settings)
+    if any(flags.get(name) for name in _DRAFTING):
+        _refuse_drafting(flags, settings)
+
+
+def _refuse_sampling(flags: Mapping[str, Any], settings: Settings) -> None:
+    if settings.temperature > 0 or "temperature" in flags:
+        return
+    neutral = Settings()
+    for name in _SAMPLING:
+        if flags.get(name, getattr(neutral, name)) != getattr(neutral, name):
+            raise UsageError(
+                f"{flag(name)} does nothing at temperature 0, where the likeliest token is taken",
+                "Give --temperature as well.",
+            )
+
+
+def _refuse_drafting(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Flags that the method does not read. `none` switches drafting off, whatever else is said."""
+    from ngtcli.draft.drafter import DraftSettings
+    from ngtcli.draft.registry import want
+
+    wanted = want(settings.method, DraftSettings())
+    readers = {
+        **dict.fromkeys(("n", "lp", "learn_output"), ("trie", wanted.method.documents)),
+        **dict.fromkeys(("pool", "pool_documents", "calibrate"), ("auto", wanted.method.costs)),
+        "draft_model": ("draft-model", wanted.name == "draft-model"),
+    }
+    for name in (n for n in _DRAFTING if flags.get(n)):
+        reader, read = readers[name]
+        if not read and (wanted.name != "none" or name == "draft_model"):
+            raise UsageError(
+                f"{flag(name)} does nothing with --method {wanted.name}",
+                f"It is read by --method {reader}.",
+            )
+    if flags.get("pool_documents") and not settings.pool:
+        raise UsageError("--pool-documents does nothing without the pool", "Leave out --no-pool.")
+
+
+def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
+    """Raise UsageError where colours are forced on what `form` puts out without any."""
+    forced = flags.get("color") == "always"
+    refuse_beside(form, {"--color always": forced}, "Nothing is coloured there.")
+
+
+def refuse_beside(given: str, others: Mapping[str, object], hint: str) -> None:
+    """Raise UsageError where one of `others`, {flag: whether given}, stands beside `given`."""
+    for other, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{other} does nothing with {given}", hint)

@@ -1,0 +1,78 @@
+"""The commands of `ngt`, each imported when it is called; a listing needs none of them."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ngtcli.importing import without_collection
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command, or a group of them, stands, and its line in the listing."""
+
+    module: str
+    name: str
+    help: str
+
+
+# In the order of the listing; the tests hold each line against what the command itself says.
+COMMANDS: dict[str, Entry] = {
+    "summarize": Entry("answer", "summarize", "Summarize documents: ngt summarize article.txt"),
+    "ask": Entry(
+        "answer",
+        "ask",
+        'Answer a question from documents: ngt ask --docs ./notes "When is high tide?" ',
+    ),
+    "check": Entry(
+        "measure",
+        "check",
+        "Decode with and without drafts and compare every token; exit 6 at a difference.",
+    ),
+    "bench": Entry(
+        "bench",
+        "bench",
+        "Measure methods side by side: speed, acceptance, quality, and where the time goes.",
+    ),
+    "tune": Entry("tune", "tune", "Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"),
+    "env": Entry("env", "env", "Show versions, the device and the folders used."),
+    "schema": Entry(
+        "schema",
+        "schema",
+        "Print the JSON Schema of what --json prints, of one command or of all that have one.",
+    ),
+    "trie": Entry("tries", "trie_app", "The cached n-gram tries of documents."),
+    "presets": Entry("stores", "presets_app", "Presets: how a task is worded and set."),
+    "config": Entry("stores", "config_app", "Settings and where they come from."),
+    "models": Entry("stores", "models_app", "Models on this machine."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists stand-ins of the commands; the one that is called is imported then."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, entry in COMMANDS.items():
+            self.commands[name] = TyperCommand(name, help=entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:
+    """The command or group of that name, as the library makes it."""
+    entry = COMMANDS[name]
+    with without_collection():
+        found = getattr(import_module(f"ngtcli.cli.{entry.module}"), entry.name)
+    app = typer.Typer(add_completion=False)
+    if not isinstance(found, typer.Typer):
+        app.command(name)(found)
+        return typer.main.get_command(app)
+    app.add_typer(found, name=name)
+    group: Any = typer.main.get_command(app)
+    return group.commands[name]

@@ -1,0 +1,257 @@
+"""numba's `njit` as it is used here, and where what it compiles is kept.
+
+Compiling takes several seconds, once for each user, and is kept in the user's cache folder, never
+in the package. numba's cache files are pickles that it reads unchecked, so it never sees the kept
+folder itself: at the start each kept file is compared with its checksum and linked into a folder
+of this process alone, where numba reads and writes; what was compiled is kept whole, as a new
+folder with new checksums that takes the old one's place. Two processes cannot mix their files and
+a damaged folder is compiled anew. A folder that somebody else owns or may write to is not used.
+"""
+
+import atexit
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ngtcli.reading import read_bounded
+from ngtcli.storage import home
+
+F = TypeVar("F")
+
+COMPILING_S = 10  # seconds that compiling all of `auto` takes: measured on one slow core
+LARGEST = 16_000_000  # bytes of one file; the largest here has 0.2 MB
+ABANDONED_S = 60.0  # a process's folder that is older and not locked has no process: guessed
+UNUSED_S = 30 * 86400.0  # what another version compiled goes when unused for so long: guessed
+_SUMS, _KEPT, _OWN, _VERSION = "checksums.json", "kept-", "run-", "ngt-"
+
+
+class CompileCache:
+    """One process's copy of what is kept in `base`; `folder` is None where none can be made.
+
+    `remark` says what the user should know: that nothing can be kept, or that it was damaged.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.remark = base, ""
+        self.folder: Path | None = None
+        self.empty = True  # whether nothing that was kept can be used
+        self.compiled = 0  # functions, since the last `keep`
+        self._lock = -1
+        writable = self._make_base()
+        kept = self._kept() if base.is_dir() and not self.remark else []
+        try:
+            parent = base if writable else None
+            self.folder = Path(tempfile.mkdtemp(prefix=_OWN, dir=parent))
+            self._lock = os.open(self.folder, os.O_RDONLY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return
+        damaged = [name for name in kept if not self._take(name)]
+        self.empty = len(damaged) == len(kept)
+        if damaged and self.empty:
+            self.remark = f"the compiled functions in {base} are damaged; they are compiled anew"
+        if writable:
+            self._tidy(damaged)
+
+    def _make_base(self) -> bool:
+        """Make the folder; whether this process may write to it. Sets `remark` where it may not."""
+        try:
+            self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = self.base.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                self.remark = (
+                    f"compiled functions are not kept: {self.base} is another user's or others may"
+                    " write to it"
+                )
+                return False
+            tempfile.TemporaryFile(dir=self.base).close()
+            return True
+        except OSError as error:
+            if not any(self._kept()):
+                self.remark = (
+                    f"compiled functions are not kept: {self.base.parent}:"
+                    f" {(error.strerror or str(error)).lower()}"
+                )
+            return False
+
+    def _kept(self) -> list[Path]:
+        """The folders that hold what was compiled, the newest first."""
+        with suppress(OSError):
+            found = [f for f in self.base.glob(f"{_KEPT}*") if f.is_dir() and not f.is_symlink()]
+            return sorted(found, key=lambda f: f.stat().st_mtime_ns, reverse=True)
+        return []
+
+    def _take(self, kept: Path) -> bool:
+        """Link the files of a kept folder into this process's; whether all were as they should."""
+        assert self.folder is not None
+        try:
+            sums = json.loads(read_bounded(kept / _SUMS, LARGEST))
+            for name, wanted in sums.items():
+                source, own = kept / name, self.folder / name
+                if own.resolve().parent.parent != self.folder.resolve():
+                    return False
+                if hashlib.sha256(read_bounded(source, LARGEST)).hexdigest() != wanted:
+                    return False
+            for name in sums:
+                _link(kept / name, self.folder / name)
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            return False
+        return bool(sums)
+
+    def keep(self) -> None:
+        """Keep what was compiled since the last time; where that cannot be, do without."""
+        if not self.compiled or self.folder is None or self.folder.parent != self.base:
+            return
+        self.compiled = 0
+        with suppress(OSError):
+            partial = Path(tempfile.mkdtemp(prefix=_OWN, dir=self.base))
+            sums = {}
+            for file in sorted(self.folder.glob("*/*.nb[ic]")):
+                name = f"{file.parent.name}/{file.name}"
+                _link(file, partial / name)
+                sums[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+            (partial / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
+            older = self._kept()
+            partial.rename(partial.with_name(partial.name.replace(_OWN, _KEPT)))
+            self._tidy(older)
+
+    def close(self) -> None:
+        """Keep what was compiled and remove the process's own folder."""
+        self.keep()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.close(self._lock)
+            self.folder = None
+
+    def _tidy(self, folders: list[Path]) -> None:
+        """Remove `folders`, those of processes that are gone, and of versions long unused."""
+        now = time.time()
+        with suppress(OSError):
+            os.utime(self.base)
+            for own in self.base.glob(f"{_OWN}*"):
+                old = own != self.folder and now - own.stat().st_mtime > ABANDONED_S
+                if old and _abandoned(own):
+                    folders = [*folders, own]
+            for other in self.base.parent.glob(f"{_VERSION}*"):
+                if other != self.base and now - other.stat().st_mtime > UNUSED_S:
+                    folders = [*folders, other]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name, or a copy where there can be no link."""
+    target.parent.mkdir(exist_ok=True, mode=0o700)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether no process holds the lock of its folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def cache_folder(versions: str) -> Path:
+    """The folder for this source with these versions.
+
+    numba looks only at the file of the function it compiles; that calls functions of other files.
+    """
+    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
+    package = Path(__file__).parent
+    digest.update(os.fsencode(package))
+    for file in sorted([*package.glob("trie/*.py"), *package.glob("draft/*.py")]):
+        digest.update(file.read_bytes())
+    # numba's own variable names the place where that is set.
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    base = Path(chosen) if chosen else home("cache") / "compiled"
+    return base / (_VERSION + digest.hexdigest()[:32])
+
+
+@cache
+def _opened() -> CompileCache:
+    """The cache of this process, made at the first `njit`; numba is imported then."""
+    import llvmlite
+    import numba
+    from llvmlite import binding
+    from numba.core import event
+
+    class Compiles(event.Listener):
+        """Hears of each function that numba compiles, not of those that it finds in its cache."""
+
+        def on_start(self, told: Any) -> None:
+            how_long = "" if opened.compiled or not opened.empty else f" (about {COMPILING_S} s)"
+            opened.compiled += 1
+            if _listeners:
+                _listeners.pop()(f"Compiling once{how_long} …")
+
+        def on_end(self, told: Any) -> None:
+            pass
+
+    versions = (numba.__version__, llvmlite.__version__, sys.version, binding.get_host_cpu_name())
+    opened = CompileCache(cache_folder("|".join(versions)))
+    setattr(numba.config, "CACHE_DIR", str(opened.folder or ""))  # noqa: B010 - not in its types
+    register: Any = event.register  # it has no types
+    register("numba:compile", Compiles())
+    atexit.register(opened.close)
+    return opened
+
+
+_listeners: list[Callable[[str], object]] = []
+
+
+def announce(tell: Callable[[str], object]) -> None:
+    """Call `tell` with a status line, once, when next something must be compiled."""
+    _listeners[:] = [tell]
+
+
+def keep() -> str:
+    """Keep what was compiled since the last time; what the user should know, once, or ""."""
+    if not _opened.cache_info().currsize:  # to ask must not import numba
+        return ""
+    _opened().keep()
+    remark, _opened().remark = _opened().remark, ""
+    return remark
+
+
+def close() -> None:
+    """Keep what was compiled and remove what this process needed; nothing is compiled after it."""
+    if _opened.cache_info().currsize:
+        _opened().close()
+
+
+def njit(**options: Any) -> Callable[[F], F]:
+    """numba's decorator; what it compiles is kept where that is possible."""
+    cached = _opened().folder is not None
+    import numba
+
+    decorate: Callable[[F], F] = numba.njit(cache=cached, **options)
+    return decorate
+
+
+def unowned(function: F) -> F:
+    """Compile without counting who owns an array, which is half the time of such short loops.
+
+    A function compiled like this can make no array. numba does not list the option in its types.
+    """
+    decorate: Callable[[F], F] = njit(_nrt=False)
+    return decorate(function)

@@ -1,0 +1,77 @@
+"""Plain decoding with a model's own state, or without any, for models that cannot roll back."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ngtcli.decode.ways import REREAD, Way
+
+_STATES = ("past_key_values", "cache_params", "state")  # what models call what they carry on
+
+
+class PlainRows:
+    """The rows read so far, behind the passes that read them: one sequence, front to back."""
+
+    def __init__(self, hf: Any, way: Way) -> None:
+        self._hf, self._way = hf, way
+        self._accepts = accepted(hf)
+        # Some models fill a cache that they are given and do not return it.
+        config = hf.config.get_text_config()
+        self._state: dict[str, Any] = (
+            {"past_key_values": DynamicCache(config=config)} if way.cache else {}
+        )
+        self._ids: list[int] = []  # all read so far, where they are read again at each pass
+        self.length = 0
+
+    def prefill(
+        self, ids: Sequence[int], chunk: int, progress: Callable[[int], object] = lambda _: None
+    ) -> None:
+        """Read `ids`, in one pass where the model does not carry its state across chunks.
+
+        `progress` is told before each chunk how many of them are read.
+        """
+        chunk = chunk if self._way.chunks else max(1, len(ids))
+        for at in range(0, len(ids), chunk):
+            progress(at)
+            self.read(ids[at : at + chunk])
+
+    def read(self, ids: Sequence[int], scored: bool = False) -> Tensor:
+        """One pass over `ids`, which are kept; scores (1, vocabulary) after the last.
+
+        Without `scored`, a model that reads everything again at each pass only takes note.
+        """
+        self._ids += ids
+        reread = self._way.kind == REREAD
+        if reread and not scored:
+            self.length += len(ids)
+            return torch.empty(0)
+        inputs = self._inputs(self._ids if reread else ids)
+        output = self._hf(**inputs, use_cache=not reread, **self._state)
+        if not reread:
+            self._ids.clear()
+            self._state |= {n: s for n in _STATES if (s := getattr(output, n, None)) is not None}
+            if not self._state:
+                raise NotImplementedError("a state of an unknown name")
+        self.length += len(ids)
+        scores: Tensor = output.logits[0, -1:]
+        return scores
+
+    def _inputs(self, ids: Sequence[int]) -> dict[str, Any]:
+        device = self._hf.device
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(ids)], device=device)}
+        if "logits_to_keep" in self._accepts:
+            inputs["logits_to_keep"] = 1
+        if self._way.positions:
+            start = 0 if self._way.kind == REREAD else self.length
+            places = torch.arange(start, start + len(ids), device=device)
+            inputs["position_ids"] = places[None]
+        return inputs
+
+
+def accepted(hf: Any) -> frozenset[str]:
+    """The names of the parameters that a model's forward pass takes."""
+    return frozenset(inspect.signature(hf.forward).parameters)

@@ -1,0 +1,222 @@
+"""How is this model to be run? Found by running it, against `transformers`' own generate.
+
+What counts as the truth are the scores of `generate` on one arbitrary prompt, longer than every
+window of the configuration. Drafts are checked only by a model whose steps in a cache that rolls
+back, and whose rows of a wide tree with a deep late path, give those scores. Any other is run token
+by token in the first way that gives them. Where none does, because generate contradicts itself (it
+cuts the cache to a window that the model's mask does not know), the truth is one pass without a
+cache. A model that fits neither is refused.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ngtcli.decode.limits import window_numbers
+from ngtcli.decode.reference import (
+    NEW_TOKENS,
+    Reference,
+    check_causal,
+    references,
+    same_scores,
+)
+from ngtcli.decode.ways import REREAD, STEPS, TREES, Way
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import ModelError
+
+if TYPE_CHECKING:
+    from ngtcli.decode.model import TargetModel
+
+# Tokens: past the windows of 4,096 that are common; reading more takes a CPU minutes.
+LONGEST = 4224
+_SHORTEST = 24
+_WIDEST, _NARROWEST = 512, 40  # siblings before the path: as many as the window, in these bounds
+_END = 2304  # tokens of context up to which its end is tried: learned positions end at 2,048
+_EMPTY = DraftTree()
+
+_STATE_KINDS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
+_CHOOSING_KINDS = {
+    "indexed_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+    "minimax_m3_sparse",
+}  # fmt: skip
+_KNOWN_KINDS = {"full_attention", "sliding_attention"}
+KEEPS_STATE = "its layers keep a running state that cannot be rolled back"
+ATTENDS_IN_CHUNKS = (
+    "its layers attend within chunks, which the mask of a draft tree does not follow"
+)
+CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
+NO_TREE_MASK = "it does not honour a tree attention mask"
+NO_ROLLBACK = "its tokens change in a cache that can be rolled back"
+NO_CACHE = "it keeps no cache: everything is read again at each token"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Tokens of the prompt, and wrong siblings before the path, that a probe takes."""
+
+    prompt: int
+    siblings: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of cache that it needs, a step's and a little more."""
+        return self.prompt + self.siblings + 2 * NEW_TOKENS
+
+
+def sizes(model: "TargetModel") -> Sizes:
+    """Longer than every window that matters and can be reached, as far as the context goes."""
+    known = [n for n in window_numbers(model.config).values() if n < min(model.context, LONGEST)]
+    window = max(known, default=0)
+    room = model.context - 2 * NEW_TOKENS
+    siblings = min(max(window, _NARROWEST), _WIDEST, max(2, room // 2))
+    return Sizes(max(1, min(max(window + 8, _SHORTEST), LONGEST, room - siblings)), siblings)
+
+
+@torch.inference_mode()
+def find_way(model: "TargetModel") -> Way:
+    """The way to run `model`, whose own `way` is used meanwhile. Raises ModelError."""
+    taken = sizes(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for truth in references(model.hf, model.name, taken.prompt, model.vocabulary):
+            check_causal(model.hf, model.name, truth.prompt)
+            reason = _why_plain(model) or _tree_reason(model, truth, taken)
+            if not reason:
+                return model.way
+            if way := _plain_way(model, truth, reason):
+                return way
+    raise ModelError(
+        f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
+        " neither what transformers' generate gives nor what they give in one pass",
+        "Give another model.",
+    )
+
+
+def _why_plain(model: "TargetModel") -> str:
+    """Why drafts need not even be tried, by the configuration; "" where they are to be tried."""
+    kinds = set(getattr(model.config, "layer_types", None) or ())
+    for reason, of in (
+        (KEEPS_STATE, _STATE_KINDS),
+        (ATTENDS_IN_CHUNKS, {"chunked_attention"}),
+        (CHOOSES_TOKENS, _CHOOSING_KINDS),
+    ):
+        if kinds & of:
+            return reason
+    if kinds - _KNOWN_KINDS:
+        return f"its layers are of a kind unknown here ({min(kinds - _KNOWN_KINDS)})"
+    for name, number in window_numbers(model.config).items():
+        # A sliding window is in our mask at any length; of another nothing is known but by trying.
+        if "window" in name and name != "sliding_window" and LONGEST <= number < model.context:
+            return f"its {name} of {number} tokens is too long to be tried"
+    return ""
+
+
+def _tree_reason(model: "TargetModel", truth: Reference, taken: Sizes) -> str:
+    """Why drafts are not checked, with `model.way` set to what was tried last; "" if they are."""
+    reason = NO_TREE_MASK
+    for window in (True, False) if model.window is not None else (True,):
+        model.use(Way(TREES, window=window))
+        if not _holds(lambda: _steps_agree(model, truth, taken.rows)):
+            reason = NO_ROLLBACK
+        elif _holds(lambda: _tree_agrees(model, truth, taken)) and _holds(
+            lambda: _end_agrees(model, truth)
+        ):
+            return ""
+    return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else reason
+
+
+def _holds(claim: Callable[[], bool]) -> bool:
+    """Whether it is true; a model that fails in any way on the way there does not hold it."""
+    try:
+        return claim()
+    except (MemoryError, torch.OutOfMemoryError, ModelError):
+        raise
+    except Exception:
+        return False
+
+
+def _steps_agree(model: "TargetModel", truth: Reference, rows: int) -> bool:
+    """Whether single steps after a prompt read in chunks give the reference's scores."""
+    model.start(rows)
+    model.prefill(truth.prompt[:-1], max(1, len(truth.prompt) // 3))
+    found = []
+    for token in (truth.prompt[-1], *truth.tokens[:-1]):
+        found.append(model.forward(token, _EMPTY)[0].clone())
+        model.keep(())
+    return truth.agrees(found)
+
+
+def _tree_agrees(model: "TargetModel", truth: Reference, taken: Sizes) -> bool:
+    """Whether the path scores as it should behind all its wrong siblings, and one sibling too."""
+    model.truncate(len(truth.prompt) - 1)
+    tree = _wide_tree(truth, taken.siblings, model.vocabulary)
+    rows = model.forward(truth.prompt[-1], tree)
+    deep = [rows[0], *rows[-(NEW_TOKENS - 1) :]]
+    if len(rows) != len(tree) + 1 or not truth.agrees(deep):
+        return False
+    return all(
+        same_scores(
+            [rows[node + 1]], [_step_by_step(model, truth, (tree.tokens[node],))], truth.exact
+        )
+        for node in (0, taken.siblings - 1)
+    )
+
+
+def _wide_tree(truth: Reference, siblings: int, vocabulary: int) -> DraftTree:
+    """Wrong first tokens, then the true path, NEW_TOKENS - 1 deep, in the last rows."""
+    wrong = [(truth.tokens[0] + 1 + i % (vocabulary - 1)) % vocabulary for i in range(siblings)]
+    path = truth.tokens[: NEW_TOKENS - 1]
+    parents = [ROOT] * siblings + [ROOT, *(siblings + i for i in range(len(path) - 1))]
+    return DraftTree((*wrong, *path), tuple(parents))
+
+
+def _step_by_step(model: "TargetModel", truth: Reference, path: tuple[int, ...]) -> torch.Tensor:
+    """Scores after prompt and `path`, a token a pass, behind what the cache holds of the prompt."""
+    start = len(truth.prompt) - 1
+    model.truncate(start)
+    for token in (truth.prompt[-1], *path[:-1]):
+        model.forward(token, _EMPTY)
+        model.keep(())
+    scores = model.forward(path[-1], _EMPTY)[0].clone()
+    model.truncate(start)
+    return scores
+
+
+def _end_agrees(model: "TargetModel", truth: Reference) -> bool:
+    """Whether a tree that ends with the context scores as its path does token by token.
+
+    Nothing is read before it: the rows up to there are zeros.
+    """
+    siblings = min(_NARROWEST, model.context // 2)
+    start = model.context - siblings - NEW_TOKENS
+    if model.context > _END or start < 1:
+        return True
+    tree = _wide_tree(truth, siblings, model.vocabulary)
+    model.start_behind_zeros(start)
+    rows = model.forward(truth.prompt[-1], tree)
+    single = []
+    for token in (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]):
+        single.append(model.forward(token, _EMPTY)[0].clone())
+        model.keep(())
+    return same_scores([rows[0], *rows[-(NEW_TOKENS - 1) :]], single, truth.exact)
+
+
+def _plain_way(model: "TargetModel", truth: Reference, reason: str) -> Way | None:
+    """The first way that gives the reference's scores token by token, if there is one."""
+    for way in _plain_ways(reason):
+        model.use(way)
+        if _holds(lambda: _steps_agree(model, truth, 0)):
+            return way
+    return None
+
+
+def _plain_ways(reason: str) -> Iterator[Way]:
+    for positions, cache in ((True, False), (True, True), (False, False)):
+        for chunks in (True, False):
+            yield Way(STEPS, reason, positions=positions, cache=cache, chunks=chunks)
+    reason = reason if reason == KEEPS_STATE else NO_CACHE
+    for positions in (True, False):
+        yield Way(REREAD, reason, positions=positions)

@@ -1,0 +1,181 @@
+"""The files that paths, folders and globs stand for. Reads none of them.
+
+A folder gives its visible files of known kinds, by relative path; links to folders are not
+followed. How many files are looked at, and how deep, has a bound that the settings raise.
+"""
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ngtcli.config import Settings
+from ngtcli.documents.names import utf8
+from ngtcli.documents.reading import reason_of
+from ngtcli.errors import InputError, shortened
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to read; `real` is its path with links followed.
+
+    `below` is how many of the path's last parts lie below what was named. `outright`: the file
+    itself was named.
+    """
+
+    path: str
+    real: str
+    below: int = 1
+    outright: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file or folder that was left out. `kind` is its suffix where such files are never read."""
+
+    name: str
+    reason: str
+    kind: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {"name": self.name, "reason": self.reason}
+
+
+def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
+    """How many files of which kinds were left out, the commonest first.
+
+    >>> kinds([Skipped("a.pdf", "", ".pdf"), Skipped("b.pdf", "", ".pdf"), Skipped("c", "", ".x")])
+    '.pdf 2, .x 1'
+    """
+    counts = sorted(Counter(s.kind for s in skipped if s.kind).items(), key=lambda c: (-c[1], c[0]))
+    rest = sum(count for _, count in counts[most:])
+    return ", ".join(f"{kind} {count}" for kind, count in counts[:most]) + (
+        f", others {rest}" if rest else ""
+    )
+
+
+class Finder:
+    """Finds files up to the bounds of `settings`, which hold for all folders together."""
+
+    def __init__(self, settings: Settings, suffixes: frozenset[str]) -> None:
+        self._settings, self._suffixes = settings, suffixes
+        self._counts: Counter[str] = Counter()
+        self._skipped: list[Skipped] = []
+        self._named = ""  # the path that is being looked at, as errors show it
+
+    def taken(self) -> list[Skipped]:
+        """What was left out since this was last asked."""
+        taken, self._skipped = self._skipped, []
+        return taken
+
+    def find(self, path: str) -> Iterator[Found]:
+        """The files of one path; what is left out, `taken` tells. Raises InputError."""
+        self._named = _short(path)
+        try:
+            yield from self._find(path)
+        except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
+            raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
+
+    def _find(self, path: str) -> Iterator[Found]:
+        if not path:  # it would stand for the current folder
+            raise InputError("an empty path", "Name a file or a folder.")
+        root = str(Path(path).expanduser())
+        if os.path.isdir(root):
+            yield from self._folder(root)
+        elif _is_there(root):
+            yield Found(root, os.path.realpath(root), outright=True)  # a dangling link, too
+        elif glob.has_magic(path):
+            yield from self._matches(root)
+        else:
+            raise InputError(f"{self._named}: no such file or folder", "Check the path.")
+
+    def _folder(self, root: str) -> Iterator[Found]:
+        """Depth first, without recursion, in the order of the parts of relative paths."""
+        waiting = self._listed(root, os.path.realpath(root), 1)
+        while waiting:
+            entry, real, below = waiting.pop()
+            if entry.is_dir(follow_symlinks=False):
+                waiting += self._inner(entry, real, below)
+            elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
+                self._leave_out(entry.path, "a link to a folder; name it to have it read")
+            elif (kind := _suffix(entry.name)) not in self._suffixes:
+                self._leave_out(entry.path, f"files of kind {kind} are not read", kind)
+            else:
+                real = os.path.realpath(entry.path) if entry.is_symlink() else real
+                yield Found(entry.path, real, below)
+
+    def _inner(
+        self, entry: os.DirEntry[str], real: str, below: int
+    ) -> list[tuple[os.DirEntry[str], str, int]]:
+        """What is in a folder inside a folder; nothing where it cannot be listed."""
+        if below > self._settings.max_depth:
+            reason = f"more than {self._settings.max_depth} folders deep; see --max-depth"
+            self._leave_out(entry.path, reason)
+            return []
+        try:
+            return self._listed(entry.path, real, below + 1)
+        except OSError as error:
+            self._leave_out(entry.path, reason_of(error))
+            return []
+
+    def _listed(
+        self, folder: str, real: str, below: int
+    ) -> list[tuple[os.DirEntry[str], str, int]]:
+        """(entry, real path, parts below what was named) of what is visible, the last first."""
+        entries = []
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                if not entry.name.startswith("."):
+                    self._count("folders" if entry.is_dir(follow_symlinks=False) else "files")
+                    entries.append((entry, os.path.join(real, entry.name), below))
+        return sorted(entries, key=lambda e: e[0].name, reverse=True)
+
+    def _matches(self, pattern: str) -> Iterator[Found]:
+        """Files that match a pattern, whatever their kind; hidden ones only where it says so."""
+        parts = Path(pattern).parts
+        fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+        wild = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
+        base = Path(*parts[:fixed])
+        hidden = any(part.startswith(".") for part in wild)
+        for match in sorted(set(self._counted(base, "/".join(wild)))):
+            below = len(match.parts) - len(base.parts)
+            visible = not any(part.startswith(".") for part in match.parts[-below:])
+            if (visible or hidden) and not match.is_dir():
+                yield Found(str(match), os.path.realpath(match), below)
+
+    def _counted(self, base: Path, pattern: str) -> Iterator[Path]:
+        for match in base.glob(pattern):
+            self._count("files")
+            yield match
+
+    def _count(self, what: str) -> None:
+        self._counts[what] += 1
+        if self._counts[what] > self._settings.max_files:
+            raise InputError(
+                f"{self._named}: more than {self._settings.max_files} {what}",
+                "Name fewer, or raise the bound with --max-files.",
+            )
+
+    def _leave_out(self, path: str, reason: str, kind: str = "") -> None:
+        self._skipped.append(Skipped(utf8(path), reason, kind))
+
+
+def _short(path: str) -> str:
+    return utf8(shortened(path))
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is such a file, or link. Raises OSError where that cannot be told."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _suffix(name: str) -> str:
+    """As pathlib has it: that of "notes." and of "README" is empty."""
+    suffix = os.path.splitext(name)[1].lower()
+    return "" if suffix == "." else suffix

@@ -1,0 +1,147 @@
+"""Odd texts, names and values, and ways to damage bytes: the material of all kinds of cases."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+PROSE = (
+    "The harbour at Wrenmouth was dug between 1871 and 1878 by four hundred men with spades. "
+    "The slate was shipped to the south, and the boats came back with lime and coal.\n"
+)
+_SCRIPTS = (
+    (0x20, 0x7E), (0xA1, 0x17F), (0x370, 0x5F4), (0x600, 0x6FF), (0x900, 0xDFF), (0x1100, 0x11FF),
+    (0x300, 0x36F), (0x2000, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),
+    (0xFE00, 0xFEFF), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0xE0000, 0xE007F),
+    (0x10FF00, 0x10FFFF),
+)  # fmt: skip
+_CONTROLS = (
+    "\x1b[31m", "\x1b]52;c;aGVsbG8=\x07", "\x1b]8;;http://x\x1b\\", "\x1b[2J", "\x1bP", "\x9b31m",
+    "\x07", "\x08", "\r", "\x0b", "\x0c", "\x7f", "\x85", "\u202e", "\u2066", "\u200b", "\u2028",
+    "\ufeff", "\u200f", "\U000e0041", "\x1b[6n", "\x18", "\x9d0;t\x9c",
+)  # fmt: skip
+_WORDS = ("", " ", "-", "--", ".", "..", "/", "~", "~nouser/x", "*", "[", "**/*", "\\", "'", '"',
+          "$HOME", "%s", "{question}", "[red]x[/red]", ":", "=")  # fmt: skip
+_PATHS = ("../../etc/passwd", "/etc/passwd", "/dev/null", "C:\\x", "a/b/c", "builtin/", "Builtin",
+          "model.gguf", "https://x.y/z", "no/such-model")  # fmt: skip
+
+
+def any_text(rng: Random, length: int) -> str:
+    """`length` characters, each run of some from one script."""
+    out: list[str] = []
+    while len(out) < length:
+        low, high = rng.choice(_SCRIPTS)
+        out += [chr(rng.randint(low, high)) for _ in range(rng.randint(1, 12))]
+    return "".join(out[:length])
+
+
+def control_soup(rng: Random) -> str:
+    """Controls, escape sequences and invisible characters between words."""
+    parts = [rng.choice([*_CONTROLS, "word", " ", "1871"]) for _ in range(rng.randint(1, 80))]
+    return "".join(parts)
+
+
+def odd_word(rng: Random) -> str:
+    """A word for the command line: no null character, seldom a plain one."""
+    way = rng.randrange(7)
+    if way == 0:
+        word = rng.choice(_WORDS)
+    elif way == 1:
+        word = any_text(rng, rng.randint(1, 30))
+    elif way == 2:
+        word = control_soup(rng)[:60]
+    elif way == 3:
+        word = os.fsdecode(bytes(rng.randrange(128, 256) for _ in range(rng.randint(1, 9))))
+    elif way == 4:
+        word = "x" * int(2 ** rng.uniform(4, 16))
+    elif way == 5:
+        word = rng.choice(_PATHS)
+    else:
+        word = str(odd_value(rng))
+    return word.replace("\0", "")
+
+
+def odd_file_name(rng: Random) -> str:
+    """A name that a file can have, at most 255 bytes."""
+    name = os.fsencode(odd_word(rng).replace("/", "\u2215"))[:240]
+    return os.fsdecode(name) if name.strip(b".") else "-"
+
+
+def odd_value(rng: Random) -> Any:
+    """A value of any type that JSON or YAML has."""
+    return rng.choice([
+        None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308,
+        float("inf"), float("nan"), "", " ", "x", "1", "1e5", "true", "null", "\x1b[31m", "\udcff",
+        "9" * 500, [], [[]], ["x"], [1, "x", None], {}, {"x": 1}, {"": {}}, "2026-13-45", "☃" * 40,
+    ])  # fmt: skip
+
+
+def nested(depth: int) -> str:
+    """JSON that is also YAML, nested to `depth`."""
+    return "[" * depth + "]" * depth
+
+
+def mutated(rng: Random, value: Any) -> Any:
+    """`value` with one of its parts replaced, removed, or given twice."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        way = rng.random()
+        if way < 0.5:
+            return {**value, key: mutated(rng, value[key])}
+        if way < 0.7:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, (key if way < 0.85 else str(odd_value(rng))): odd_value(rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at = rng.randrange(len(value))
+        return [*value[:at], mutated(rng, value[at]), *value[at + rng.randint(0, 1) :]]
+    return odd_value(rng)
+
+
+def odd_json(rng: Random, value: Any) -> bytes:
+    """`value` as JSON: mutated, or the text damaged; lone surrogates may stand in it escaped."""
+    if rng.random() < 0.7:
+        return json.dumps(mutated(rng, value)).encode()
+    if rng.random() < 0.2:
+        return nested(rng.choice([10, 1000, 200_000])).encode()
+    return damaged(rng, json.dumps(value).encode())[1]
+
+
+def damaged(rng: Random, data: bytes) -> tuple[str, bytes]:
+    """(how, `data` damaged): flipped bits, cut, zeroed, overwritten, lengthened, emptied."""
+    size = max(1, len(data))
+    how = rng.choice(
+        ["flipped", "flipped", "cut", "zeroed", "garbage", "longer", "empty", "doubled"]
+    )
+    # The heads of files hold their lengths and types; damage there is the most telling.
+    at = rng.randrange(min(size, 600)) if rng.random() < 0.5 else rng.randrange(size)
+    if how == "flipped":
+        out = bytearray(data or b"\0")
+        for _ in range(rng.choice([1, 1, 3, 40])):
+            out[min(at + rng.randint(0, 99), len(out) - 1)] ^= 1 << rng.randrange(8)
+        return f"bits flipped at {at}", bytes(out)
+    length = rng.randint(1, 4000)
+    made = {
+        "cut": data[:at], "zeroed": data[:at] + bytes(length) + data[at + length :],
+        "garbage": rng.randbytes(length), "longer": data + rng.randbytes(length), "empty": b"",
+        "doubled": data + data,
+    }  # fmt: skip
+    return f"{how} at {at}", made[how]
+
+
+def replace_by_odd(rng: Random, path: Path, others: Sequence[Path]) -> str:
+    """Put something that is no such file at `path`; say what."""
+    how = rng.choice(["folder", "pipe", "/nowhere/x", "/dev/zero", "/dev/full", "itself", "swap"])
+    # What was replaced before may be endless by now.
+    data = rng.choice([p for p in others if p.is_file() and p.stat().st_size]).read_bytes()
+    path.unlink()
+    if how == "folder":
+        path.mkdir()
+    elif how == "pipe":
+        os.mkfifo(path)
+    elif how == "swap":
+        path.write_bytes(data)
+    else:
+        path.symlink_to(path if how == "itself" else how)
+    return f"{how} in its place"

@@ -1,0 +1,217 @@
+"""Prompts that fit the model's context: refused or cut where they do not, without reading it all.
+
+What is far too long is known from its first tokens (counting.py); what comes near the limit is
+encoded whole, and that alone decides.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ngtcli.counting import PIECE, Head, Progress, Status, count
+from ngtcli.documents.load import Document
+from ngtcli.errors import ContextOverflowError
+from ngtcli.presets import Preset
+from ngtcli.prompts import Cut, Prompt, build_prompt, code, word
+from ngtcli.tokens import LONG, Tokenizer
+
+_EXACT = 1 << 15  # tokens that are always counted to the end, about 0.1 s; guessed
+_NAMES = 1 << 20  # tokens up to which names are counted for the message; about 4 s, guessed
+_SPARE = 1000  # one part in so many of the room may stay empty beside cut documents; guessed
+_SHOWN = 20  # cuts that are told one by one; guessed
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be fitted, and into what: `context` positions, `room` of them for the prompt."""
+
+    preset: Preset
+    documents: Sequence[Document]
+    question: str
+    tokenizer: Tokenizer
+    context: int
+    answer: int
+    vocabulary: int
+    status: Status
+
+    @property
+    def room(self) -> int:
+        """Positions for a prompt that leaves room for the answer, or for what can be spared."""
+        return self.context - min(self.answer, self.context // 4)
+
+    def build(self, documents: Sequence[Document]) -> Prompt:
+        return build_prompt(self.preset, documents, self.question, self.tokenizer, self.vocabulary)
+
+    @property
+    def frame(self) -> list[Document]:
+        """The documents without their texts."""
+        return [replace(d, text="") for d in self.documents]
+
+
+def fit_prompt(
+    preset: Preset,
+    documents: Sequence[Document],
+    question: str,
+    tokenizer: Tokenizer,
+    *,
+    context: int,
+    answer: int,
+    overflow: str = "error",
+    vocabulary: int = 0,
+    status: Status = lambda _: None,
+) -> Prompt:
+    """A prompt that leaves room in `context` positions: one token, or `answer` where it is cut.
+
+    With `overflow="truncate"` the documents, never the question, are cut: the longest first, down
+    to one common length; the head of each is kept. `status` hears how far reading has come. Raises
+    ContextOverflowError with both numbers, and ModelError as `build_prompt`.
+    """
+    task = Task(preset, documents, question, tokenizer, context, answer, vocabulary, status)
+    if overflow == "truncate":
+        return _cut(task)
+    if (counted := _count_beyond(task, _near(max(context, _EXACT)))) is None:
+        prompt = task.build(documents)
+        if len(prompt.ids) < context:
+            return prompt
+        counted = str(len(prompt.ids))
+    raise ContextOverflowError(
+        f"the prompt has {counted} tokens, the model takes {context - 1}",
+        "Give fewer or shorter documents, use --overflow truncate to cut them,"
+        " or name a model with a longer context (-m).",
+    )
+
+
+def _near(limit: int) -> int:
+    """Up to here a count in pieces does not decide."""
+    return limit + limit // 8  # guessed: pieces add a token or two in thousands
+
+
+def _count_beyond(task: Task, limit: int) -> str | None:
+    """In words, how many tokens the prompt has if that is beyond `limit`, else None."""
+    frame = word(task.preset, task.frame, task.question).text
+    texts = [frame, *(d.text for d in task.documents)]
+    characters = sum(map(len, texts))
+    if characters <= limit:  # not worth counting twice
+        return None
+    progress = Progress(characters, task.status)
+    return f"more than {limit}" if count(texts, limit, task.tokenizer, progress) > limit else None
+
+
+def _cut(task: Task) -> Prompt:
+    """The prompt, or the longest that fits with all documents cut at one height."""
+    texts = [d.text.strip() for d in task.documents]
+    progress = Progress(min(sum(map(len, texts)), 5 * task.room), task.status)
+    heads = [Head(text, task.tokenizer, progress) for text in texts]
+    target = task.room - _frame_tokens(task)
+    read_level(heads, _near(target))
+    if all(head.done for head in heads):
+        prompt = task.build(task.documents)
+        if len(prompt.ids) <= task.room:
+            return prompt
+    best: tuple[Prompt, list[int]] | None = None
+    while target > 0 and any(kept := read_level(heads, target)):
+        prompt = task.build(_shorter(task, heads, kept))
+        spare = task.room - len(prompt.ids)
+        if best and not len(best[0].ids) < len(prompt.ids) <= task.room:
+            break
+        if spare >= 0:
+            best = prompt, kept
+            if spare <= len(heads) + task.room // _SPARE:
+                break
+        target += spare
+    if best is None:
+        raise _no_room(task)
+    return replace(best[0], cuts=tuple(_cuts(task, *best)))
+
+
+def _shorter(task: Task, heads: Sequence[Head], kept: Sequence[int]) -> list[Document]:
+    return [
+        replace(d, text=head.cut(k).strip())
+        for d, head, k in zip(task.documents, heads, kept, strict=True)
+    ]
+
+
+def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
+    """What became of the documents that were cut; their tokens if they are counted quickly."""
+    known = sum(len(d.text) for d in task.documents) <= LONG
+    for document, short, k in zip(task.documents, prompt.documents, kept, strict=True):
+        text = document.text.strip()
+        if len(short.text) < len(text):
+            whole = len(task.tokenizer.encode(text)) if known else None
+            own = len(task.tokenizer.encode(short.text)) if known else k
+            yield Cut(document.name, whole, own, len(text), len(short.text))
+
+
+def _frame_tokens(task: Task) -> int:
+    """Tokens of the prompt without its documents. Raises ContextOverflowError for too many."""
+    frame = word(task.preset, task.frame, task.question).text
+    progress = Progress(len(frame), task.status)
+    if count([frame], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
+        raise _no_room(task)
+    message = word(task.preset, task.frame, task.question)
+    tokens = len(code(message, task.tokenizer).ids)
+    if tokens >= task.room:
+        raise _no_room(task)
+    return tokens
+
+
+def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
+    """A sentence for each document that was cut; many are summed up."""
+    for cut in cuts[:_SHOWN]:
+        if cut.tokens is not None:
+            yield f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit"
+        else:
+            share = cut.kept_characters / cut.characters
+            yield f"{cut.name}: cut to its first {cut.kept} tokens, {share:.2%} of its text, to fit"
+    if len(cuts) > _SHOWN:
+        yield f"{len(cuts) - _SHOWN} more documents are cut to fit"
+
+
+def _no_room(task: Task) -> ContextOverflowError:
+    """Which part leaves no room for documents: the names, the question or the preset's wording."""
+    names = [word(replace(task.preset, template="{documents}"), task.frame, "").text]
+    wording = [word(task.preset, [], "").text]
+    many = len(task.documents)
+    parts = {
+        f"{many} names alone need": (names if many > 1 else [], "Give fewer documents"),
+        "the question alone needs": ([task.question], "Shorten the question"),
+        f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),
+    }
+    progress = Progress(sum(len(t) for texts, _ in parts.values() for t in texts), task.status)
+    counts = {p: count(t, _NAMES, task.tokenizer, progress) for p, (t, _) in parts.items()}
+    part = max(counts, key=lambda p: counts[p])
+    tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
+    return ContextOverflowError(
+        f"{part} {tokens} tokens; of {task.context} there are {task.room} beside the answer",
+        f"{parts[part][1]} or name a model with a longer context (-m).",
+    )
+
+
+def read_level(heads: Sequence[Head], total: int) -> list[int]:
+    """`level` of the heads' lengths, each read only as far as that needs."""
+    size = max(256, 6 * total // len(heads))  # characters: a token has about four; guessed
+    while True:
+        # One that has not been read to its end counts as longer than all that can be kept.
+        kept = level([len(h) if h.done else len(h) + total for h in heads], total)
+        short = [h for h, k in zip(heads, kept, strict=True) if not h.done and len(h) <= k]
+        if not short:
+            return kept
+        for head in short:
+            head.read(min(size, PIECE))
+
+
+def level(lengths: Sequence[int], total: int) -> list[int]:
+    """`lengths` cut at one common height so that their sum is at most `total`.
+
+    >>> level([5, 100, 40], 65)
+    [5, 30, 30]
+    """
+    kept = list(lengths)
+    height, left = 0, total
+    for rank, length in enumerate(sorted(lengths)):
+        height = left // (len(lengths) - rank)
+        if length > height:
+            break
+        left -= length
+    else:
+        return kept
+    return [min(length, height) for length in kept]

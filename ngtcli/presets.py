@@ -1,0 +1,110 @@
+"""Presets: how a task is worded, and its settings. A preset is one YAML file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ngtcli.config import Layer, check_key
+from ngtcli.errors import UsageError, nearest
+from ngtcli.storage import home
+from ngtcli.yaml_file import read_mapping, shown
+
+_WORDING = ("description", "template", "document", "titled_document", "separator")
+PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
+_GO_ON = "Or use another preset with -p NAME."
+_MOST = 1e300  # larger numbers, infinities and NaN are kept as text
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Wording and settings of one task; `{documents}` and `{question}` are filled in `template`."""
+
+    name: str
+    path: Path
+    template: str
+    description: str = ""
+    document: str = "{text}"
+    titled_document: str = "{name}\n{text}"
+    separator: str = "\n\n"
+    settings: Layer = Layer("preset")
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPreset:
+    """A preset file that cannot be used, and why."""
+
+    name: str
+    path: Path
+    error: str
+
+
+def preset_folders() -> list[Path]:
+    """Where presets are looked for, the user's own first."""
+    package = Path(__file__).parent
+    shipped = package / "presets"  # in a wheel; in a checkout they stand at the top level
+    return [home("config") / "presets", shipped if shipped.is_dir() else package.parent / "presets"]
+
+
+def preset_files() -> dict[str, Path]:
+    """Preset files by name, sorted; a user's preset hides a shipped one of the same name."""
+    found: dict[str, Path] = {}
+    for folder in preset_folders():
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def load_preset(name: str) -> Preset:
+    """The preset of that name. Raises UsageError for an unknown name and for a bad file."""
+    files = preset_files()
+    if name not in files:
+        raise UsageError(f"no preset {shown(name)}", nearest(name, files))
+    try:
+        return _read(name, files[name])
+    except UsageError as error:
+        raise UsageError(str(error), f"{error.hint} {_GO_ON}") from None
+
+
+def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
+    """All presets that can be read, and those that cannot."""
+    good: list[Preset] = []
+    bad: list[BrokenPreset] = []
+    for name, path in preset_files().items():
+        try:
+            good.append(_read(name, path))
+        except UsageError as error:
+            bad.append(BrokenPreset(name, path, str(error)))
+    return good, bad
+
+
+def _read(name: str, path: Path) -> Preset:
+    data = read_mapping(path)
+    wording = {k: _text(k, data[k], path) for k in _WORDING if k in data}
+    origin = data.pop(PROVENANCE, {})
+    if not isinstance(origin, dict):
+        raise UsageError(f"{path}: {PROVENANCE} is {shown(origin)}", "It must be a mapping.")
+    values = {k: check_key(k, v, path, _WORDING) for k, v in data.items() if k not in _WORDING}
+    if "{documents}" not in wording.get("template", ""):
+        raise UsageError(f"{path}: template lacks {{documents}}", "Add `template:` with it.")
+    layer = Layer(f"preset {name}", values)
+    return Preset(name, path, settings=layer, provenance=_plain(origin), **wording)
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON holds it, which has no dates, infinities or keys but strings."""
+    if isinstance(value, dict):
+        return {k if isinstance(k, str) else shown(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | bool):
+        return value
+    number = isinstance(value, int | float) and abs(value) < _MOST
+    return value if number else shown(value) if isinstance(value, int) else str(value)
+
+
+def _text(name: str, value: Any, path: Path) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{path}: {name} is {shown(value)}", "It must be a string.")
+    return value

@@ -1,0 +1,84 @@
+"""Reading no more of a file, a pipe or a stream than a bound allows."""
+
+import errno
+import os
+import select
+import stat
+import time
+from pathlib import Path
+from typing import IO
+
+WRITER_WAIT_S = 5.0  # a named pipe's first writer is waited for so long; guessed
+_PIECE = 1 << 20  # bytes read at once where the size is not known
+
+
+def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
+    """The bytes of a regular file, or with `pipes` of a named or anonymous pipe.
+
+    Raises OSError: as `open` does; EINVAL for anything else that is no regular file (a device, a
+    socket, a pipe that is not allowed); EFBIG where there are more than `most` bytes; ETIMEDOUT
+    for a pipe that nobody has opened to write for `WRITER_WAIT_S`.
+    """
+    _check_kind(os.stat(path).st_mode, path, pipes)  # to open some devices is to set them going
+    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        found = os.fstat(handle)
+        _check_kind(found.st_mode, path, pipes)
+        if stat.S_ISFIFO(found.st_mode):
+            first = _first_bytes(handle, path)
+            os.set_blocking(handle, True)
+            return read_stream(file, most, path, first=first)
+        if found.st_size > most:
+            raise _too_big(most, path)
+        return read_stream(file, most, path, found.st_size)
+
+
+def read_stream(
+    stream: IO[bytes], most: int, path: Path | str = "", size: int = 0, first: bytes = b""
+) -> bytes:
+    """`first`, and after it all that comes from `stream`; `size` bytes are expected of it.
+
+    Raises OSError: EFBIG where there are more than `most` bytes; EAGAIN where a file that does
+    not block has nothing to give, as some below /proc.
+    """
+    parts, left = [first], most - len(first)
+    wanted = size + 1 if size else _PIECE
+    # A buffered `read` asks again after the end of file, which a terminal says only once.
+    read = getattr(stream, "read1", stream.read)
+    while left >= 0 and (part := read(min(wanted, left + 1))):
+        parts.append(part)
+        left -= len(part)
+        wanted = _PIECE
+    if left < 0:
+        raise _too_big(most, path)
+    if part is None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+    return b"".join(parts) if first else b"".join(parts[1:])  # one part alone is not copied
+
+
+def _check_kind(mode: int, path: Path | str, pipes: bool) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def _too_big(most: int, path: Path | str) -> OSError:
+    return OSError(errno.EFBIG, f"more than {most / 1e6:g} MB", str(path))
+
+
+def _first_bytes(handle: int, path: Path | str) -> bytes:
+    """What a pipe that does not block holds; waits for a writer, but not for what it writes."""
+    poll, end = select.poll(), time.monotonic() + WRITER_WAIT_S
+    poll.register(handle, select.POLLIN)
+    while time.monotonic() < end:
+        try:
+            piece = os.read(handle, _PIECE)
+        except BlockingIOError:
+            return b""  # a writer is there and has not written yet
+        if piece or poll.poll(0):  # bytes, or a writer that has been and gone
+            return piece
+        time.sleep(0.02)
+    reason = f"a pipe that nobody wrote to for {WRITER_WAIT_S:g} s"
+    raise OSError(errno.ETIMEDOUT, reason, str(path))

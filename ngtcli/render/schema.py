@@ -1,0 +1,241 @@
+"""What --json prints, as one JSON Schema (draft 2020-12).
+
+Shapes come from the dataclasses that are printed, wherever one is; the tests hold real output
+against the rest. No object may have a key that is not described here.
+"""
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ngtcli.config import CHOICES, RANGES, Settings
+from ngtcli.decode.stats import Statistics
+from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
+from ngtcli.prompts import Cut
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+FINISH_REASONS = {
+    "stop": "the model ended its answer, or a stop string came",
+    "length": "max_tokens were made",
+    "context": "the model's context is full",
+    "interrupted": "Ctrl-C ended it",
+}
+_TEXT, _WHOLE, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+_TYPES: dict[Any, str] = {
+    str: "string", Path: "string", bool: "boolean", int: "integer", float: "number",
+    type(None): "null",
+}  # fmt: skip
+
+
+def build(command: str = "") -> Schema:
+    """The schema of a command's output, of all where it is "". Raises UsageError."""
+    outputs = _outputs()
+    if command and command not in outputs:
+        raise UsageError(f"no schema of {command[:100]!r}", nearest(command, outputs))
+    chosen = {command: outputs[command]} if command else outputs
+    shapes = {name: shape for part in chosen.values() for name, shape in part.items()}
+    return {
+        "$schema": DIALECT,
+        "title": f"ngt {command or 'COMMAND'} --json",
+        "description": "What stands on standard output. After an error nothing does, but for what"
+        " --dry-run says of a prompt that does not fit; the exit code says what it was.",
+        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in shapes],
+        "$defs": {**shapes, "exit_code": exit_codes()},
+    }
+
+
+def exit_codes() -> Schema:
+    """The exit codes and what they mean, from the errors themselves."""
+    errors: list[type[NgtError]] = [NgtError, *NgtError.__subclasses__()]
+    known = {e.exit_code: (e.__doc__ or "").split("\n")[0] for e in errors if e.exit_code}
+    known |= {0: "Done.", INTERRUPTED: "Interrupted; what came is kept."}
+    return {"oneOf": [{"const": code, "description": known[code]} for code in sorted(known)]}
+
+
+def shape(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Schema:
+    """An object with these keys and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }
+
+
+def rows(items: Schema) -> Schema:
+    """An array."""
+    return {"type": "array", "items": items}
+
+
+def maybe(wanted: Schema) -> Schema:
+    """That, or null."""
+    return {"anyOf": [wanted, {"type": "null"}]}
+
+
+def by_number(values: Schema) -> Schema:
+    """An object whose keys are whole numbers."""
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": values,
+    }
+
+
+def of_type(hint: Any) -> Schema:
+    """The schema of a value with this annotation.
+
+    >>> of_type(tuple[str, ...])
+    {'type': 'array', 'items': {'type': 'string'}}
+    """
+    if hint in _TYPES:
+        return {"type": _TYPES[hint]}
+    if get_origin(hint) in (Union, types.UnionType):
+        return {"anyOf": [of_type(part) for part in get_args(hint)]}
+    if get_origin(hint) in (tuple, list, Sequence):
+        return rows(of_type(get_args(hint)[0]))
+    raise TypeError(f"no schema for {hint}")
+
+
+def of_dataclass(kind: type, leave_out: Sequence[str] = ()) -> dict[str, Schema]:
+    """The keys of a dataclass with their schemas."""
+    hints = get_type_hints(kind)
+    return {f.name: of_type(hints[f.name]) for f in fields(kind) if f.name not in leave_out}
+
+
+def of_sample(value: Any) -> Schema:
+    """The schema of values like this one: an object with its keys, or its type."""
+    if isinstance(value, dict):
+        return shape({key: of_sample(part) for key, part in value.items()})
+    return of_type(type(value))
+
+
+def _settings() -> dict[str, Schema]:
+    """Each setting with its range or its words."""
+    found = of_dataclass(Settings)
+    for name, (low, high) in RANGES.items():
+        found[name] |= {"minimum": low, "maximum": high}
+    for name, words in CHOICES.items():
+        found[name] = {"enum": list(words)}
+    return found
+
+
+_DOCUMENT = shape(
+    {"name": _TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "characters": _WHOLE}
+)
+_SKIPPED = rows(shape({"name": _TEXT, "reason": _TEXT}))
+_REQUEST: dict[str, Schema] = {
+    "task": {"enum": ["summarize", "ask"]},
+    "question": maybe(_TEXT),
+    "model": _TEXT,
+    "preset": _TEXT,
+    "documents": rows(_DOCUMENT),
+    "skipped": {**_SKIPPED, "description": "files that were left out, with the reason"},
+    "truncated": rows(shape(of_dataclass(Cut))),
+}
+_POLICY = shape(
+    {
+        "budgets": by_number(_WHOLE),
+        "stand_downs": _WHOLE,
+        "came_true": _NUMBER,
+        "trust": rows(_NUMBER),
+        "drafting_s": _NUMBER,
+        "cost_s": by_number(_NUMBER),
+    }
+)
+
+
+def _answer() -> Schema:
+    """What an answer prints; `tokens` with --json-tokens, `policy` where the method decides."""
+    reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
+    statistics = of_sample(Statistics().as_json())
+    statistics["properties"]["acceptance_histogram"] = by_number(_WHOLE)
+    trie: dict[str, Schema] = {
+        "status": {"enum": ["cached", "built", "rebuilt", "none"]}, "seconds": _NUMBER,
+        "nodes": _WHOLE,
+    }  # fmt: skip
+    keys: dict[str, Schema] = {
+        "text": _TEXT,
+        **_REQUEST,
+        "method": _TEXT,
+        "finish_reason": {"oneOf": reasons},
+        "settings": shape(_settings()),
+        "trie": shape(trie),
+        "statistics": statistics,
+        "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
+        "tokens": rows(shape({"id": _WHOLE, "text": _TEXT, "origin": _TEXT})),
+    }
+    return shape(keys, ("policy", "tokens"))
+
+
+def _dry_run() -> Schema:
+    """What --dry-run --json prints: null for what a prompt that does not fit has not."""
+    keys: dict[str, Schema] = {
+        **_REQUEST,
+        "fits": {"type": "boolean"},
+        "context": _WHOLE,
+        "prompt_tokens": maybe(_WHOLE),
+        "prompt": maybe(_TEXT),
+        "ids": maybe(rows(_WHOLE)),
+    }
+    return shape(keys)
+
+
+def _check() -> Schema:
+    one = {
+        "name": _TEXT, "num_draft": _WHOLE, "identical": {"type": "boolean"}, "new_tokens": _WHOLE,
+        "mean_acceptance_length": _NUMBER, "divergence": maybe(_WHOLE), "margin": maybe(_NUMBER),
+    }  # fmt: skip
+    keys = {
+        "model": _TEXT, "method": _TEXT, "dtype": _settings()["dtype"], "prompts": _WHOLE,
+        "num_draft": rows(_WHOLE), "runs": _WHOLE, "identical": _WHOLE, "results": rows(shape(one)),
+        "skipped": _SKIPPED,
+    }  # fmt: skip
+    return shape(keys)
+
+
+def _tries() -> tuple[Schema, Schema]:
+    """A row of `ngt trie list`, and what `ngt trie show` prints."""
+    from ngtcli.draft.methods.datastore import DatastoreFile
+    from ngtcli.trie.store import TrieFile
+
+    trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
+    store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}
+    frequent = {
+        "most_frequent": rows(shape({"text": _TEXT, "count": _WHOLE})), "skipped": _SKIPPED,
+    }  # fmt: skip
+    row = {"anyOf": [shape(trie), shape(store)]}
+    return row, {"anyOf": [shape(trie | frequent), *row["anyOf"]]}
+
+
+def _presets() -> tuple[Schema, Schema]:
+    """A row of `ngt presets list`, and what `ngt presets show` prints."""
+    from ngtcli.presets import Preset
+
+    good = shape({"name": _TEXT, "description": _TEXT, "path": _TEXT})
+    bad = shape({"name": _TEXT, "error": _TEXT, "path": _TEXT})
+    values = shape(_settings(), list(_settings()))
+    own = of_dataclass(Preset, ("settings", "provenance"))
+    return {"anyOf": [good, bad]}, shape(
+        {**own, "settings": values, "provenance": {"type": "object"}}
+    )
+
+
+def _outputs() -> dict[str, dict[str, Schema]]:
+    """By command the names and schemas of what it prints."""
+    answers = {"answer": _answer(), "dry_run": _dry_run()}
+    (trie, trie_shown), (preset, preset_shown) = _tries(), _presets()
+    values = {k: shape({"value": v, "origin": _TEXT}) for k, v in _settings().items()}
+    return {
+        "summarize": answers,
+        "ask": answers,
+        "check": {"check": _check()},
+        "config show": {"settings": shape(values)},
+        "presets list": {"presets": rows(preset)},
+        "presets show": {"preset": preset_shown},
+        "trie list": {"tries": rows(trie)},
+        "trie show": {"trie": trie_shown},
+        "models list": {"models": rows(shape({"name": _TEXT, "bytes": _WHOLE, "path": _TEXT}))},
+    }

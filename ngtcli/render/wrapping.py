@@ -1,0 +1,125 @@
+"""Streamed text broken between words at a terminal's border."""
+
+import unicodedata
+from collections.abc import Iterable
+
+from rich.cells import cell_len
+
+# A word that begins so far from the border is written as it comes. Cells; guessed.
+LONG = 24
+_FENCE = "```"
+_TAB = 8  # columns between the tab stops of terminals
+
+Run = tuple[str, str]  # text, and where it came from: "" for what is not to be styled
+
+
+class Wrapper:
+    """Takes runs of text as they come and gives them on with line feeds between words.
+
+    The start of a word close to the border is held back until the word is whole. Lines that begin
+    with a space, a tab, `|` or a backquote, and fenced code, stay as they are: code and tables are
+    copied. The line feed takes the place of the spaces between the two words.
+    """
+
+    def __init__(self) -> None:
+        self._column = 0  # cells on the line so far
+        self._gap: list[Run] = []  # spaces that are written when a word follows on the same line
+        self._word: list[Run] = []
+        self._begun = False  # the word's start stands on the line already
+        self._head = ""  # the line's first characters
+        self._fenced = False
+        self._out: list[Run] = []
+
+    def feed(self, runs: Iterable[Run], width: int) -> list[Run]:
+        """What can be written now, on a terminal of `width` columns."""
+        for text, style in runs:
+            for character in text:
+                self._take(character, style, width)
+        if not self._breaks() or self._column + _cells(self._gap) + LONG <= width:
+            self._write_word(width)
+            self._begun = bool(self._word) or self._begun
+            self._word = []
+        return self._taken()
+
+    def flush(self, width: int) -> list[Run]:
+        """What was held back."""
+        self._end_line(width)
+        return self._taken()
+
+    def _take(self, character: str, style: str, width: int) -> None:
+        if character == "\n":
+            self._end_line(width)
+            self._out.append((character, style))
+            if self._head == _FENCE:
+                self._fenced = not self._fenced
+            self._column, self._head = 0, ""
+            return
+        if len(self._head) < len(_FENCE):
+            self._head += character
+        if character.isspace():
+            self._end_word(width)
+            self._gap.append((character, style))
+            return
+        if self._word and _breaks_before(self._word[-1][0], character):
+            self._end_word(width)
+        self._word.append((character, style))
+
+    def _breaks(self) -> bool:
+        """Whether this line is prose."""
+        return not (self._fenced or self._head[:1] in (" ", "\t", "|", "`"))
+
+    def _end_word(self, width: int) -> None:
+        self._write_word(width)
+        self._word, self._begun = [], False
+
+    def _end_line(self, width: int) -> None:
+        self._end_word(width)
+        self._out += self._gap
+        self._gap = []
+
+    def _write_word(self, width: int) -> None:
+        if not self._word:
+            return
+        cells, gap = _cells(self._word), _cells(self._gap)
+        fits = self._begun or self._column + gap + cells <= width
+        if not fits and self._column and self._breaks():
+            self._out.append(("\n", ""))
+            self._column = 0
+        else:
+            self._out += self._gap
+            self._column += gap
+        self._gap = []
+        self._out += self._word
+        self._column += cells
+        if self._column > width:  # the terminal broke it
+            self._column %= width
+
+    def _taken(self) -> list[Run]:
+        out, self._out = joined(self._out), []
+        return out
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """The same text, neighbours of one style as one.
+
+    >>> joined([("a", ""), ("b", ""), ("c", "prompt")])
+    [('ab', ''), ('c', 'prompt')]
+    """
+    out: list[Run] = []
+    for text, style in runs:
+        if out and out[-1][1] == style:
+            out[-1] = (out[-1][0] + text, style)
+        else:
+            out.append((text, style))
+    return out
+
+
+def _cells(runs: Iterable[Run]) -> int:
+    return sum(_TAB if text == "\t" else cell_len(text) for text, _ in runs)
+
+
+def _breaks_before(before: str, character: str) -> bool:
+    """Whether a line may break between two characters without a space: between wide ones."""
+    if before == "\u200d" or unicodedata.category(character) in ("Pe", "Pf", "Po"):
+        return False
+    return cell_len(character) == 2 or (cell_len(before) == 2 and character.isalnum())

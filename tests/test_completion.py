@@ -1,0 +1,95 @@
+"""What Tab offers, asked as the shells ask; quick, and silent whatever is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ngtcli.cli.app import app
+from ngtcli.config import CHOICES
+from ngtcli.draft.registry import method_names
+
+
+def tab(line: str, **environ: str) -> list[str]:
+    """What bash is offered after `line`; a word begins anew after a space."""
+    words = line.split(" ")
+    asked = {
+        "_NGT_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": f"{len(words) - 1}",
+    }
+    done = CliRunner().invoke(app, [], env={**asked, **environ}, prog_name="ngt")
+    assert done.stderr == "" and done.exit_code == 0
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("command", ["summarize", "ask", "check", "config show", "tune"])
+def test_methods_are_offered(command: str) -> None:
+    assert tab(f"ngt {command} --method ") == method_names()
+    assert tab(f"ngt {command} --method tr") == ["trie", "trtllm"]
+    assert tab(f"ngt {command} --method x") == []
+
+
+def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
+    folder = own_home / "config" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("[")
+    for line in ("ngt ask -p ", "ngt summarize --preset ", "ngt presets show "):
+        assert tab(line) == ["ask", "chat", "mine", "summarize"]
+    assert tab("ngt ask -p m") == ["mine"]
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_words_of_settings_are_offered(name: str) -> None:
+    assert tab(f"ngt summarize --{name} ") == list(CHOICES[name])
+    assert tab(f"ngt ask x --{name} {CHOICES[name][1]}") == [CHOICES[name][1]]
+
+
+def test_models_are_the_built_in_one_the_hubs_and_folders(tmp_path, monkeypatch) -> None:
+    from huggingface_hub import constants
+
+    (tmp_path / "hub" / "models--Qwen--Qwen2.5-7B").mkdir(parents=True)
+    (tmp_path / "hub" / "models--gpt2").mkdir()
+    (tmp_path / "hub" / "datasets--a--b").mkdir()
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    (tmp_path / "models" / "small" / "config.json").write_text("{}")
+    (tmp_path / "models" / ".hidden").mkdir()
+    (tmp_path / "models" / "readme.txt").write_text("")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    assert tab("ngt summarize -m ") == ["builtin", "Qwen/Qwen2.5-7B", "gpt2", "hub/", "models/"]
+    assert tab("ngt summarize --model Q") == ["Qwen/Qwen2.5-7B"]
+    assert tab("ngt summarize -m models/") == ["models/small"]
+    assert tab(f"ngt summarize --draft-model {tmp_path}/mod") == [f"{tmp_path}/models/"]
+    assert tab("ngt summarize -m nowhere/") == []
+
+
+@pytest.mark.parametrize(
+    "line", ["ngt summarize ", "ngt ask -d ", "ngt summarize -o ", "ngt check "]
+)
+def test_documents_and_outputs_are_left_to_the_shell_which_offers_files(line: str) -> None:
+    assert tab(line) == []
+
+
+def test_what_is_wrong_with_the_settings_is_not_said_while_typing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ngt.yaml").write_text("[")
+    environ = {"NGT_HOME": "~nobody-of-this-name", "NGT_NUM_DRAFTS": "1"}
+    assert tab("ngt summarize -p ", **environ) == []
+    assert tab("ngt summarize --device c", **environ) == ["cuda", "cpu"]
+
+
+def test_completion_loads_neither_torch_nor_transformers() -> None:
+    code = (
+        "import os, sys\nfrom ngtcli.cli.app import app\n"
+        "for words in ('ngt ask --method tr', 'ngt ask -m b', 'ngt ask -p a'):\n"
+        "    os.environ |= {'_NGT_COMPLETE': 'complete_bash', 'COMP_WORDS': words,\n"
+        "                   'COMP_CWORD': '3'}\n"
+        "    try:\n        app([], prog_name='ngt')\n    except SystemExit:\n        pass\n"
+        "heavy = {'torch', 'transformers', 'numba'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["trie", "trtllm", "builtin", "ask"]

@@ -1,0 +1,240 @@
+"""Many families, tiny and random: which check drafts, which do not and why; all as `generate`."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from conftest import FakeBackend
+from test_lossless import Scripted, decode, generate, plain
+
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import (
+    ATTENDS_IN_CHUNKS,
+    CHOOSES_TOKENS,
+    KEEPS_STATE,
+    NO_CACHE,
+    NO_TREE_MASK,
+)
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.registry import make_drafter
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import ModelError
+from ngtcli.tokens import Tokenizer
+
+VOCABULARY = 512
+POSITIONS = 160
+WINDOW = 24
+DRAFTS = ""
+NO_DECODER = "no decoder"
+_WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+_LLAMA = {
+    **_WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": POSITIONS, "tie_word_embeddings": False,
+}  # fmt: skip
+_ENCODER = {k: v for k, v in _LLAMA.items() if k not in ("num_key_value_heads", "head_dim")}
+_GPT2 = {**_WORDS, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS,
+         "tie_word_embeddings": False}  # fmt: skip
+_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32}  # fmt: skip
+_LATENT = {
+    **{k: v for k, v in _LLAMA.items() if k != "head_dim"}, "num_key_value_heads": 4,
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+}  # fmt: skip
+_HALF = {
+    **_WORDS, "d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4,
+    "encoder_layers": 2, "encoder_attention_heads": 4, "decoder_ffn_dim": 96,
+    "encoder_ffn_dim": 96, "max_position_embeddings": POSITIONS, "is_decoder": True,
+}  # fmt: skip
+_MAMBA = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
+          "mamba_chunk_size": 16, "mamba_expand": 2}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """A type of model with a tiny configuration, and the reason it gives for plain decoding."""
+
+    kind: str
+    values: dict[str, Any] = field(default_factory=dict)
+    reason: str = DRAFTS
+    label: str = ""
+    consistent: bool = True  # whether `generate` gives what one pass without a cache gives
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.label}" if self.label else self.kind
+
+
+def _llamas() -> list[Family]:
+    """Families whose configurations have the names of Llama's."""
+    full = (
+        "llama gemma phi olmo olmo2 cohere granite stablelm glm glm4 helium nemotron arcee ernie4_5"
+        " seed_oss hunyuan_v1_dense gpt_neox persimmon diffllama apertus"
+    )
+    sliding = (
+        "qwen2 qwen3 gemma2 gemma3_text mistral starcoder2 phi3 olmo3 cohere2 smollm3 exaone4"
+        " vaultgemma"
+    )
+    windows = {**_LLAMA, "sliding_window": WINDOW, "use_sliding_window": True}
+    return [
+        *(Family(kind, _LLAMA) for kind in full.split()),
+        *(Family(kind, windows) for kind in sliding.split()),
+        *(Family(k, {**_LLAMA, **_EXPERTS}) for k in ("olmoe", "granitemoe", "ernie4_5_moe")),
+        *(Family(k, {**windows, **_EXPERTS})
+          for k in ("mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "gpt_oss")),
+    ]  # fmt: skip
+
+
+FAMILIES = [
+    *_llamas(),
+    Family("gpt2", _GPT2),
+    Family("gptj", {**_GPT2, "rotary_dim": 8}),
+    Family("codegen", {**_GPT2, "rotary_dim": 8}),
+    Family("gpt_bigcode", _GPT2),
+    Family("ctrl", {**_GPT2, "dff": 96}),
+    Family("opt", {**_LLAMA, "ffn_dim": 96, "word_embed_proj_dim": 64}),
+    Family("biogpt", _ENCODER),
+    Family("falcon", {**_ENCODER, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    Family("bert", {**_ENCODER, "is_decoder": True}),
+    Family("roberta", {**_ENCODER, "is_decoder": True}),
+    Family("electra", {**_ENCODER, "is_decoder": True, "embedding_size": 64}),
+    Family("deepseek_v2", {**_LATENT, "n_routed_experts": 4, "n_shared_experts": 1,
+                           "moe_intermediate_size": 32, "num_experts_per_tok": 2, "n_group": 1,
+                           "topk_group": 1, "first_k_dense_replace": 1}),
+    Family("minicpm3", _LATENT),
+    Family("llama4_text", {**_LLAMA, **_EXPERTS, "intermediate_size_mlp": 96,
+                           "layer_types": ["full_attention"] * 2}, label="full"),
+    Family("granitemoehybrid", {**_LLAMA, **_EXPERTS, **_MAMBA, "shared_intermediate_size": 32,
+                                "layer_types": ["full_attention"] * 2}, label="dense"),
+    Family("gpt_neo", {**_WORDS, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
+                       "attention_types": [[["global"], 2]], "window_size": WINDOW,
+                       "max_position_embeddings": POSITIONS}, label="global"),
+    Family("gpt_neo", {**_WORDS, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
+                       "attention_types": [[["global", "local"], 1]], "window_size": WINDOW,
+                       "max_position_embeddings": POSITIONS}, NO_TREE_MASK),
+    Family("bloom", {**_WORDS, "hidden_size": 64, "n_layer": 2, "n_head": 4}, NO_TREE_MASK),
+    Family("mpt", {**_WORDS, "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": POSITIONS},
+           NO_TREE_MASK),
+    Family("falcon", {**_ENCODER, "alibi": True}, NO_TREE_MASK, "alibi"),
+    Family("bart", _HALF, NO_TREE_MASK),
+    Family("moshi", {**_LLAMA, "sliding_window": WINDOW}, consistent=False),
+    Family("llama", {**_LLAMA, "sliding_window": WINDOW}, label="window", consistent=False),
+    Family("llama4_text", {**_LLAMA, **_EXPERTS, "intermediate_size_mlp": 96,
+                           "attention_chunk_size": WINDOW,
+                           "layer_types": ["chunked_attention", "full_attention"]},
+           ATTENDS_IN_CHUNKS),
+    Family("deepseek_v32", {**_LATENT, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                            "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32,
+                            "index_n_heads": 2, "index_head_dim": 16, "index_topk": 256,
+                            "first_k_dense_replace": 1}, CHOOSES_TOKENS),
+    Family("openai-gpt", _GPT2, NO_CACHE),
+    Family("mamba", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
+           KEEPS_STATE),
+    Family("mamba2", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8,
+                      "num_heads": 8, "head_dim": 16, "n_groups": 1, "chunk_size": 16},
+           KEEPS_STATE),
+    Family("falcon_mamba", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
+           KEEPS_STATE),
+    Family("rwkv", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2}, KEEPS_STATE),
+    Family("bamba", {**_LLAMA, **_MAMBA, "attn_layer_indices": [1]}, KEEPS_STATE),
+    Family("falcon_h1", {**_LLAMA, **_MAMBA, "mamba_d_ssm": 128}, KEEPS_STATE),
+    Family("granitemoehybrid", {**_LLAMA, **_EXPERTS, **_MAMBA, "shared_intermediate_size": 32,
+                                "layer_types": ["linear_attention", "full_attention"]},
+           KEEPS_STATE),
+    Family("jamba", {**_LLAMA, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+                     "mamba_d_state": 8, "use_mamba_kernels": False}, KEEPS_STATE),
+    Family("lfm2", {**_LLAMA, "full_attn_idxs": [1]}, KEEPS_STATE),
+    Family("minimax", {**_LLAMA, **_EXPERTS, "block_size": 16,
+                       "layer_types": ["linear_attention", "full_attention"]}, KEEPS_STATE),
+    Family("qwen3_next", {**_LLAMA, **_EXPERTS, "linear_num_value_heads": 4,
+                          "linear_num_key_heads": 2, "linear_key_head_dim": 16,
+                          "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32,
+                          "layer_types": ["linear_attention", "full_attention"]}, KEEPS_STATE),
+    Family("recurrent_gemma", {**_LLAMA, "lru_width": 64, "attention_window_size": WINDOW,
+                               "block_types": ["recurrent", "attention"]}, KEEPS_STATE),
+    Family("bert", {**_ENCODER, "is_decoder": False}, NO_DECODER, "encoder"),
+    Family("cpmant", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
+                      "dim_head": 16, "dim_ff": 96, "num_hidden_layers": 2}, NO_DECODER),
+]  # fmt: skip
+assert len({f.kind for f in FAMILIES}) >= 60
+
+
+def build(family: Family) -> Any:
+    """A random float32 model whose greedy choices are no near ties."""
+    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family.kind]
+    torch.manual_seed(0)
+    hf = transformers.AutoModelForCausalLM.from_config(kind(**family.values)).eval()
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 0.3 if "q_proj" in name or "k_proj" in name else 0.16)
+    hf.generation_config = transformers.GenerationConfig()  # an end token would shorten the test
+    return hf
+
+
+class LongBackend(FakeBackend):
+    """Letters again, but no end token and no length of its own."""
+
+    eos_token_id = None
+    model_max_length = 10**30
+
+
+def target(hf: Any, name: str) -> TargetModel:
+    return TargetModel(hf, Tokenizer(LongBackend()), name)
+
+
+def prompts() -> list[list[int]]:
+    rng = random.Random(1)
+    body = [rng.randrange(VOCABULARY) for _ in range(20)]
+    return [body[:5], (body * 4)[:70]]
+
+
+def greedy_without_cache(hf: Any, prompt: list[int], count: int) -> list[int]:
+    ids = list(prompt)
+    for _ in range(count):
+        with torch.no_grad():
+            ids.append(int(hf(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def forked(truth: list[int], start: int) -> Scripted:
+    """The truth hidden among wrong siblings with wrong children, the true ones in the last rows."""
+
+    def propose(ids: list[int], budget: int) -> DraftTree:
+        tokens, parents, tip = [], [], ROOT
+        for token in truth[len(ids) - start :][:4]:
+            first = len(tokens)
+            wrong = [(token + i) % VOCABULARY for i in (1, 2, 3)]
+            tokens += [*wrong, token + 1 if token + 1 < VOCABULARY else 0, token]
+            parents += [tip, tip, tip, first, tip]
+            tip = len(tokens) - 1
+        return DraftTree(tuple(tokens), tuple(parents))
+
+    return Scripted(propose)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
+def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(family: Family) -> None:
+    hf = build(family)
+    if family.reason == NO_DECODER:
+        with pytest.raises(ModelError, match=NO_DECODER):
+            target(hf, family.name)
+        return
+    model = target(hf, family.name)
+    assert model.plain_reason == family.reason
+    accepted = 0
+    for prompt in prompts():
+        expected = (generate if family.consistent else greedy_without_cache)(hf, prompt, 24)
+        assert plain(model, prompt, max_tokens=24) == expected
+        for drafter in (
+            forked(expected, len(prompt)),
+            make_drafter("trie", DraftSettings(learn_output=True)),
+        ):
+            run = decode(model, drafter, prompt, max_tokens=24)
+            assert run.output == expected
+            accepted += run.statistics.accepted_tokens
+    assert (accepted > 24) == (family.reason == DRAFTS)

@@ -1,0 +1,367 @@
+"""What is refused before a model answers: names, folders, weights, configurations, scores."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from conftest import CONTEXT, FakeBackend, make_hf, make_target
+from test_families import FAMILIES as MANY
+from test_families import WINDOW, LongBackend, build, target
+from test_lossless import GREEDY, Scripted, decode, generate, plain, prompts
+
+from ngtcli.checkpoint import BUILTIN_PATH, find
+from ngtcli.context import context_limit
+from ngtcli.decode import ways
+from ngtcli.decode.load import load_model
+from ngtcli.decode.masks import TreeMasks
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.registry import make_drafter
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.tokens import Tokenizer
+
+builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+def changed(folder: Path, **values: Any) -> str:
+    """A copy of the built-in model with other values in its config.json."""
+    shutil.copytree(BUILTIN_PATH, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+    return str(folder)
+
+
+@builtin
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"num_hidden_layers": 7}, r"lack model\.layers\.5\..* and 16 more"),
+        ({"intermediate_size": 700}, r"down_proj.weight has shape 256×704 .* 256×700"),
+        ({"model_type": "bert"}, "lack bert"),
+        ({"model_type": "t5"}, "T5 is no decoder"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings: 0"),
+    ],
+)
+def test_a_model_that_its_files_do_not_fill_is_refused(
+    tmp_path: Path, values: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ModelError, match=told) as caught:
+        load_model(changed(tmp_path / "model", **values), device="cpu")
+    assert caught.value.exit_code == 4 and caught.value.hint
+
+
+@builtin
+def test_weights_that_are_left_over_get_one_warning(tmp_path: Path) -> None:
+    told: list[str] = []
+    load_model(changed(tmp_path / "model", num_hidden_layers=4), device="cpu", warn=told.append)
+    assert len(told) == 1 and "model.layers.4." in told[0] and "7 more" in told[0]
+
+
+@builtin
+def test_a_whole_checkpoint_loads_without_a_word() -> None:
+    told: list[str] = []
+    load_model("builtin", device="cpu", warn=told.append, progress=told.append)
+    assert told == []
+
+
+class _Harm:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("ran",))
+
+
+@builtin
+def test_a_pickle_that_runs_code_is_refused_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = changed(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    torch.save({"a": _Harm()}, tmp_path / "model" / "pytorch_model.bin")
+    with warnings.catch_warnings(record=True) as heard, pytest.raises(ModelError, match="pickle"):
+        warnings.simplefilter("always")
+        load_model(folder, device="cpu")
+    assert not heard
+    assert capfd.readouterr() == ("", "")
+
+
+def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "Qwen2.5-7B").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    for name, told, hint in (
+        ("models/x/Qwen2.5-7B", "no such folder", "-m builtin"),
+        ("./models/Qwen2.5-7", "no such folder", "models/Qwen2.5-7B?"),
+        ("~/no/such", "no such folder", ""),
+        ("/no/such", "no such folder", ""),
+        ("Builtin", "no such model", "Did you mean builtin?"),
+        ("model.gguf", "GGUF files are not read", ""),
+        ("file", "a file, not a folder", ""),
+        ("models/Qwen2.5-7B", "no config.json", ""),
+        ("nobody/nothing", "HF_HUB_OFFLINE is set", ""),
+        ("biultin", "HF_HUB_OFFLINE is set", "Did you mean builtin?"),
+    ):
+        with pytest.raises(ModelError, match=told) as caught:
+            find(name)
+        assert hint in caught.value.hint
+    for missing, told in (("*.safetensors", "no weights"), ("tok*", "no tokenizer")):
+        folder = tmp_path / told
+        changed(folder)
+        for file in folder.glob(missing):
+            file.unlink()
+        with pytest.raises(ModelError, match=told):
+            find(str(folder))
+
+
+def test_a_model_in_the_cache_needs_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    folder = changed(tmp_path / "snapshot")
+    asked: list[str] = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
+    monkeypatch.setattr(huggingface_hub, "model_info", lambda name, **_: asked.append(name))
+    assert find("some/cached") == folder and not asked
+    (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
+    assert find("some/broken") == "some/broken" and asked == ["some/broken"]
+
+
+def test_a_missing_model_is_told_without_torch() -> None:
+    code = (
+        "import sys\nfrom ngtcli.cli.app import main\n"
+        "sys.argv = ['ngt', 'ask', 'Who?', '-m', './nowhere/model']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 4, end.code\n"
+        "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input="A text.", capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no such folder" in done.stderr
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, SamplingSettings(temperature=0.8), SamplingSettings(repetition_penalty=1.2)],
+    ids=["greedy", "sampled", "penalized"],
+)
+def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: SamplingSettings) -> None:
+    hf = make_hf("llama")
+    model = TargetModel(hf, Tokenizer(FakeBackend()), "broken")
+    with torch.no_grad():
+        hf.model.norm.weight.fill_(value)
+        hf.lm_head.weight.abs_()
+    drafter = Scripted(lambda ids, budget: chain([5, 6]))
+    with pytest.raises(ModelError, match="scores are not numbers") as caught:
+        decode(model, drafter, [4, 5, 6], sampling)
+    assert "float32" in caught.value.hint
+
+
+def test_penalties_count_as_transformers_does_however_the_output_moves() -> None:
+    settings = SamplingSettings(
+        temperature=0.9, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, seed=3
+    )
+    generator = torch.Generator().manual_seed(0)
+    prompt = [1, 5, 5, 9]
+    sampler = Sampler(settings, prompt)
+    for output in ([], [2], [2, 2, 7], [2, 7], [9, 9], [9, 9, 3, 3, 3, 1], []):
+        scores = torch.randn(40, generator=generator)
+        ids = torch.tensor([[*prompt, *output]])
+        wanted = transformers.RepetitionPenaltyLogitsProcessor(1.3)(ids, scores[None].clone())[0]
+        for token in set(output):
+            wanted[token] -= 0.4 + 0.2 * output.count(token)
+        assert torch.allclose(sampler._penalize(scores, output), wanted, atol=1e-6)
+        free = Sampler(SamplingSettings(temperature=0.9, seed=3), prompt)
+        assert sampler.choose(scores, output) == free.choose(wanted, output)
+
+
+def test_choosing_does_not_cost_more_behind_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the size of the prompt is made when a token is chosen, but at the first."""
+    prompt = [i % 40 for i in range(5000)]
+    scores = torch.linspace(-1, 1, 40)
+    sizes: list[int] = []
+    make = torch.tensor
+    monkeypatch.setattr(
+        torch, "tensor", lambda data, **k: sizes.append(_size(data)) or make(data, **k)
+    )
+    for settings in (SamplingSettings(temperature=1.0), SamplingSettings(repetition_penalty=1.2)):
+        sampler = Sampler(settings, prompt)
+        for step in range(3):
+            sampler.choose(scores, [3] * step)
+    assert max(sizes, default=0) <= 40
+
+
+def _size(data: Any) -> int:
+    return sum(map(_size, data)) if isinstance(data, list) else 1
+
+
+@pytest.mark.parametrize("length", [0, 3, 11, 12, 13, 50])
+@pytest.mark.parametrize("window", [1, 4, 12, 64])
+def test_window_masks_are_those_of_the_definition(length: int, window: int) -> None:
+    tree = DraftTree((1, 2, 3, 4, 5), (-1, -1, 1, 2, 3))
+    positions = [length, *(length + depth for depth in tree.depths())]
+    mask = TreeMasks(torch.float32, torch.device("cpu"), window, True).make(tree, positions, length)
+    ancestors = tree.ancestors()
+    places = [*range(length), *positions]
+    for row, at in enumerate(positions):
+        for column, place in enumerate(places):
+            sees = column < length or bool(ancestors[row, column - length])
+            assert (mask["full_attention"][0, 0, row, column] == 0) == sees
+            near = sees and at - place < window
+            assert (mask["sliding_attention"][0, 0, row, column] == 0) == near
+
+
+def test_drafts_end_with_the_rows_of_the_context() -> None:
+    """GPT-Neo keeps a table with a row for each place in the cache: a wide tree ran past it."""
+    family = next(f for f in MANY if f.name == "gpt_neo-global")
+    hf = build(family)
+    model = target(hf, family.name)
+    prompt = [i % 50 for i in range(model.context - 20)]
+    expected = generate(hf, prompt, 20)
+
+    def wide(ids: list[int], budget: int) -> DraftTree:
+        truth = expected[len(ids) - len(prompt) :][:3]
+        wrong = tuple(range(100, 140))
+        return DraftTree((*truth, *wrong), (*range(-1, len(truth) - 1), *[-1] * len(wrong)))
+
+    run = decode(model, Scripted(wide), prompt, num_draft=64)
+    assert run.output == expected and run.statistics.accepted_tokens > 5
+
+
+@pytest.mark.parametrize("kind", ["gpt_neo", "mpt", "bloom", "falcon-alibi"])
+def test_the_probe_finds_faults_however_small_the_scores(kind: str) -> None:
+    hf = build(next(f for f in MANY if f.name == kind))
+    with torch.no_grad():
+        hf.get_output_embeddings().weight.mul_(1e-3)
+    assert target(hf, kind).plain_reason
+
+
+def test_nested_rope_parameters_limit_the_context_and_say_why() -> None:
+    long = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 32, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+    }  # fmt: skip
+    near = {"rope_type": "default", "rope_theta": 10000.0}
+    model = make_target(
+        "gemma3-sliding", rope_parameters={"full_attention": long, "sliding_attention": near}
+    )
+    assert model.context == 32
+    with pytest.raises(ContextOverflowError, match="the model takes 31") as caught:
+        plain(model, list(range(40)))
+    assert "longrope" in caught.value.hint
+
+
+def test_every_name_of_the_context_length_is_read() -> None:
+    tokenizer = Tokenizer(LongBackend())
+    for config, length in (
+        (transformers.MptConfig(max_seq_len=77), 77),
+        (transformers.GPT2Config(n_positions=66), 66),
+        (transformers.LlamaConfig(max_position_embeddings=55), 55),
+        (transformers.BloomConfig(), 1 << 20),
+    ):
+        assert context_limit(config, tokenizer).tokens == length
+
+
+def test_plain_prefill_makes_one_row_of_scores() -> None:
+    hf = build(next(f for f in MANY if f.name == "bamba"))
+    model = target(hf, "bamba")
+    rows: list[int] = []
+    hf.lm_head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[1]))
+    model.start(0)
+    model.prefill(list(range(100)))
+    assert set(rows) == {1}
+
+
+def test_end_ids_come_from_the_configuration_where_generation_has_none() -> None:
+    hf = make_hf("llama")
+    hf.generation_config.eos_token_id = None
+    hf.config.eos_token_id = [7, 9]
+    assert TargetModel(hf, Tokenizer(LongBackend()), "x").end_ids == {7, 9}
+    hf.generation_config.eos_token_id = [4]
+    assert TargetModel(hf, Tokenizer(FakeBackend()), "x").end_ids == {4, 3}
+
+
+def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> None:
+    hf = make_hf("llama")
+    prompt = prompts(1)[0]
+    expected = generate(hf, prompt, 30)
+    hf.generation_config.repetition_penalty = 1.3
+    hf.generation_config.suppress_tokens = expected[:3]
+    model = TargetModel(hf, Tokenizer(FakeBackend()), "x")
+    assert model.unused == {"repetition_penalty": 1.3, "suppress_tokens": expected[:3]}
+    assert plain(model, prompt, max_tokens=30) == expected
+
+
+def test_what_a_probe_found_is_kept_and_distrusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = build(next(f for f in MANY if f.name == "gpt_neo"))
+    way = target(hf, "gpt_neo").way
+    path = ways.way_path(hf)
+    assert ways.load_way(path) == way
+    from ngtcli.decode import model as room
+
+    with monkeypatch.context() as m:
+        m.setattr(room, "find_way", lambda _: pytest.fail("probed again"))
+        assert target(hf, "gpt_neo").way == way
+    stored = json.loads(path.read_text())
+    for bad in (
+        "", "[" * 9000, "[]", "{}", "x" * 10_000, json.dumps({**stored, "kind": "trees"}),
+        json.dumps({**stored, "positions": 1}), json.dumps({**stored, "reason": "\x1b[31m"}),
+        json.dumps({**stored, "more": 1}),
+    ):  # fmt: skip
+        path.write_text(bad)
+        assert ways.load_way(path) is None
+        assert target(hf, "gpt_neo").way == way
+    monkeypatch.setattr(ways, "__version__", "another")
+    assert ways.way_path(hf) != path
+
+
+def test_a_window_longer_than_a_probe_can_try_is_not_believed() -> None:
+    family = next(f for f in MANY if f.name == "gpt_neo")
+    values = {**family.values, "window_size": 5000, "max_position_embeddings": 6000}
+    hf = build(type(family)("gpt_neo", values))
+    assert "window_size of 5000" in target(hf, "gpt_neo").plain_reason
+
+
+def test_minimax_reads_a_prompt_in_one_pass() -> None:
+    """With a linear layer first it miscounts what it has read in passes of several tokens."""
+    family = next(f for f in MANY if f.name == "minimax")
+    kinds = ["linear_attention", "full_attention"] * 2
+    hf = build(type(family)("minimax", {**family.values, "num_hidden_layers": 4,
+                                        "layer_types": kinds}))  # fmt: skip
+    model = target(hf, "minimax")
+    assert not model.way.chunks
+    prompt = [i % 300 for i in range(150)]
+    model.start(0)
+    model.prefill(prompt[:-1], chunk=40)
+    scores = model.forward(prompt[-1], DraftTree())[0]
+    with torch.no_grad():
+        whole = hf(torch.tensor([prompt])).logits[0, -1]
+    assert torch.allclose(scores, whole, atol=1e-3)
+
+
+def test_tables_of_windows_are_in_the_prompt_of_the_probe() -> None:
+    from ngtcli.decode.probe import sizes
+
+    taken = sizes(target(build(next(f for f in MANY if f.name == "gpt_neo")), "gpt_neo"))
+    assert taken.prompt > WINDOW and taken.siblings > WINDOW and CONTEXT >= taken.rows
+    assert make_drafter("none", DraftSettings())
+
+
+@pytest.mark.parametrize(
+    "kind", ["mamba", "bamba", "jamba", "phi3", "gpt_oss", "gpt_neo", "bloom", "mpt", "opt"]
+)
+def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
+    """Some give float32 scores after passes in bfloat16, where rounding is larger all the same."""
+    family = next(f for f in MANY if f.name == kind)
+    model = target(build(family).to(torch.bfloat16), kind)
+    assert model.plain_reason == family.reason
+    assert model.way.kind == ("steps" if family.reason else "trees")

@@ -1,0 +1,347 @@
+"""The process: missing and full streams, signals at any moment, how it ends."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.cli import app as app_module
+from ngtcli.cli.app import run
+from ngtcli.errors import InputError
+
+NGT = [sys.executable, "-m", "ngtcli"]
+HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc and /dev")
+
+
+def shell(words: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """`ngt ARGUMENTS` with the shell's redirections in `words`."""
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {words}', "sh", *NGT, *arguments], capture_output=True, timeout=120
+    )
+
+
+def python(code: str) -> "subprocess.Popen[bytes]":
+    """A process that runs `code` below our handlers, and prints "ready" where the code does."""
+    head = "import os, sys, time\nfrom ngtcli import process\nprocess.guard()\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def wait_ready(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+
+
+# --- streams ---
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_missing_stream_is_as_good_as_dev_null(closed: str) -> None:
+    done = shell(closed, "presets", "list")
+    assert done.returncode == 0 and done.stderr == b""
+    assert (b"summarize" in done.stdout) is (">&-" not in closed or closed == "2>&-")
+
+
+def test_exit_codes_are_kept_with_streams_missing() -> None:
+    assert shell("2>&-", "summarize", "nowhere.txt").returncode == 3
+    assert shell(">&- 2>&-", "nonsense").returncode == 2
+    assert shell("<&-", "summarize").returncode == 3
+
+
+@needs_model
+def test_the_answer_goes_to_stdout_when_stderr_is_closed() -> None:
+    done = shell("2>&-", "summarize", HARBOUR, "--max-tokens", "5")
+    assert done.returncode == 0 and done.stdout.startswith(b"The harbour")
+
+
+@needs_linux
+@pytest.mark.parametrize("arguments", [["presets", "list"], ["--help"], ["config", "show"]])
+def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
+    done = shell(">/dev/full", *arguments)
+    first, second = done.stderr.decode().splitlines()
+    assert done.returncode == 1 and first == "ngt: standard output: no space left on device"
+    assert "elsewhere" in second
+
+
+@needs_linux
+def test_an_errors_own_code_is_kept_when_stderr_is_full() -> None:
+    assert shell("2>/dev/full", "summarize", "nowhere.txt").returncode == 3
+    assert shell("2>/dev/full", "nonsense").returncode == 2
+    assert shell("2>/dev/full", "presets", "list").returncode == 0
+
+
+def test_help_into_a_closed_pipe_is_silent() -> None:
+    process = subprocess.Popen([*NGT, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    assert process.communicate()[1] == b"" and process.returncode == 0
+
+
+# --- signals ---
+
+
+def wait_for_handlers(process: "subprocess.Popen[bytes]") -> None:
+    """Return when SIGTERM is caught, which Python itself does not do."""
+    status = Path(f"/proc/{process.pid}/status")
+    bit = 1 << (signal.SIGTERM - 1)
+    while process.poll() is None:
+        caught = next(x for x in status.read_text().splitlines() if x.startswith("SigCgt"))
+        if int(caught.split()[1], 16) & bit:
+            return
+        time.sleep(0.001)
+
+
+@needs_linux
+@pytest.mark.parametrize("arguments", [["--help"], ["trie", "list"]])
+def test_ctrl_c_at_any_moment_leaves_no_traceback(arguments: list[str]) -> None:
+    codes = set()
+    for moment in (0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.6):
+        process = subprocess.Popen(
+            [*NGT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        wait_for_handlers(process)
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=30)[1]
+        assert b"Traceback" not in errors and b"Error" not in errors
+        codes.add(process.returncode)
+    assert 130 in codes and codes <= {0, 130}
+
+
+@needs_model
+def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR, "--temperature", "9", "--max-tokens", "3000"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout
+    first = os.read(process.stdout.fileno(), 10)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    clock = time.monotonic()
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and first + rest and b"interrupted" in errors
+    assert b"Traceback" not in errors and time.monotonic() - clock < 2
+
+
+@needs_model
+@needs_linux
+def test_sigterm_wipes_the_status_line() -> None:
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR], stdin=other, stdout=other, stderr=other,
+        env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(other)
+    shown = b""
+    while "…".encode() not in shown:
+        shown += read(main)
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    while part := read(main):
+        shown += part
+    os.close(main)
+    assert shown.endswith(b"\r\x1b[K")
+
+
+def read(handle: int) -> bytes:
+    try:
+        return os.read(handle, 4096)
+    except OSError:  # how a pseudo-terminal ends
+        return b""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_library_that_does_not_return_is_ended(number: int, code: int) -> None:
+    """Ten million rounds of a hash take several seconds, in which Python runs no handler."""
+    process = python(
+        "import hashlib\nprint('ready', flush=True)\n"
+        "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 10_000_000)\n"
+    )
+    wait_ready(process)
+    time.sleep(0.1)
+    clock = time.monotonic()
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code and time.monotonic() - clock < 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_file_is_written_to_its_end(tmp_path: Path, number: int, code: int) -> None:
+    process = python(
+        "with process.unbroken():\n"
+        "    print('ready', flush=True)\n    time.sleep(0.5)\n"
+        f"    open({str(tmp_path / 'whole')!r}, 'w').close()\n"
+        "print('after', flush=True)\n"
+    )
+    wait_ready(process)
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == code and (tmp_path / "whole").exists()
+    assert out == b"" and b"Traceback" not in errors
+
+
+KEEPS = (
+    "process.unwind_on_interrupt()\ntry:\n    print('ready', flush=True)\n    time.sleep(30)\n"
+    "except KeyboardInterrupt:\n    print('kept', process.interrupted(), flush=True)\n"
+)
+
+
+def test_what_there_is_is_kept_at_the_first_ctrl_c_and_not_at_the_second() -> None:
+    process = python(KEEPS + "    time.sleep(30)\n")
+    wait_ready(process)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout and process.stdout.readline() == b"kept True\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert b"Traceback" not in process.communicate(timeout=10)[1]
+    assert process.returncode == 130
+
+
+def test_two_signals_of_one_key_press_are_one() -> None:
+    process = python(KEEPS + "    time.sleep(0.5)\n    print('done', flush=True)\n")
+    wait_ready(process)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    assert process.communicate(timeout=10)[0] == b"kept True\ndone\n"
+    assert process.returncode == 0
+
+
+def test_a_ctrl_c_outside_of_every_block_leaves_no_traceback() -> None:
+    process = python("process.unwind_on_interrupt()\nprint('ready', flush=True)\ntime.sleep(30)\n")
+    wait_ready(process)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10)[1] == b"\nngt: interrupted\n"
+    assert process.returncode == 130
+
+
+def test_a_ctrl_c_in_a_finalizer_comes_again() -> None:
+    process = python(
+        "class Slow:\n    def __del__(self):\n        print('ready', flush=True)\n"
+        "        time.sleep(30)\n"
+        + KEEPS.replace("    print('ready', flush=True)\n", "    Slow()\n")
+    )
+    wait_ready(process)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=10)
+    assert out == b"kept True\n" and errors == b"" and process.returncode == 0
+
+
+def test_ending_a_forked_child_does_not_end_its_parent() -> None:
+    process = python(
+        "import signal\nchild = os.fork()\n"
+        "if not child:\n    time.sleep(30)\n    os._exit(0)\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "print(os.waitpid(child, 0)[1], flush=True)\ntime.sleep(0.3)\n"
+    )
+    assert process.communicate(timeout=10)[0] == b"15\n" and process.returncode == 0
+
+
+def test_leaving_writes_what_stands_in_the_buffers_and_keeps_the_code() -> None:
+    process = python("print('last words')\nprocess.leave(6)\n")
+    assert process.communicate(timeout=10) == (b"last words\n", b"") and process.returncode == 6
+
+
+# --- errors, and words before and behind the command ---
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["ngt", *arguments])
+    return run()
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+class Panic(BaseException):
+    """What a library written in Rust raises."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("odd"), EOFError("odd"), Panic("odd"), OSError("odd"), MemoryError("odd")],
+)
+def test_a_mistake_of_ours_is_two_lines_and_exit_1(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ngtcli.cli.stores.preset_folders", raising(error))
+    assert call(monkeypatch, "presets", "path") == 1
+    told = capsys.readouterr().err
+    assert told == f"ngt: {type(error).__name__}: odd\nRun it again with --debug for details.\n"
+    assert call(monkeypatch, "presets", "path", "--debug") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_long_text_of_an_error_is_cut(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("ngtcli.cli.stores.preset_folders", raising(ValueError("x" * 10**6)))
+    assert call(monkeypatch, "presets", "path") == 1
+    assert len(capsys.readouterr().err) < 600
+
+
+def test_debug_keeps_the_exit_code_and_the_two_lines(monkeypatch, capsys) -> None:
+    error = InputError("a.txt: empty", "Give another.")
+    monkeypatch.setattr("ngtcli.cli.stores.preset_folders", raising(error))
+    for arguments in (("--debug", "presets", "path"), ("presets", "path", "--debug")):
+        assert call(monkeypatch, *arguments) == 3
+        told = capsys.readouterr().err
+        assert "Traceback" in told and told.endswith("ngt: a.txt: empty\nGive another.\n")
+
+
+def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
+    for arguments, words in (
+        (("help",), "Usage: ngt"),
+        (("help", "trie", "list"), "Usage: ngt trie list"),
+        (("-V",), "ngt 0"),
+        (("--version",), "ngt 0"),
+    ):
+        assert call(monkeypatch, *arguments) == 0
+        assert words in capsys.readouterr().out
+    assert call(monkeypatch, "help", "nonsense") == 2
+
+
+def test_debug_behind_two_dashes_is_a_name() -> None:
+    assert app_module._read(["summarize", "--", "--debug"]) == (
+        ["summarize", "--", "--debug"], False,
+    )  # fmt: skip
+
+
+def test_removing_says_how_many_files_in_good_english(monkeypatch, capsys) -> None:
+    for count, words in ((0, "0 files"), (1, "1 file,"), (2, "2 files")):
+        monkeypatch.setattr("ngtcli.trie.store.clear_tries", lambda n=count: (n, 10))
+        assert call(monkeypatch, "trie", "clear") == 0
+        assert capsys.readouterr().out.startswith(words)
+
+
+@needs_model
+def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:
+    main, other = pty.openpty()  # of 0 columns
+    environ = {**os.environ, "TERM": "dumb"}
+    environ.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        [*NGT, "summarize", HARBOUR, "--max-tokens", "60"],
+        stdin=other, stdout=other, stderr=other, env=environ,
+    )  # fmt: skip
+    os.close(other)
+    shown = b""
+    while part := read(main):
+        shown += part
+    os.close(main)
+    lines = shown.decode().replace("\r\n", "\n")
+    assert process.wait(timeout=30) == 0 and "\x1b" not in lines and "\r" not in lines
+    assert "with -m FOLDER.\n\nThe harbour" in lines
+    assert max(map(len, lines.split("\n"))) <= 80

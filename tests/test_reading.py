@@ -1,0 +1,114 @@
+"""Commands and the documents they read: what is said of those left out, on stderr and in JSON."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.cli.app import app
+from ngtcli.cli.reading import skipped_json, tell
+from ngtcli.cli.streams import Notes
+from ngtcli.documents.find import Skipped
+from ngtcli.documents.load import Loaded
+from ngtcli.errors import InputError
+
+MANY = Loaded(
+    (),
+    (
+        *(Skipped(f"d/{i}.txt", "empty") for i in range(42)),
+        *(Skipped(f"d/{i}.pdf", "files of kind .pdf are not read", ".pdf") for i in range(9)),
+        *(Skipped(f"d/{i}.html", "files of kind .html are not read", ".html") for i in range(3)),
+    ),
+    ("a.html",),
+)
+
+
+def test_a_few_lines_a_count_and_one_line_for_other_kinds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell(MANY, Notes())
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        *(f"ngt: left out d/{i}.txt: empty" for i in range(5)),
+        "ngt: left out 37 more; --json names them all",
+        "ngt: left out 12 files of other kinds: .pdf 9, .html 3",
+        "ngt: HTML, read with its tags: a.html",
+    ]
+
+
+def test_with_verbose_each_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(MANY, Notes(verbose=True))
+    assert capsys.readouterr().err.count("empty") == 42
+
+
+def test_nothing_is_said_where_nothing_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(Loaded(()), Notes())
+    assert capsys.readouterr().err == ""
+
+
+def test_json_names_each_once() -> None:
+    twice = [*MANY.skipped, *MANY.skipped]
+    assert len(skipped_json(twice)) == 54
+    assert skipped_json(twice)[0] == {"name": "d/0.txt", "reason": "empty"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("NGT_HOME", str(tmp_path / "home"))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("The harbour opened in 1932. It is deep.")
+    (notes / "b.txt").write_text("")
+    (notes / "c.pdf").write_text("%PDF-")
+    return str(notes)
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["summarize", "{}", "--dry-run", "--json"],
+        ["summarize", "{}", "--json", "--max-tokens", "2", "--method", "none"],
+        ["trie", "build", "{}", "--json"],
+        ["trie", "build", "{}", "--json", "--rest"],
+    ],
+)
+def test_the_object_of_json_names_what_was_left_out(command: list[str], folder: str) -> None:
+    done = CliRunner().invoke(app, [a.replace("{}", folder) for a in command])
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["skipped"] == [
+        {"name": os.path.join(folder, "b.txt"), "reason": "empty"},
+        {"name": os.path.join(folder, "c.pdf"), "reason": "files of kind .pdf are not read"},
+    ]
+    assert "left out" in done.stderr and "1 file of other kinds: .pdf 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["summarize", "{}"],
+        ["ask", "Why?", "-d", "{}"],
+        ["check", "{}"],
+        ["check", "-d", "{}"],
+        ["bench", "{}"],
+        ["bench", "-d", "{}"],
+        ["tune", "--sweep", "num_draft=2,4", "-d", "{}"],
+        ["trie", "build", "{}"],
+        ["trie", "show", "{}"],
+    ],
+)
+def test_every_command_that_reads_documents_can_be_strict(command: list[str], folder: str) -> None:
+    done = CliRunner().invoke(app, [*(a.replace("{}", folder) for a in command), "--strict"])
+    assert isinstance(done.exception, InputError) and "b.txt: empty" in str(done.exception)
+
+
+@pytest.mark.parametrize("command", [["bench", "--prompts"], ["summarize"], ["bench", "--replay"]])
+def test_settings_bound_what_commands_read(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(" " * 1_000_001)
+    name = tmp_path if command[-1] == "--replay" else tmp_path / "trace.json"
+    done = CliRunner().invoke(app, [*command, str(name), "--max-mb", "1"])
+    assert isinstance(done.exception, InputError)
+    assert "more than 1 MB" in str(done.exception) and "--max-mb" in done.exception.hint

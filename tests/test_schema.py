@@ -1,0 +1,148 @@
+"""`ngt schema` describes what --json prints: real output is held against it, key by key."""
+
+import json
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+from typer.testing import CliRunner
+
+from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.cli.app import app
+from ngtcli.errors import UsageError
+from ngtcli.render.schema import FINISH_REASONS, build, exit_codes, of_type
+
+HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+def printed(*arguments: str, code: int = 0) -> Any:
+    done = CliRunner().invoke(app, list(arguments))
+    assert getattr(done.exception, "exit_code", done.exit_code) == code, done.exception
+    return json.loads(done.stdout)
+
+
+def check(output: Any, command: str) -> None:
+    for name in (command, ""):
+        Draft202012Validator(build(name)).validate(output)
+
+
+@cache
+def answers() -> tuple[Any, ...]:
+    """Answers of methods that print different keys; the same for all tests."""
+    few = ("--max-tokens", "6")
+    return (
+        printed("summarize", HARBOUR, "--json", *few),
+        printed("summarize", HARBOUR, "--json-tokens", *few, "--method", "trie", "--stop", "zz"),
+        printed("ask", "-d", HARBOUR, "Who?", "--json-tokens", "--method", "none"),
+    )
+
+
+def test_the_schema_is_one_of_draft_2020_12() -> None:
+    text = CliRunner().invoke(app, ["schema"]).stdout
+    assert json.loads(text) == build()
+    for command in ("", "summarize", "check", "trie list"):
+        Draft202012Validator.check_schema(build(command))
+    assert json.loads(CliRunner().invoke(app, ["schema", "trie", "list"]).stdout) == build(
+        "trie list"
+    )
+    with pytest.raises(UsageError) as caught:
+        build("sumarize")
+    assert caught.value.hint == "Did you mean summarize?"
+
+
+@needs_model
+def test_answers_are_as_described() -> None:
+    for body in answers():
+        check(body, body["task"])
+        assert body["finish_reason"] in FINISH_REASONS
+    assert "policy" in answers()[0] and "tokens" in answers()[1]
+
+
+@needs_model
+def test_truncated_answers_and_dry_runs_are_as_described(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 900)
+    long = str(tmp_path / "long.txt")
+    cut = printed(
+        "summarize", long, "--overflow", "truncate", "--json", "--max-tokens", "2", "--method",
+        "none",
+    )  # fmt: skip
+    assert cut["truncated"]
+    check(cut, "summarize")
+    check(printed("ask", "-d", HARBOUR, "Who?", "--dry-run", "--json"), "ask")
+    check(printed("summarize", long, "--dry-run", "--json", code=5), "summarize")
+
+
+@needs_model
+def test_a_key_that_is_not_described_is_refused_anywhere() -> None:
+    """Otherwise output and schema could drift apart unseen."""
+    validator = Draft202012Validator(build("summarize"))
+    whole = answers()[1]
+    for place in ((), ("settings",), ("statistics",), ("trie",), ("documents", 0), ("tokens", 0)):
+        body = deepcopy(whole)
+        inner = body
+        for step in place:
+            inner = inner[step]
+        inner["new"] = 1
+        with pytest.raises(ValidationError):
+            validator.validate(body)
+    for name in set(whole) - {"tokens"}:
+        with pytest.raises(ValidationError):
+            validator.validate({k: v for k, v in whole.items() if k != name})
+
+
+@needs_model
+def test_a_check_is_as_described(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
+    body = printed("check", str(tmp_path / "a.txt"), "--json", "--drafts", "4", "--max-tokens", "4")
+    check(body, "check")
+    body["results"][0] |= {"identical": False, "divergence": 3, "margin": 0.25}
+    check(body, "check")
+    body["results"][0]["identical"] = "no"
+    with pytest.raises(ValidationError):
+        check(body, "check")
+
+
+@needs_model
+def test_lists_are_as_described(own_home: Path) -> None:
+    check(printed("config", "show", "--json", "--stop", "a"), "config show")
+    folder = own_home / "config" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("template: 3\n")
+    listed = printed("presets", "list", "--json")
+    assert any("error" in row for row in listed)
+    check(listed, "presets list")
+    check(printed("presets", "show", "ask", "--json"), "presets show")
+    built = printed("trie", "build", HARBOUR, "--json")
+    printed("trie", "build", HARBOUR, "--rest", "--json")
+    rows = printed("trie", "list", "--json")
+    assert {row["kind"] for row in rows} == {"trie", "datastore"}
+    check(rows, "trie list")
+    check(printed("trie", "show", HARBOUR, "--json"), "trie show")
+    check(printed("trie", "show", built["path"], "--json"), "trie show")
+    check(printed("models", "list", "--json"), "models list")
+
+
+def test_settings_out_of_range_are_none() -> None:
+    validator = Draft202012Validator(build("config show"))
+    body = printed("config", "show", "--json")
+    for name, value in (("n", 1), ("device", "tpu"), ("stop", "a"), ("pool", 1), ("top_p", 2.0)):
+        with pytest.raises(ValidationError):
+            validator.validate({**body, name: {"value": value, "origin": "flag"}})
+
+
+def test_the_exit_codes_are_those_of_the_readme() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    for entry in exit_codes()["oneOf"]:
+        assert f"{entry['const']} " in readme.split("### Exit codes")[1][:400]
+        assert entry["description"]
+    assert [e["const"] for e in exit_codes()["oneOf"]] == [0, 1, 2, 3, 4, 5, 6, 130]
+
+
+def test_what_has_no_schema_is_not_guessed() -> None:
+    with pytest.raises(TypeError):
+        of_type(complex)
+    assert of_type(int | None) == {"anyOf": [{"type": "integer"}, {"type": "null"}]}

@@ -1,0 +1,307 @@
+"""Settings and presets of every odd kind: what is wrong is named, with its file; exit code 2."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from ngtcli.cli.app import app
+from ngtcli.config import environment_layer, standing_layers, unknown_variables
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.presets import load_preset, load_presets
+from ngtcli.yaml_file import SETTINGS_BYTES, parse_yaml, shown
+
+TEMPLATE = "template: '{documents}'\n"
+
+
+def run(*arguments: str, **environ: str) -> tuple[Result, int, str]:
+    """A command in this process: its result, its exit code, and its error with the hint."""
+    result = CliRunner().invoke(app, list(arguments), env=environ)
+    if isinstance(result.exception, NgtError):
+        error = result.exception
+        return result, error.exit_code, f"{error}\n{error.hint}"
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result, result.exit_code, result.stderr
+
+
+@pytest.fixture
+def presets(own_home: Path) -> Path:
+    folder = own_home / "config" / "presets"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def in_zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("/nowhere/at/all.yaml")
+
+
+def too_large(path: Path) -> None:
+    path.write_text(TEMPLATE + "# " + "x" * SETTINGS_BYTES)
+
+
+def text(body: str) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(body)
+
+
+# How a settings file or preset can be bad, and a word of what is said of it.
+ODD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a folder": (Path.mkdir, "is a directory"),
+    "a pipe": (os.mkfifo, "not a regular file"),
+    "a link to /dev/zero": (in_zero, "not a regular file"),
+    "a dangling link": (dangling, "not there"),
+    "too large": (too_large, "more than 1 MB"),
+    "Latin-1": (lambda path: path.write_bytes(b"n: caf\xe9"), "not UTF-8"),
+    "a date that is none": (text("seed: 2026-13-45"), "line 1 ('2026-13-45'"),
+    "6000 digits": (text("\nseed: " + "7" * 6000), "line 2"),
+    "6000 hexadecimal digits": (text("seed: 0x" + "7" * 6000), "thousands of digits"),
+    "deep lists": (text("[" * 20_000), "nested too deeply"),
+    "deep mappings": (text("stop: " + "{a: " * 20_000), "nested too deeply"),
+    "a list in itself": (text("stop: &a [*a]"), "an alias"),
+    "a value repeated without end": (text("a: &a [x]\nb: &b [*a, *a]\n"), "an alias"),
+    "a mapping in itself": (text("provenance: &a {b: *a}"), "an alias"),
+    "one key twice": (text("n: 8\nn: 9"), "'n' stands there twice"),
+    "a Python object": (text("n: !!python/object/apply:os.getpid []"), "line 1"),
+    "a control character": (text("n: \x01"), "not valid YAML"),
+    "a list": (text("- n\n"), "not a mapping"),
+    "a number as a key": (text("3: 4\n"), "not a mapping"),
+    "a wrong type": (text("n: 2.5\n"), "n is 2.5"),
+    "out of range": (text("n: 99"), "n is 99"),
+    "an unknown word": (text("color: pink"), "color is 'pink'"),
+    "a wrong key": (text("num_drafts: 2\n"), "num_draft"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_a_bad_settings_file_is_named_with_exit_code_2(kind, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, words = ODD_FILES[kind]
+    make(tmp_path / "ngt.yaml")
+    _, code, said = run("config", "show")
+    assert code == 2 and "ngt.yaml" in said and words in said
+    assert len(said) < 400 and "\n" in said.strip()
+
+
+@pytest.mark.parametrize("kind", [*ODD_FILES, "empty"])
+def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Path) -> None:
+    make, words = ODD_FILES.get(kind, (text(""), "lacks {documents}"))
+    make(presets / "mine.yaml")
+    result, code, _ = run("presets", "list", "--json")
+    rows = {row["name"]: row for row in json.loads(result.stdout)}
+    assert code == 0 and set(rows) == {"ask", "chat", "mine", "summarize"}
+    assert words in rows["mine"]["error"] and "mine.yaml" in rows["mine"]["error"]
+    assert [name for name in rows if "error" in rows[name]] == ["mine"]
+    table, code, _ = run("presets", "list")
+    assert code == 0 and "mine\tbroken: " in table.stdout and "chat\tAnswer" in table.stdout
+    _, code, said = run("summarize", "x.txt", "-p", "mine")
+    assert code == 2 and "mine.yaml" in said and "-p NAME" in said
+
+
+def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> None:
+    (presets / "summarize.yaml").write_text("template: 3\n")
+    result, code, _ = run("config", "show", "--json", "--n", "9")
+    assert code == 0 and json.loads(result.stdout)["n"] == {"value": 9, "origin": "flag"}
+    assert "summarize.yaml" in result.stderr and result.stderr.count("\n") == 1
+    _, code, said = run("config", "show", "-p", "summarize")
+    assert code == 2 and "summarize.yaml" in said
+    _, code, said = run("summarize", "x.txt")
+    assert code == 2 and "summarize.yaml" in said and "-p NAME" in said
+    assert run("summarize", "x.txt", "-p", "chat")[1] == 3  # goes on, to the missing document
+
+
+def test_a_preset_folder_that_is_none_leaves_the_shipped_presets(own_home: Path) -> None:
+    (own_home / "config").mkdir(parents=True)
+    (own_home / "config" / "presets").write_text("")
+    assert [p.name for p in load_presets()[0]] == ["ask", "chat", "summarize"]
+
+
+def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:
+    origin = "provenance: {date: 2026-11-21, 3: .nan, big: 0x" + "7" * 6000 + ", none: null}\n"
+    (presets / "mine.yaml").write_text(TEMPLATE + origin)
+    kept = load_preset("mine").provenance
+    assert kept["date"] == "2026-11-21" and kept["3"] == "nan" and kept["none"] is None
+    assert "thousands" in kept["big"]
+    shown_as = json.loads(run("presets", "show", "mine", "--json")[0].stdout)
+    assert shown_as["provenance"] == kept
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("NGT_STOP", "[" * 20_000, "NGT_STOP: nested too deeply"),
+        ("NGT_STOP", "[&a [*a]]", "NGT_STOP: not valid YAML"),
+        ("NGT_STOP", "[2026-13-45]", "NGT_STOP"),
+        ("NGT_STOP", "[1, 2]", "NGT_STOP: stop is [1, 2]"),
+        ("NGT_SEED", "2026-13-45", "NGT_SEED"),
+        ("NGT_SEED", "7" * 6000, "NGT_SEED"),
+        ("NGT_POOL", "perhaps", "NGT_POOL: pool is 'perhaps'"),
+        ("NGT_HOME", "~nobody-of-this-name/x", "NGT_HOME is ~nobody-of-this-name/x"),
+        ("NGT_TEMPERATURE", "nan", "temperature is nan"),
+        ("NGT_MAX_TOKENS", "0", "from 1 to 1000000."),
+        ("NGT_TOP_P", "0", "from 0.000001 to 1."),
+        ("NGT_SEED", "-1", "from 0 to 9223372036854775807."),
+        ("NGT_COLOR", "x" * 9000, "xxx...xxx"),
+    ],
+)
+def test_a_bad_variable_is_named_with_exit_code_2(variable: str, value: str, words: str) -> None:
+    result, code, said = run("config", "show", **{variable: value})
+    assert code == 2 and words in said and len(said) < 400 and not result.stderr
+
+
+def test_stop_strings_that_are_no_lists_are_taken_as_they_are() -> None:
+    for stop in ("2026-13-45", "&a", "{", "- x", ": ", "*a"):
+        assert environment_layer({"NGT_STOP": stop}).values == {"stop": (stop,)}
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NGT_N", "NGT_STOP", "NGT_POOL", "NGT_METHOD", "NGT_TEMPERATURE", "NGT_HOME"):
+        monkeypatch.setenv(name, "")
+    assert standing_layers()[0].values == {}
+
+
+def test_an_unknown_variable_gets_one_line_with_the_nearest_name() -> None:
+    environ = {"NGT_NUM_DRAFTS": "16", "NGT_ZZZZZZ": "1", "NGT_HOME": "/x", "NGT_N": "", "PATH": ""}
+    assert unknown_variables(environ) == [
+        ("NGT_NUM_DRAFTS", "Did you mean NGT_NUM_DRAFT?"), ("NGT_ZZZZZZ", "See ngt config show."),
+    ]  # fmt: skip
+    result, code, _ = run("config", "show", NGT_NUM_DRAFTS="16", NGT_SEED="3")
+    assert code == 0
+    assert result.stderr == "ngt: NGT_NUM_DRAFTS is not read. Did you mean NGT_NUM_DRAFT?\n"
+
+
+def test_long_values_are_shortened_in_messages() -> None:
+    assert len(shown(["x" * 1000] * 1000)) < 500 and shown("short") == "'short'"
+    assert shown({"a": [[[1]]]}) == "{'a': [[...]]}"
+
+
+def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
+    body = "a: [1, 2.5, true, null, x]\nb: {c: 2026-11-21, d: '3'}\ne: |\n  two\n  lines\n"
+    import yaml
+
+    assert parse_yaml(body, "here") == yaml.safe_load(body)
+    with pytest.raises(UsageError, match="here: not valid YAML at line 2"):
+        parse_yaml("a: 1\n  b: [", "here")
+
+
+# --- the exit codes of the README's table, and options that would be ignored ---
+
+BAD = [
+    (["summarize", "{tmp}/no.txt"], 3, "no such file"),
+    (["summarize", "{tmp}/empty.txt"], 3, "empty"),
+    (["ask", "Why?"], 3, "Give --docs FILE or FOLDER"),
+    (["summarize"], 3, "Name a file or a folder"),
+    (["summarize", "-m", "{tmp}", "{tmp}/a.txt"], 4, "cannot be loaded"),
+    (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/circle"], 2, "circle"),
+    (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),
+    (["bench", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
+    (["tune", "--sweep", "n=8", "--html", "{tmp}/" + "x" * 300], 2, "name too long"),
+    (["summarize", "{tmp}/a.txt", "--seed", "9" * 30], 2, "9223372036854775807"),
+    (["summarize", "{tmp}/a.txt", "--method", "none:x=1"], 2, "no option 'x'"),
+    (["summarize", "{tmp}/a.txt", "-p", "y" * 5000], 2, "Known: ask, chat, summarize."),
+    (["ask", "-d", "{tmp}/a.txt", "Who", "built", "it"], 2, "ngt ask 'Who built it'"),
+    (["ask", "-d", "{tmp}/a.txt", "{tmp}/empty.txt", "Who?"], 2, "Give -d before each document"),
+    (["ask", "-d", "{tmp}/a.txt", " "], 2, "question is empty"),
+    (["ask", "-d", "{tmp}/a.txt"], 2, "QUESTION"),
+    (["summarize", "{tmp}/a.txt", "--dry-run", "-o", "{tmp}/b"], 2, "-o does nothing"),
+    (["summarize", "{tmp}/a.txt", "--dry-run", "--explain"], 2, "--explain does nothing"),
+    (["summarize", "{tmp}/a.txt", "--dry-run", "--json-tokens"], 2, "--dry-run --json"),
+    (["summarize", "{tmp}/a.txt", "--json", "--color", "always"], 2, "--color always does nothing"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/b", "--color", "always"], 2, "does nothing with -o"),
+    (["ask", "-d", "{tmp}/a.txt", "?", "--dry-run", "--color", "always"], 2, "--dry-run"),
+    (["summarize", "{tmp}/a.txt", "--top-p", "0.5"], 2, "Give --temperature as well."),
+    (["summarize", "{tmp}/a.txt", "--n", "9"], 2, "It is read by --method trie."),
+    (["summarize", "{tmp}/a.txt", "--method", "trie", "--pool"], 2, "--method auto"),
+    (["summarize", "{tmp}/a.txt", "--pool-documents", "--no-pool"], 2, "--no-pool"),
+    (["summarize", "{tmp}/a.txt", "--draft-model", "builtin"], 2, "--method draft-model"),
+    (["check", "--method", "none"], 2, "nothing to check"),
+    (["check", "--num-draft", "0"], 2, "nothing to check"),
+    (["check", "--num-draft", "8", "--drafts", "4"], 2, "Give one of them"),
+    (["check", "--color", "always"], 2, "ngt check"),
+    (["check", "--min-p", "0.1"], 2, "--temperature"),
+    (["trie", "build", "{tmp}/a.txt", "--temperature", "1"], 2, "--temperature"),
+    (["trie", "build", "{tmp}/a.txt", "--rest", "--lp", "2"], 2, "--lp does nothing with --rest"),
+    (["trie", "show", "{tmp}/x.trie.safetensors"], 3, "not a trie file"),
+    (["trie", "list", "--seed", "1"], 2, "--seed"),
+    (["presets", "show", "sumarize"], 2, "Did you mean summarize?"),
+    (["presets", "list", "--n", "1"], 2, "--n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD, ids=range(len(BAD)))
+def test_what_is_wrong_has_the_exit_code_of_the_table(arguments, code, words, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon.")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "long.txt").write_text("A word and another. " * 3000)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    result, got, said = run(*(a.replace("{tmp}", str(tmp_path)) for a in arguments))
+    assert got == code, said
+    assert words in " ".join(said.replace("│", " ").split()) and result.stdout == ""
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon. " * 9)
+    built = json.loads(
+        run("trie", "build", str(tmp_path / "a.txt"), "--n", "5", "--json")[0].stdout
+    )
+    assert run("trie", "show", built["path"])[1] == 0
+    _, code, said = run("trie", "show", built["path"], "--n", "5")
+    assert code == 2 and "--n does nothing" in said
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--top-p", "0.5", "--temperature", "0.7"],
+        ["--top-p", "0.5", "--temperature", "0"],  # as scripts give them together
+        ["--seed", "3"],  # greedy decoding repeats itself, as was asked for
+        ["--top-k", "0", "--top-p", "1"],
+        ["--method", "trie", "--n", "9", "--lp", "2", "--learn-output", "--no-pool"],
+        ["--method", "none", "--n", "9", "--num-draft", "8", "--pool"],
+        ["--json", "--color", "never"],
+        ["--json", "--json-tokens", "--explain"],
+        ["--dry-run", "--json", "--temperature", "1"],
+    ],
+)
+def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: list[str]) -> None:
+    assert run("summarize", "nowhere.txt", *given)[1] == 3  # on to the missing document
+
+
+def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeypatch) -> None:
+    given = {"NGT_N": "9", "NGT_TOP_P": "0.5", "NGT_COLOR": "always", "NGT_POOL": "true"}
+    assert run("summarize", "nowhere.txt", "--json", **given)[1] == 3
+
+
+def test_names_of_250_characters_can_be_written(tmp_path: Path) -> None:
+    from ngtcli.storage import write_atomically
+
+    write_atomically(tmp_path / ("x" * 250), "text")
+    assert (tmp_path / ("x" * 250)).read_text() == "text"
+
+
+def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
+    import pty
+    import subprocess
+    import sys
+
+    main, other = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-m", "ngtcli.cli.app", "summarize", "-", "--dry-run", "-m", "/nowhere"],
+        stdin=other, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.stderr is not None
+    line = done.stderr.readline()
+    os.write(main, b"The tide came in.\n\x04")
+    _, errors = done.communicate(timeout=60)
+    assert b"Ctrl-D" in line and b"nowhere" in errors and done.returncode == 4
+    os.close(main)
+    os.close(other)

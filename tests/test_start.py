@@ -1,0 +1,205 @@
+"""What a start loads, and that loading less changes nothing."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
+from tests.conftest import SHARED, STORIES
+
+EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
+TEXTS = [
+    "", " ", "x", "The harbour at Wrenmouth was dug by hand.", "  two  spaces\n\n\tand tabs ",
+    "naïve café – déjà vu", "안녕하세요 세계", "🐚🌊 e\u0301", "<s>a</s> <|end|>", "1234567 3.14",
+]  # fmt: skip
+SUFFIXES = ("", "Fast")
+
+
+def make_tokenizer(kind: str, folder: Path) -> None:
+    """Train a small tokenizer of that class and save it."""
+    import transformers
+
+    if kind in ("TokenizersBackend", "PreTrainedTokenizer"):
+        shutil.copytree(BUILTIN_PATH, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+        return
+    new = getattr(transformers, kind)().train_new_from_iterator([EXAMPLE.read_text()], 400)
+    new.save_pretrained(folder)
+
+
+def declare(folder: Path, model: str, kind: str, **config: Any) -> None:
+    """Say in the folder's files what kind of model it is and which class its tokenizer has."""
+    about = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**about, "tokenizer_class": kind}))
+    (folder / "config.json").write_text(json.dumps({"model_type": model, **config}))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(("model", "kind"), sorted(_CHOICES))
+def test_the_class_is_the_one_that_autotokenizer_chooses_and_gives_its_ids(
+    model: str, kind: str, suffix: str, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    make_tokenizer(kind, tmp_path / "model")
+    declare(tmp_path / "model", model, kind + suffix)
+    auto = AutoTokenizer.from_pretrained(tmp_path / "model")
+    own = load_tokenizer(str(tmp_path / "model")).backend
+    assert tokenizer_class(str(tmp_path / "model")) == type(own).__name__
+    assert type(own) is type(auto)
+    assert own.backend_tokenizer.to_str() == auto.backend_tokenizer.to_str()
+    for text in TEXTS:
+        for special in (False, True):
+            assert own.encode(text, add_special_tokens=special) == auto.encode(
+                text, add_special_tokens=special
+            )
+    assert own.model_max_length == auto.model_max_length
+    assert own.eos_token_id == auto.eos_token_id and own.chat_template == auto.chat_template
+
+
+@pytest.mark.parametrize(
+    "folder", [BUILTIN_PATH, STORIES, SHARED / "traces" / "specbench-vicuna7b" / "tokenizer"],
+    ids=lambda f: f.name,
+)  # fmt: skip
+def test_the_tokenizers_at_hand_give_autotokenizers_ids(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    if not folder.exists():
+        pytest.skip("not here")
+    shutil.copytree(folder, tmp_path / "m", ignore=shutil.ignore_patterns("*.safetensors"))
+    if not (tmp_path / "m" / "config.json").exists():
+        (tmp_path / "m" / "config.json").write_text('{"model_type": "llama"}')
+    auto, own = AutoTokenizer.from_pretrained(tmp_path / "m"), load_tokenizer(str(tmp_path / "m"))
+    assert tokenizer_class(str(tmp_path / "m"))
+    for text in [*TEXTS, EXAMPLE.read_text()]:
+        assert own.encode(text, special=True) == auto.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "config"),
+    [
+        ("mistral", "LlamaTokenizer", {}),  # depends on what else is installed
+        ("phi3", "LlamaTokenizer", {}),
+        ("unheard-of", "TokenizersBackend", {}),
+        ("llama", "Qwen2Tokenizer", {}),
+        ("llama", "TokenizersBackend", {"tokenizer_class": "GPT2Tokenizer"}),
+        ("llama", "LlamaTokenizer", {}),  # the vocabulary is byte-level
+    ],
+)
+def test_in_doubt_autotokenizer_chooses(
+    model: str, kind: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    make_tokenizer("TokenizersBackend", tmp_path / "model")
+    declare(tmp_path / "model", model, kind, **config)
+    assert tokenizer_class(str(tmp_path / "model")) == ""
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"model_type": []}'])
+def test_broken_files_are_left_to_autotokenizer(text: str, tmp_path: Path) -> None:
+    make_tokenizer("TokenizersBackend", tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text(text)
+    assert tokenizer_class(str(tmp_path / "model")) == ""
+
+
+@pytest.mark.parametrize("values", [
+    {"vocab_size": 9, "max_position_embeddings": 77},
+    {"vocab_size": 9},
+    {"vocab_size": 9, "max_position_embeddings": 77, "rope_scaling": {
+        "rope_type": "dynamic", "factor": 2.0}},
+    {"vocab_size": 9, "max_position_embeddings": 77, "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 33,
+        "short_factor": [1.0] * 64, "long_factor": [1.0] * 64}},
+])  # fmt: skip
+def test_what_is_read_of_a_configuration_is_what_its_class_says(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **values}))
+    whole, own = AutoConfig.from_pretrained(tmp_path), load_config(str(tmp_path))
+    for name in ("vocab_size", "max_position_embeddings"):
+        assert getattr(own, name) == getattr(whole, name)
+    kinds = [(getattr(c, "rope_parameters", None) or {}).get("rope_type") for c in (own, whole)]
+    assert {kind or "default" for kind in kinds} == {kinds[1] or "default"}
+
+
+@pytest.mark.parametrize("arguments", [
+    ["summarize", str(EXAMPLE), "--dry-run"], ["ask", "When?", "-d", str(EXAMPLE), "--dry-run"],
+    ["trie", "build", str(EXAMPLE)], ["trie", "show", str(EXAMPLE)], ["trie", "list"], ["env"],
+])  # fmt: skip
+def test_without_a_model_to_run_torch_is_not_loaded(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom ngtcli.cli.app import main\nsys.argv = ['ngt', *sys.argv[1:]]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numba'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from ngtcli.cli.app import app
+
+    long = tmp_path / "long.txt"
+    long.write_text(EXAMPLE.read_text() * 4)
+    command = ["summarize", str(long), "-v", "--max-tokens", "4", "--pool"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stderr.splitlines() if line.endswith("…")]
+    told = [line for line in lines if not line.startswith("Compiling")]
+    told = told[told.index("Starting …") :]
+    assert told[:4] == [
+        "Starting …", "Loading builtin …", "Preparing to draft …", "Measuring what a pass costs …",
+    ]  # fmt: skip
+    assert told[4:] == [f"Reading the prompt: {k}k of 2k tokens …" for k in (0, 1, 2)]
+
+
+def test_prefill_tells_how_many_ids_are_read() -> None:
+    from tests.conftest import make_target
+
+    model, told = make_target(), list[int]()
+    model.start(20)
+    model.prefill(range(3, 13), chunk=4, progress=told.append)
+    assert told == [0, 4, 8] and model.length == 10
+
+
+def test_the_listing_says_of_each_command_what_the_command_says() -> None:
+    from ngtcli.cli.lazy import COMMANDS, load
+
+    for name, entry in COMMANDS.items():
+        assert load(name).help == entry.help
+        assert load(name).name == name
+
+
+def test_a_mistyped_command_is_met_with_the_nearest(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from ngtcli.cli.app import app
+
+    done = CliRunner().invoke(app, ["sumarize", "x"])
+    assert done.exit_code == 2 and "summarize" in done.output
+
+
+def test_imports_without_collection_leave_collection_as_it_was() -> None:
+    import gc
+
+    from ngtcli.importing import without_collection
+
+    with without_collection():
+        assert not gc.isenabled()
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), without_collection():
+        raise ImportError
+    assert gc.isenabled()

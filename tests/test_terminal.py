@@ -1,0 +1,299 @@
+"""What a terminal is sent: widths, unseen characters, lines broken between words, status lines."""
+
+import io
+import os
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from ngtcli.cli import streams
+from ngtcli.cli.streams import Notes, own_streams, print_line, print_table, terminal_width
+from ngtcli.config import check_value
+from ngtcli.errors import UsageError
+from ngtcli.render.sinks import PlainSink, TerminalSink
+from ngtcli.render.terminal import cut, reveal, visible
+from ngtcli.render.wrapping import LONG, Run, Wrapper
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Token:
+    def __init__(self, text: str, drafted: bool = False, origin: str = "draft") -> None:
+        self.id, self.text, self.drafted, self.origin = 0, text, drafted, origin
+
+
+# --- width ---
+
+
+@pytest.mark.parametrize(
+    ("columns", "reported", "width"),
+    [
+        (None, 0, 80), (None, 120, 120), (None, 5, 20), (None, None, 80), ("0", 0, 80),
+        ("abc", 0, 80), ("abc", 120, 120), ("-3", 60, 60), ("1", 120, 20), ("60", 120, 60),
+        ("9" * 30, 0, 80), ("99999", 0, 1000), ("\u0663", 0, 80), ("", 60, 60),
+    ],
+)  # fmt: skip
+def test_a_width_of_nothing_or_nonsense_is_80_and_the_least_is_20(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, reported: int | None, width: int
+) -> None:
+    def told(handle: int) -> os.terminal_size:
+        if reported is None:
+            raise OSError("no terminal")
+        return os.terminal_size((reported, 24))
+
+    monkeypatch.setattr(os, "get_terminal_size", told)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    with open(os.devnull) as stream:
+        assert terminal_width(stream) == width
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "abc", "-3", "100000"])
+def test_remarks_statuses_and_tables_do_with_any_width(
+    monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    out, err = Screen(), Screen()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "xterm")
+    own_streams()
+    assert sys.stdout is out and sys.stderr is err  # a caller's own streams stay
+    assert os.environ.get("COLUMNS", "80") in ("20", "80", "1000")
+    notes = Notes()
+    notes.status("Loading a model with a long name …")
+    notes.remark("A sentence of several words that is longer than twenty columns.")
+    notes.facts(["one fact", "another fact", "a third fact"])
+    print_table(["name", "description"], [["summarize", "Summarize documents in a few words."]])
+    assert "Summ" in out.getvalue() and "sentence" in err.getvalue()
+
+
+def test_a_status_line_of_wide_characters_stays_on_one_line(monkeypatch) -> None:
+    err = Screen()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    Notes().status("Loading " + "模型" * 40)
+    assert cell_len(err.getvalue()) <= 39
+    assert cut("ab模型", 3) == "ab" and cut("ab", 2) == "ab"
+
+
+def test_a_plain_terminal_gets_no_control_sequence(monkeypatch) -> None:
+    for term in ("dumb", ""):
+        err = Screen()
+        monkeypatch.setattr(sys, "stderr", err)
+        monkeypatch.setenv("TERM", term)
+        quiet = Notes()
+        quiet.status("Loading …")
+        quiet.remark("The built-in model quotes sentences.")
+        quiet.facts(["4 tokens"])
+        quiet.legend(["prompt"])
+        streams.report_error(UsageError("wrong", "Right it."))
+        told = Notes(verbose=True)
+        told.status("Reading …")
+        told.clear()
+        assert "\x1b" not in err.getvalue() and "\r" not in err.getvalue()
+        assert "Loading" not in err.getvalue() and "Reading …\n" in err.getvalue()
+
+
+def test_an_empty_line_stands_between_remarks_and_the_answer(monkeypatch) -> None:
+    out, err = Screen(), Screen()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "dumb")
+    notes = Notes()
+    notes.begin_answer()
+    assert err.getvalue() == ""  # nothing was said
+    notes.say("Remark.")
+    notes.begin_answer()
+    notes.begin_answer()
+    assert err.getvalue() == "Remark.\n\n"
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    piped = Notes()
+    piped.say("Remark.")
+    piped.begin_answer()
+    assert err.getvalue() == "Remark.\n\nRemark.\n"
+
+
+# --- unseen characters ---
+
+UNSEEN = [
+    0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x180E, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F,
+    0x2028, 0x2029, 0x2060, 0x2064, 0x206F, 0x3164, 0xFE00, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xFFFB,
+    0x1D173, 0xE0001, 0xE0041, 0xE007F, 0xE0100, 0xE01EF,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", UNSEEN)
+def test_what_a_terminal_would_not_show_is_shown(code: int) -> None:
+    assert reveal(f"a{chr(code)}b") == "a\ufffdb"
+    assert reveal(chr(code)) == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می‌خواهم",  # Persian: ZWNJ between letters
+        "क्‍ष ক্‍ষ ශ්‍රී",  # conjuncts with ZWJ
+        "ക്‍",  # a chillu at the word's end
+        "👩‍👩‍👧 🏴‍☠️ 👩🏽‍🚀 ❤️ 1️⃣ ☺︎ 👁️‍🗨️",
+        "plain ASCII, ümlaute, 日本語, עברית",
+    ],
+)
+def test_joiners_and_selectors_that_writing_needs_stay(text: str) -> None:
+    assert reveal(text) == text
+    parts, before = [], ""
+    for character in text:  # as tokens bring it
+        parts.append(reveal(character, before))
+        before = parts[-1]
+    assert "".join(parts) == text
+
+
+def test_a_second_joiner_or_selector_is_shown() -> None:
+    assert reveal("م\u200c\u200cن") == "م\u200c\ufffdن"
+    assert reveal("❤\ufe0f\ufe0f") == "❤\ufe0f\ufffd"
+    assert reveal("\u200b\u200d") == "\ufffd\ufffd"
+
+
+@given(st.text())
+def test_only_unseen_characters_change(text: str) -> None:
+    shown = reveal(text)
+    assert len(shown) == len(text)
+    assert all(a == b or b == "\ufffd" for a, b in zip(text, shown, strict=True))
+    assert reveal(shown) == shown
+
+
+def test_a_pipe_gets_unseen_characters_as_they_are_and_a_terminal_does_not(monkeypatch) -> None:
+    text = "in\u00advisible \u200eword"
+    for stream, shown in ((io.StringIO(), text), (Screen(), "in\ufffdvisible \ufffdword")):
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_line(text)
+        assert stream.getvalue() == shown + "\n"
+    piped = io.StringIO()
+    PlainSink(piped).step([Token(text)])
+    assert piped.getvalue() == visible(text) == text
+
+
+# --- lines ---
+
+
+def wrapped(text: str, width: int, size: int = 3) -> str:
+    """`text` in pieces of `size` characters through a Wrapper."""
+    wrapper, out = Wrapper(), []
+    for i in range(0, len(text), size):
+        out += wrapper.feed([(text[i : i + size], "")], width)
+    out += wrapper.flush(width)
+    return "".join(t for t, _ in out)
+
+
+PROSE = "Four hundred labourers cut the basin out of clay, and most of them lived in huts."
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("width", [20, 33, 60])
+def test_lines_break_between_words(width: int, size: int) -> None:
+    import textwrap
+
+    assert wrapped(PROSE, width, size).split("\n") == textwrap.wrap(PROSE, width)
+
+
+def test_a_word_that_just_fits_stays_and_one_more_letter_moves_it() -> None:
+    assert wrapped("a" * 10 + " " + "b" * 9, 20) == "a" * 10 + " " + "b" * 9
+    assert wrapped("a" * 10 + " " + "b" * 10, 20) == "a" * 10 + "\n" + "b" * 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    indented = code + that + is + longer + than + the + line",
+        "| a table | with cells | that are | longer | than the line |",
+        "`a_name_in_code` that stands at the beginning of a line",
+        "```\nfenced code that is longer than twenty columns\n```\n",
+        "short\n\n  \n\nlines  with   gaps \n",
+        "x" * 70,
+        "",
+    ],
+)
+def test_code_tables_and_what_fits_stay_as_they_are(text: str) -> None:
+    assert wrapped(text, 20) == text
+
+
+def test_prose_behind_a_fence_is_broken_again() -> None:
+    text = "```\ncode\n```\nand then prose that is longer"
+    assert wrapped(text, 20) == "```\ncode\n```\nand then prose that\nis longer"
+
+
+def test_wide_characters_break_anywhere_but_before_punctuation() -> None:
+    lines = wrapped("漢字" * 14 + "。終", 20).split("\n")
+    assert all(cell_len(line) <= 20 for line in lines) and len(lines) == 3
+    assert not any(line.startswith("。") for line in wrapped("漢" * 10 + "。終", 20).split("\n"))
+
+
+def test_a_word_far_from_the_border_comes_at_once_and_one_close_to_it_when_it_ends() -> None:
+    wrapper = Wrapper()
+    assert wrapper.feed([("lab", "")], 80) == [("lab", "")]
+    assert wrapper.feed([("ourers", "")], 80) == [("ourers", "")]
+    wrapper = Wrapper()
+    assert wrapper.feed([("a" * 10 + " lab", "")], LONG + 5) == [("a" * 10, "")]
+    assert wrapper.feed([(" ", "")], LONG + 5) == [(" lab", "")]
+
+
+words = st.text(st.sampled_from("ab漢🙂é,. \n\t"), max_size=60)
+
+
+@given(st.lists(st.tuples(words, st.sampled_from(["", "prompt"])), max_size=8))
+def test_wrapping_changes_spaces_only_and_keeps_every_style(runs: list[Run]) -> None:
+    wrapper, out = Wrapper(), []
+    for run in runs:
+        out += wrapper.feed([run], 20)
+    out += wrapper.flush(20)
+
+    def solid(parts: list[Run]) -> list[tuple[str, str]]:
+        return [(c, style) for text, style in parts for c in text if not c.isspace()]
+
+    assert solid(out) == solid(runs)
+    text = "".join(t for t, _ in runs)
+    if all(cell_len(line.replace("\t", " " * 8)) <= 20 for line in text.split("\n")):
+        assert "".join(t for t, _ in out) == text
+
+
+def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(monkeypatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for colour in (True, False):
+        screen = Screen()
+        sink = TerminalSink(screen, lambda: 20, colour)
+        for text in PROSE.split(" "):
+            sink.step([Token(text + " ", drafted=text == "labourers"), Token("\u200e")])
+        sink.close()
+        shown = screen.getvalue()
+        assert ("\x1b[4;36mlabourers" in shown) is colour and "\u200e" not in shown
+        assert shown.endswith("huts. \ufffd\n") and shown.count("\n") == 6
+
+
+# --- wording ---
+
+
+def test_ranges_are_given_without_powers_of_ten() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_value("max_tokens", 0)
+    assert caught.value.hint == "Give a value from 1 to 1000000."
+    with pytest.raises(UsageError) as caught:
+        check_value("top_p", 3.0)
+    assert caught.value.hint == "Give a value from 0.000001 to 1."
+
+
+def test_what_holds_for_every_prompt_is_said_once() -> None:
+    said: list[str] = []
+    say = streams.once(said.append)
+    for message in ("Reading the prompt …", "Preparing to draft …", "Reading the prompt …"):
+        say(message)
+    assert said == ["Reading the prompt …", "Preparing to draft …"]

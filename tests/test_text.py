@@ -1,0 +1,122 @@
+"""Text from bytes: round trips through every encoding that is read, and what is no text."""
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from ngtcli.documents.text import Unreadable, decode_text, guess_encoding
+
+# No NUL, no mark, and no "\r", which becomes "\n".
+ANY = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]), min_size=1)
+# Letters whose bytes end in zero stand on the other side; a text with many of them has a mark.
+LATIN = st.text(
+    st.characters(
+        min_codepoint=32, max_codepoint=0x24F, exclude_categories=["Cc"], exclude_characters="ĀȀ"
+    )
+)
+MARKED = {
+    "utf-8-sig": b"",
+    "utf-16-le": b"\xff\xfe",
+    "utf-16-be": b"\xfe\xff",
+    "utf-32-le": b"\xff\xfe\0\0",
+    "utf-32-be": b"\0\0\xfe\xff",
+}
+
+
+@pytest.mark.parametrize("encoding", MARKED)
+@given(text=ANY)
+@example("one\ntwo 한 🦜")
+def test_what_has_a_mark_is_read_back(encoding: str, text: str) -> None:
+    assume(text.strip())
+    assert decode_text(MARKED[encoding] + text.encode(encoding)) == text
+
+
+@given(text=ANY)
+def test_utf_8_without_a_mark_is_read_back(text: str) -> None:
+    data = text.encode()
+    assume(text.strip() and not data.startswith((b"%PDF-", b"PK\3\4", b"BZh", b"{\\rtf")))
+    assert decode_text(data) == text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@given(text=LATIN)
+@example("Grüße, 3 × 4 = 12\n")
+@example("Ābols un ābele aug dārzā.")
+def test_utf_16_of_latin_letters_needs_no_mark(encoding: str, text: str) -> None:
+    assume(any(c < "\u0100" for c in text) and text.strip())
+    assert decode_text(text.encode(encoding)) == text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "text", ["Ещё этих булок, да выпей чаю.", "한국어 텍스트 파일입니다.", "Ξεσκεπάζω την α."]
+)
+def test_utf_16_of_other_scripts_needs_no_mark_where_there_are_spaces(
+    encoding: str, text: str
+) -> None:
+    assert decode_text(text.encode(encoding)) == text
+
+
+def test_line_ends_become_one_kind_in_every_encoding() -> None:
+    for encoding in ("utf-8", "utf-16", "utf-16-le", "utf-32"):
+        assert decode_text("one\r\ntwo\rthree\n".encode(encoding)) == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"abc\0def",
+        b"abc\0",
+        b"abcdefg\0hijklmn\0" * 9,  # fields of eight bytes: zeros on one side only
+        b"\1\0\2\0\3\0",  # small numbers of two bytes
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        b"a\0" + b"\0a",
+        "a\0b".encode("utf-16"),
+        b"x" * 200_001 + b"\0",
+        b"\xef\xbb\xbfabc\0d",
+    ],
+)
+def test_zero_bytes_that_are_no_utf_16_are_binary(data: bytes) -> None:
+    with pytest.raises(Unreadable, match="binary"):
+        decode_text(data)
+
+
+@given(data=st.binary())
+def test_any_bytes_give_clean_text_or_a_reason(data: bytes) -> None:
+    try:
+        text = decode_text(data)
+    except Unreadable as error:
+        assert str(error) and error.of("a.txt").hint
+        return
+    assert text.strip() and "\0" not in text and "\r" not in text
+    text.encode()  # no lone surrogates
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "name"),
+    [
+        ("café au lait", "latin-1", "windows-1252"),
+        ("Der Übergang über die Straße war schön.", "latin-1", "windows-1252"),
+        ("Съешь же ещё этих мягких французских булок, да выпей чаю.", "cp1251", "windows-1251"),
+        ("Съешь же ещё этих мягких французских булок, да выпей чаю.", "koi8-r", "koi8-r"),
+        ("これは日本語の文章です。読みやすいテキストを書きます。", "cp932", "shift_jis"),
+        ("这是一个中文文本文件，用来测试编码。", "gb18030", "gb18030"),
+    ],
+)
+def test_other_encodings_are_named_by_guess_with_the_command(
+    text: str, encoding: str, name: str
+) -> None:
+    data = text.encode(encoding)
+    assert guess_encoding(data) == name
+    with pytest.raises(Unreadable, match="not UTF-8") as caught:
+        decode_text(data)
+    hint = caught.value.of("a.txt").hint
+    assert hint == f"It looks like {name}; convert it with iconv -f {name} -t utf-8."
+
+
+def test_damaged_utf_8_and_utf_16_are_named_as_such() -> None:
+    with pytest.raises(Unreadable, match=r"not UTF-8 \(byte 9\), though") as caught:
+        decode_text("Grüße: 🦜".encode()[:-1])
+    assert "iconv -c" in caught.value.of("a").hint
+    with pytest.raises(Unreadable, match=r"damaged UTF-16 \(byte 4\)"):
+        decode_text(b"\xff\xfea\0\x00\xd8b\0")
