@@ -179,7 +179,7 @@ def cache_folder(versions: str) -> Path:
     digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
     package = Path(__file__).parent
     digest.update(os.fsencode(package))
-    for file in sorted([*package.glob("trie/*.py"), *package.glob("draft/*.py")]):
+    for file in sorted([*package.glob("trie/**/*.py"), *package.glob("draft/**/*.py")]):
         digest.update(file.read_bytes())
     # numba's own variable names the place where that is set.
     chosen = os.environ.get("NUMBA_CACHE_DIR")

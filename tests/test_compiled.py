@@ -170,6 +170,15 @@ def test_folders_of_killed_processes_are_removed_and_those_of_running_ones_stay(
     running.close()
 
 
+def test_another_source_of_any_room_that_compiles_has_another_folder(tmp_path: Path) -> None:
+    import ngtcli.compiled as compiled
+
+    package = Path(compiled.__file__).parent
+    looked = {f for room in ("trie", "draft") for f in package.glob(f"{room}/**/*.py")}
+    users = {f for f in package.rglob("*.py") if "ngtcli.compiled import" in f.read_text()}
+    assert users and users <= looked
+
+
 def test_files_are_the_users_alone(tmp_path: Path) -> None:
     filled(tmp_path / "base")
     kept = next((tmp_path / "base").glob("kept-*"))

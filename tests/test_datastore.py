@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from ngtcli.draft.methods import datastore
 from ngtcli.storage import DamagedFileError, checksum
-from ngtcli.trie import store
+from ngtcli.trie import listing
 
 CORPUS = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]
 
@@ -57,10 +57,10 @@ def test_round_trip() -> None:
     back = load()
     assert np.array_equal(back.stream, datastore.build_datastore(CORPUS).stream)
     assert np.array_equal(back.order, datastore.build_datastore(CORPUS).order)
-    (listed,) = datastore.list_datastores()
+    (listed,) = listing.list_datastores()
     assert (listed.name, listed.tokens, listed.path) == ("books", 13, path)
-    assert store.list_tries() == []
-    assert store.clear_tries()[0] == 1
+    assert listing.list_tries() == []
+    assert listing.clear_tries()[0] == 1
     assert load() is None
 
 

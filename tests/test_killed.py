@@ -12,7 +12,7 @@ import numpy as np
 from ngtcli.draft.auto.pool import TOKENS, load_pool, pool_path
 from ngtcli.draft.methods import datastore
 from ngtcli.storage import LEFT_S, home, read_json, write_atomically, write_json
-from ngtcli.trie import store
+from ngtcli.trie import listing, store
 
 KILLS = 9
 WRITER = """
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from ngtcli.storage import (home, write_atomically, write_json)
 from ngtcli.draft.methods import datastore
-from ngtcli.trie import store
+from ngtcli.trie import listing, store
 from ngtcli.trie.ngram import build_trie
 from ngtcli.draft.auto.pool import Pool, pool_path, save_pool
 
@@ -94,5 +94,5 @@ def test_clearing_the_tries_removes_leftovers_of_any_age_in_every_cache() -> Non
         folder.mkdir(parents=True)
         (folder / "x.partial").write_bytes(b"half")
         (folder / "kept").write_bytes(b"")
-    assert store.clear_tries() == (3, 12)
+    assert listing.clear_tries() == (3, 12)
     assert sorted(p.name for p in home("cache").rglob("*") if p.is_file()) == ["kept"] * 3

@@ -49,8 +49,9 @@ def test_imports_go_downward(file: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["summarize", "--help"], ["--version"], ["presets", "list"], ["config", "show"],
-     ["trie", "path"], ["summarize", "nowhere.txt"], ["config", "path"], ["bench", "--help"],
-     ["tune", "--help"], ["tune", "--sweep", "n=x"]],
+     ["trie", "path"], ["models", "path"], ["env"],
+     ["summarize", "nowhere.txt"], ["config", "path"], ["bench", "--help"],
+     ["tune", "--help"], ["tune", "--sweep", "n=x"], ["trie", "list"]],
 )  # fmt: skip
 def test_light_commands_load_neither_torch_nor_transformers(arguments: list[str]) -> None:
     code = (

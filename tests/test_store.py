@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from ngtcli.documents.load import Document
 from ngtcli.storage import DamagedFileError, checksum
-from ngtcli.trie import store
+from ngtcli.trie import listing, store
 from ngtcli.trie.ngram import ARRAY_NAMES, build_trie
 
 TEXT = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]
@@ -34,8 +34,8 @@ def test_round_trip() -> None:
     ours, back = build_trie(TEXT, 5, 3), load()
     for name in ARRAY_NAMES:
         assert np.array_equal(getattr(ours.arrays, name), getattr(back.arrays, name))
-    assert [f.documents for f in store.list_tries()] == [("a.txt", "b.txt")]
-    assert store.clear_tries()[0] == 1
+    assert [f.documents for f in listing.list_tries()] == [("a.txt", "b.txt")]
+    assert listing.clear_tries()[0] == 1
     assert load() is None
 
 
@@ -148,7 +148,7 @@ def test_two_writers_and_a_reader() -> None:
         assert load().tokens == 13
         reads += 1
     assert reads and all(w.exitcode == 0 for w in writers)
-    assert not list(store.trie_folder().glob("*.partial"))
+    assert not list(listing.trie_folder().glob("*.partial"))
 
 
 def test_a_failed_write_leaves_nothing(monkeypatch) -> None:
@@ -158,4 +158,4 @@ def test_a_failed_write_leaves_nothing(monkeypatch) -> None:
     monkeypatch.setattr("safetensors.numpy.save_file", fail)
     with pytest.raises(OSError):
         saved()
-    assert not list(store.trie_folder().iterdir())
+    assert not list(listing.trie_folder().iterdir())

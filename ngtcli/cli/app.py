@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli import __version__, compiled, process
+from ngtcli import __version__, process
 from ngtcli.cli.lazy import LazyGroup
 from ngtcli.cli.streams import finish_stdout, own_streams, report_error
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
@@ -79,7 +79,10 @@ def run() -> int:
         return told.exit_code
     finally:
         finish_stdout()
-        compiled.close()
+        if "ngtcli.compiled" in sys.modules:  # light commands do without it
+            from ngtcli import compiled
+
+            compiled.close()
 
 
 def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:

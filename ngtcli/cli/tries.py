@@ -115,8 +115,7 @@ def _build_datastore(documents: Sequence[Document], name: str, tokenizer: Any) -
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
     """List cached tries and datastores, the newest first."""
-    from ngtcli.draft.methods.datastore import list_datastores
-    from ngtcli.trie.store import list_tries
+    from ngtcli.trie.listing import list_datastores, list_tries
 
     found = [(f.created, _trie_row(f)) for f in list_tries()]
     found += [(f.created, _datastore_row(f)) for f in list_datastores()]
@@ -150,11 +149,10 @@ def trie_show(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
-    from ngtcli.draft.methods import datastore
-    from ngtcli.trie import store
+    from ngtcli.trie import listing, store
 
-    if path.endswith((store.SUFFIX, store.DATASTORE_SUFFIX)):
-        trie_file, other = store.describe(Path(path)), datastore.describe(Path(path))
+    if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX)):
+        trie_file, other = listing.describe_trie(Path(path)), listing.describe_datastore(Path(path))
         if trie_file is None and other is None:
             raise InputError(f"{path}: not a trie file", "See ngt trie list.")
         given = {flag(name): True for name in flags or {}} | {"--preset": preset}
@@ -171,7 +169,7 @@ def trie_show(
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
     except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
-    file = store.describe(store.trie_path(key))
+    file = listing.describe_trie(store.trie_path(key))
     if trie is None or file is None:
         raise InputError(f"{path}: no trie is cached for it", _build_hint(path))
     top = [
@@ -202,7 +200,7 @@ def _print_facts(facts: dict[str, Any], json: bool) -> None:
 @trie_app.command("clear")
 def trie_clear(json: JsonOption = False) -> None:
     """Delete all cached tries and datastores."""
-    from ngtcli.trie.store import clear_tries
+    from ngtcli.trie.listing import clear_tries
 
     files, size = clear_tries()
     if json:

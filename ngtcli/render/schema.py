@@ -198,8 +198,7 @@ def _check() -> Schema:
 
 def _tries() -> tuple[Schema, Schema]:
     """A row of `ngt trie list`, and what `ngt trie show` prints."""
-    from ngtcli.draft.methods.datastore import DatastoreFile
-    from ngtcli.trie.store import TrieFile
+    from ngtcli.trie.listing import DatastoreFile, TrieFile
 
     trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
     store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}

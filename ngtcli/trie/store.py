@@ -10,9 +10,7 @@ Datastores (datastore.py) and pools (pool.py) are kept beside the tries.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,39 +18,15 @@ import numpy as np
 from ngtcli.documents.load import Document
 from ngtcli.storage import (
     DamagedFileError,
-    home,
     key_of,
-    parse_json,
     read_arrays,
-    read_header,
-    remove_leftovers,
     write_arrays,
 )
+from ngtcli.trie.listing import SUFFIX, trie_folder
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 
 FORMAT = 2  # 2: text that looks like a control token is encoded as text
-SUFFIX = ".trie.safetensors"
-DATASTORE_SUFFIX = ".datastore.safetensors"
 MOST = 2**31  # bytes of a trie's file: 67 million tokens at 32 bytes, far beyond any context
-
-
-@dataclass(frozen=True, slots=True)
-class TrieFile:
-    """What `ngt trie list` shows of a trie, from its file's header alone."""
-
-    path: Path
-    key: str
-    n: int
-    lp: int
-    tokens: int
-    nodes: int
-    bytes: int
-    documents: tuple[str, ...]
-    created: float
-
-
-def trie_folder() -> Path:
-    return home("cache") / "tries"
 
 
 def trie_path(key: str) -> Path:
@@ -131,40 +105,3 @@ def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.nd
         or int((link[inner].astype(np.int64) + degree[inner]).max()) > len(count)
     ):
         raise DamagedFileError("children outside the trie")
-
-
-def list_tries() -> list[TrieFile]:
-    """All readable trie files, the newest first."""
-    found = [describe(path) for path in sorted(trie_folder().glob(f"*{SUFFIX}"))]
-    return sorted((f for f in found if f), key=lambda f: -f.created)
-
-
-def describe(path: Path) -> TrieFile | None:
-    """The header of a trie file; None where it is not one."""
-    try:
-        meta, lengths = read_header(path)
-        return TrieFile(
-            path, meta["key"], int(meta["n"]), int(meta["lp"]), int(meta["tokens"]),
-            lengths["token"], path.stat().st_size, document_names(meta), float(meta["created"]),
-        )  # fmt: skip
-    except (DamagedFileError, OSError, KeyError, ValueError):
-        return None
-
-
-def document_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that `about` wrote. Raises DamagedFileError and KeyError."""
-    return tuple(map(str, parse_json(metadata["documents"], list)))
-
-
-def clear_tries() -> tuple[int, int]:
-    """Delete every trie and datastore, and what killed runs left in any cache; (files, bytes)."""
-    count = size = 0
-    for path in [p for end in (SUFFIX, DATASTORE_SUFFIX) for p in trie_folder().glob(f"*{end}")]:
-        with suppress(OSError):  # another run may be clearing as well
-            bytes_ = path.lstat().st_size
-            path.unlink()
-            count, size = count + 1, size + bytes_
-    for folder in (trie_folder(), *(home("cache") / name for name in ("costs", "tune"))):
-        files, bytes_ = remove_leftovers(folder, older_s=0.0)
-        count, size = count + files, size + bytes_
-    return count, size

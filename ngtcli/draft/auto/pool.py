@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
+from ngtcli.trie.listing import trie_folder
 from ngtcli.trie.ngram import SEPARATOR
-from ngtcli.trie.store import trie_folder
 
 Ints = npt.NDArray[np.int32]
 

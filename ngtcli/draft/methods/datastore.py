@@ -10,20 +10,19 @@ rules (store.py): checksummed, bounds-checked, renamed into place.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
+from ngtcli.storage import DamagedFileError, key_of, read_arrays, write_arrays
 from ngtcli.trie import store
+from ngtcli.trie.listing import DATASTORE_ARRAYS, DATASTORE_SUFFIX, trie_folder
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
 
 FORMAT = 2  # 2: text that looks like a control token is encoded as text
 DEPTH = 32
 MOST = 2**34  # bytes of a file: two arrays of as many int32 as an int32 can number
-_ARRAYS = ("stream", "order")
 
 
 class Datastore:
@@ -76,26 +75,13 @@ def build_datastore(documents: Sequence[Sequence[int]]) -> Datastore:
     return Datastore(stream, sorted_places(stream, left, DEPTH).astype(np.int32))
 
 
-@dataclass(frozen=True, slots=True)
-class DatastoreFile:
-    """What `ngt trie list` shows of a datastore, from its file's header alone."""
-
-    path: Path
-    key: str
-    name: str
-    tokens: int
-    bytes: int
-    documents: tuple[str, ...]
-    created: float
-
-
 def datastore_key(name: str, fingerprint: str) -> str:
     """Hash of name, tokenizer and format version; 32 hex digits."""
     return key_of(FORMAT, fingerprint, name)
 
 
 def datastore_path(key: str) -> Path:
-    return store.trie_folder() / f"{key}{store.DATASTORE_SUFFIX}"
+    return trie_folder() / f"{key}{DATASTORE_SUFFIX}"
 
 
 def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[Document]) -> Path:
@@ -115,7 +101,7 @@ def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
     path = datastore_path(key)
     if not path.is_file():
         return None
-    arrays = read_arrays(path, _ARRAYS, {"format": str(FORMAT), "key": key}, MOST)
+    arrays = read_arrays(path, DATASTORE_ARRAYS, {"format": str(FORMAT), "key": key}, MOST)
     check_bounds(arrays["stream"], arrays["order"], vocabulary)
     return Datastore(arrays["stream"], arrays["order"])
 
@@ -132,24 +118,3 @@ def check_bounds(stream: Ints, order: Ints, vocabulary: int) -> None:
         raise DamagedFileError("places outside the text")
     if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
         raise DamagedFileError("places that are no tokens")
-
-
-def list_datastores() -> list[DatastoreFile]:
-    """All readable datastores, the newest first."""
-    paths = sorted(store.trie_folder().glob(f"*{store.DATASTORE_SUFFIX}"))
-    found = [describe(path) for path in paths]
-    return sorted((f for f in found if f), key=lambda f: -f.created)
-
-
-def describe(path: Path) -> DatastoreFile | None:
-    """The header of a datastore's file; None where it is not one."""
-    try:
-        meta, lengths = read_header(path)
-        if set(lengths) != set(_ARRAYS):
-            return None
-        return DatastoreFile(
-            path, meta["key"], meta["name"], int(meta["tokens"]), path.stat().st_size,
-            store.document_names(meta), float(meta["created"]),
-        )  # fmt: skip
-    except (DamagedFileError, OSError, KeyError, ValueError):
-        return None

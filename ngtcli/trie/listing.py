@@ -1,0 +1,102 @@
+"""What lies in the folder of tries, told by the files' headers alone. Loads no numpy."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ngtcli.storage import DamagedFileError, home, parse_json, read_header, remove_leftovers
+
+SUFFIX = ".trie.safetensors"
+DATASTORE_SUFFIX = ".datastore.safetensors"
+DATASTORE_ARRAYS = ("stream", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class TrieFile:
+    """What `ngt trie list` shows of a trie, from its file's header alone."""
+
+    path: Path
+    key: str
+    n: int
+    lp: int
+    tokens: int
+    nodes: int
+    bytes: int
+    documents: tuple[str, ...]
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class DatastoreFile:
+    """What `ngt trie list` shows of a datastore, from its file's header alone."""
+
+    path: Path
+    key: str
+    name: str
+    tokens: int
+    bytes: int
+    documents: tuple[str, ...]
+    created: float
+
+
+def trie_folder() -> Path:
+    return home("cache") / "tries"
+
+
+def list_tries() -> list[TrieFile]:
+    """All readable trie files, the newest first."""
+    found = [describe_trie(path) for path in sorted(trie_folder().glob(f"*{SUFFIX}"))]
+    return sorted((f for f in found if f), key=lambda f: -f.created)
+
+
+def describe_trie(path: Path) -> TrieFile | None:
+    """The header of a trie file; None where it is not one."""
+    try:
+        meta, lengths = read_header(path)
+        return TrieFile(
+            path, meta["key"], int(meta["n"]), int(meta["lp"]), int(meta["tokens"]),
+            lengths["token"], path.stat().st_size, document_names(meta), float(meta["created"]),
+        )  # fmt: skip
+    except (DamagedFileError, OSError, KeyError, ValueError):
+        return None
+
+
+def document_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names that `about` wrote. Raises DamagedFileError and KeyError."""
+    return tuple(map(str, parse_json(metadata["documents"], list)))
+
+
+def clear_tries() -> tuple[int, int]:
+    """Delete every trie and datastore, and what killed runs left in any cache; (files, bytes)."""
+    count = size = 0
+    for path in [p for end in (SUFFIX, DATASTORE_SUFFIX) for p in trie_folder().glob(f"*{end}")]:
+        with suppress(OSError):  # another run may be clearing as well
+            bytes_ = path.lstat().st_size
+            path.unlink()
+            count, size = count + 1, size + bytes_
+    for folder in (trie_folder(), *(home("cache") / name for name in ("costs", "tune"))):
+        files, bytes_ = remove_leftovers(folder, older_s=0.0)
+        count, size = count + files, size + bytes_
+    return count, size
+
+
+def list_datastores() -> list[DatastoreFile]:
+    """All readable datastores, the newest first."""
+    paths = sorted(trie_folder().glob(f"*{DATASTORE_SUFFIX}"))
+    found = [describe_datastore(path) for path in paths]
+    return sorted((f for f in found if f), key=lambda f: -f.created)
+
+
+def describe_datastore(path: Path) -> DatastoreFile | None:
+    """The header of a datastore's file; None where it is not one."""
+    try:
+        meta, lengths = read_header(path)
+        if set(lengths) != set(DATASTORE_ARRAYS):
+            return None
+        return DatastoreFile(
+            path, meta["key"], meta["name"], int(meta["tokens"]), path.stat().st_size,
+            document_names(meta), float(meta["created"]),
+        )  # fmt: skip
+    except (DamagedFileError, OSError, KeyError, ValueError):
+        return None
