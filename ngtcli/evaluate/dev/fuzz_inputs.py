@@ -156,7 +156,7 @@ def _asking(rng: Random, path: str) -> tuple[list[str], list[str]]:
 
 def _special(rng: Random, place: Place) -> Case:
     """Text written like special tokens: beside a harmless spelling it may not come out shorter."""
-    times, token = rng.randint(8, 20), rng.choice(place.world.special[:4])
+    times, token = rng.randint(8, 18), rng.choice(place.world.special[:4])  # 18 fit a name
     where = rng.choice(["document", "question", "name"])
     harmless = token.replace("|", ":")
     seen: list[tuple[int, int | None]] = []

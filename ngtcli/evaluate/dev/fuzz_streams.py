@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -148,31 +149,27 @@ def _early(rng: Random, place: Place) -> Case:
 
 def _compiled(rng: Random, place: Place) -> Case:
     """Damaged files of compiled functions: compiled again, the same answer."""
-    files = sorted(p for p in place.home.rglob("*.nb[ic]"))
-    environ = {}
-    if not files:  # they do not stand in ngt's own cache: put them there
-        environ["NUMBA_CACHE_DIR"] = str(place.home / "cache" / "compiled")
-        files = _compile(place, environ)
-    made = []
-    for path in rng.sample(files, k=min(len(files), rng.choice([1, 3, 20]))):
-        made.append(damage(rng, path, files))
+    shutil.copytree(_compile(place), place.home / "cache", dirs_exist_ok=True)
+    files = sorted((place.home / "cache").rglob("*.nb[ic]"))
+    files += sorted((place.home / "cache").rglob("checksums.json"))
+    made = [
+        damage(rng, p, files) for p in rng.sample(files, k=min(len(files), rng.choice([1, 20])))
+    ]
     answer = command(ASKED["summary"], [ANSWERED], text=place.world.texts["summary"], real=True,
-                     environ=environ, seconds=240)  # fmt: skip
+                     seconds=240)  # fmt: skip
     return Case(f"compiled functions: {'; '.join(made[:3])}", (answer,))
 
 
-def _compile(place: Place, environ: dict[str, str]) -> list[Path]:
-    """The compiled functions of an undamaged run, made once for all cases."""
+def _compile(place: Place) -> Path:
+    """The cache folder of an undamaged new process, made once for all cases."""
     kept = place.world.folder / "compiled"
     if not kept.is_dir():
+        own = place.world.folder / f"compiled.{os.getpid()}"
+        environ = {"NGT_HOME": str(own)}
         run(command(ASKED["summary"], [0], real=True, environ=environ, seconds=300), place)
-        shutil.copytree(environ["NUMBA_CACHE_DIR"], f"{kept}.{os.getpid()}")
-        try:
-            os.rename(f"{kept}.{os.getpid()}", kept)
-        except OSError:  # another worker was first
-            pass
-    shutil.copytree(kept, environ["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
-    return sorted(Path(environ["NUMBA_CACHE_DIR"]).rglob("*.nb[ic]"))
+        with suppress(OSError):  # another worker was first
+            own.rename(kept)
+    return kept / "cache"
 
 
 def _read_only(rng: Random, place: Place) -> Case:
