@@ -7,6 +7,7 @@ other is asked for once, for a few seconds, so that nobody waits for a download 
 import difflib
 import os
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from ngtcli.errors import ModelError
 
 BUILTIN = "builtin"
+NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent / "builtin" / "model"
 _PATIENCE = 5.0  # seconds that the hub has to answer: guessed
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -26,10 +28,10 @@ _TOKENIZERS = (
 _HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
 
 
-def find(name: str, whole: bool = True) -> str:
+def find(name: str, needs: Collection[str] = NEEDS) -> str:
     """The folder of a model given by folder, as "builtin", or by the id of one in the cache.
 
-    Without `whole` a folder needs no more than a tokenizer.
+    `needs` names what a folder must hold, of NEEDS.
 
     The id itself where it has to be downloaded. Raises ModelError: there is no such folder, it
     lacks something, or the hub cannot be reached or does not know the model.
@@ -43,7 +45,7 @@ def find(name: str, whole: bool = True) -> str:
             "Give the folder or hub id of the model they were made from.",
         )
     if path.is_dir():
-        _check_folder(name, path, whole)
+        _check_folder(name, path, needs)
         return str(path)
     if path.exists():
         raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or _HINT)
@@ -76,18 +78,18 @@ def _near(path: Path) -> str:
     return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _check_folder(name: str, folder: Path, whole: bool = True) -> None:
+def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
     """Raise ModelError where a file is lacking without which no model can be loaded."""
-    if whole and not (folder / "config.json").is_file():
+    if "config" in needs and not (folder / "config.json").is_file():
         adapter = (folder / "adapter_config.json").is_file()
         gguf = any(folder.glob("*.gguf"))
         more = " (it holds an adapter)" if adapter else " (GGUF files are not read)" if gguf else ""
         raise ModelError(f"{name}: the folder has no config.json{more}", _HINT)
-    if whole and not _any(folder, _WEIGHTS):
+    if "weights" in needs and not _any(folder, _WEIGHTS):
         raise ModelError(
             f"{name}: the folder has no weights (model.safetensors)", "Download them as well."
         )
-    if not _any(folder, _TOKENIZERS):
+    if "tokenizer" in needs and not _any(folder, _TOKENIZERS):
         raise ModelError(
             f"{name}: the folder has no tokenizer (tokenizer.json)", "Download it as well."
         )

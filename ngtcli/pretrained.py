@@ -36,7 +36,7 @@ _CHOICES = {
 
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a model, without the model. Raises ModelError."""
-    path = find(name, whole=False)
+    path = find(name, needs=["tokenizer"])
     with loading(name):
         kind = getattr(transformers_quiet(), tokenizer_class(path) or "AutoTokenizer")
         return Tokenizer(kind.from_pretrained(path, trust_remote_code=False))
@@ -67,7 +67,7 @@ def load_config(name: str) -> Any:
     Where config.json itself says all that is read of it, its values stand as they are: the class
     of a configuration imports torch.
     """
-    path = find(name, whole=False)
+    path = find(name, needs=["config"])
     values = _json(Path(path) / "config.json")
     if _is_plain(values):
         return SimpleNamespace(**values)

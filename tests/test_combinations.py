@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from conftest import END
 
 from ngtcli.cli.app import app
 from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given
+from ngtcli.cli.lazy import load
 from ngtcli.errors import UsageError
 from ngtcli.evaluate.traces import TraceWriter, read_traces
 
-COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+COMMANDS: dict[str, Any] = {name: load(name) for name in ("bench", "tune")}
 VALUES = {"methods": "trie", "num_draft": "8", "tasks": "qa", "turns": "all", "ids": "odd"}
 
 

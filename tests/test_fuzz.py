@@ -53,7 +53,7 @@ def test_an_injected_fault_is_reported_with_its_seed(
     def broken(*_: Any) -> None:
         raise RuntimeError("a fault put in by a test")
 
-    monkeypatch.setattr("ngtcli.cli.answer.load", broken)  # a fork takes it over
+    monkeypatch.setattr("ngtcli.cli.reading.load", broken)  # a fork takes it over
     monkeypatch.setattr(fuzz, "make_world", lambda _: world)
     monkeypatch.setattr(fuzz, "warm_up", lambda: None)
     kind, seed = next(fuzz.cases(3, ["questions"]))

@@ -21,7 +21,7 @@ from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Limits, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import make_drafter, method_names
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.trie.ngram import build_trie
@@ -29,7 +29,7 @@ from ngtcli.trie.ngram import build_trie
 GREEDY = SamplingSettings()
 
 
-class Scripted:
+class Scripted(Drafter):
     """A drafter that proposes what a function of the ids says."""
 
     def __init__(self, propose) -> None:

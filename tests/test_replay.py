@@ -21,7 +21,7 @@ SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
 PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40, 41, 40, 41, 40]]
 
 
-def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int = 60) -> Run:
+def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int = 40) -> Run:
     context = Context(prompt, None, (tuple(prompt),))
     drafter = make_drafter(method, DraftSettings())
     run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft))
@@ -41,7 +41,7 @@ def test_a_replay_counts_what_the_live_run_counted(
         for i, prompt in enumerate(PROMPTS):
             run = live(model, method, prompt, num_draft)
             runs.append(run)
-            room = min(60, model.context - len(prompt))
+            room = min(40, model.context - len(prompt))  # so that every draft fits the context
             writer.add(str(i), "all", prompt, run.output, room=room)
     traces = read_traces(tmp_path / "t").traces
     assert [list(t.output_ids) for t in traces] == [r.output for r in runs]
