@@ -6,14 +6,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.compiled import njit, unowned
-from ngtcli.draft.auto.blend import PROMPT, SOURCES, Candidates, PlainArrays, advance, blend, named
+from ngtcli.draft.auto.blend import (
+    PROMPT,
+    SCORES,
+    SOURCES,
+    Candidates,
+    PlainArrays,
+    advance,
+    blend,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.trie.counts import NONE
 
 DOCUMENT = "document"  # origin of those of the prompt's nodes that stand in a document
 ORIGINS = (*SOURCES, DOCUMENT)
 _DOCUMENT = len(SOURCES)
-_CHILDREN, _CANDIDATES = CONFIG.children, CONFIG.candidates
+_CHILDREN = CONFIG.children
+# Tokens that one blend can find: those of every order of the sources with a trie, and of scores.
+_CANDIDATES = SCORES * CONFIG.orders * CONFIG.scanned + CONFIG.ranks_kept
 _MIN_PATH = CONFIG.min_path_probability
 _TOKEN, _PARENT, _SOURCE = range(3)  # columns of `waiting`
 _PROBABILITY, _ROW = range(2)  # columns of `heap`

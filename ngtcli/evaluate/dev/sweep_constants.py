@@ -21,7 +21,7 @@ from pathlib import Path
 from ngtcli.draft.auto import config
 
 SWEPT = (
-    "unseen_probability", "scanned", "min_escape", "trust", "children", "candidates",
+    "unseen_probability", "scanned", "min_escape", "trust", "children",
     "floor_share", "floor_rate", "quote", "pool_tokens",
 )  # fmt: skip
 
