@@ -121,6 +121,8 @@ def test_what_is_read_of_a_configuration_is_what_its_class_says(
     from transformers import AutoConfig
 
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **values}))
+    for name in ("model.safetensors", "tokenizer.json"):  # a model's folder has them
+        (tmp_path / name).write_bytes(b"")
     whole, own = AutoConfig.from_pretrained(tmp_path), load_config(str(tmp_path))
     for name in ("vocab_size", "max_position_embeddings"):
         assert getattr(own, name) == getattr(whole, name)
