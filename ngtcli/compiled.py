@@ -33,6 +33,7 @@ COMPILING_S = 10  # seconds that compiling all of `auto` takes: measured on one 
 LARGEST = 16_000_000  # bytes of one file; the largest here has 0.2 MB
 ABANDONED_S = 60.0  # a process's folder that is older and not locked has no process: guessed
 UNUSED_S = 30 * 86400.0  # what another version compiled goes when unused for so long: guessed
+_REPLACED = 5  # times that a folder may be replaced while it is read: guessed
 _SUMS, _KEPT, _OWN, _VERSION = "checksums.json", "kept-", "run-", "ngt-"
 
 
@@ -49,7 +50,6 @@ class CompileCache:
         self.compiled = 0  # functions, since the last `keep`
         self._lock = -1
         writable = self._make_base()
-        kept = self._kept() if base.is_dir() and not self.remark else []
         try:
             parent = base if writable else None
             self.folder = Path(tempfile.mkdtemp(prefix=_OWN, dir=parent))
@@ -57,12 +57,26 @@ class CompileCache:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
-        damaged = [name for name in kept if not self._take(name)]
-        self.empty = len(damaged) == len(kept)
+        damaged = self._take_kept() if base.is_dir() and not self.remark else []
         if damaged and self.empty:
             self.remark = f"the compiled functions in {base} are damaged; they are compiled anew"
         if writable:
             self._tidy(damaged)
+
+    def _take_kept(self) -> list[Path]:
+        """Take over what is kept; the folders that are damaged.
+
+        A folder that is gone meanwhile was replaced by another process: its successor is looked for.
+        """
+        damaged: list[Path] = []
+        for _ in range(_REPLACED):
+            kept = self._kept()
+            untaken = [folder for folder in kept if not self._take(folder)]
+            damaged = [folder for folder in untaken if folder.exists()]
+            self.empty = len(untaken) == len(kept)
+            if not self.empty or len(damaged) == len(untaken):
+                break
+        return damaged
 
     def _make_base(self) -> bool:
         """Make the folder; whether this process may write to it. Sets `remark` where it may not."""

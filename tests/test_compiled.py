@@ -184,3 +184,20 @@ def test_files_are_the_users_alone(tmp_path: Path) -> None:
     kept = next((tmp_path / "base").glob("kept-*"))
     for folder in (tmp_path / "base", kept, kept / "trie_1"):
         assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_another_process_replaces_meanwhile_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "cache")
+    take = CompileCache._take
+
+    def replaced(self: CompileCache, kept: Path) -> bool:
+        monkeypatch.setattr(CompileCache, "_take", take)
+        kept.rename(kept.with_name("kept-successor"))
+        return take(self, kept)
+
+    monkeypatch.setattr(CompileCache, "_take", replaced)
+    cache = CompileCache(tmp_path / "cache")
+    assert not cache.remark and not cache.empty
+    assert set(files(cache)) == {"f.nbi", "f.1.nbc"}

@@ -27,7 +27,7 @@ from ngtcli.draft.auto.pool import Pool, pool_path, save_pool
 
 text = list(range(90)) * 1000
 trie, built = build_trie([text], 5, 3), datastore.build_datastore([text])
-pool = Pool(stops=np.full(6, 1.5), visits=np.full(6, 4.0))
+pool = Pool(predicted=np.full(6, 1.5), reached=np.full(6, 4.0))
 print("ready", flush=True)
 for turn in range(1, 10**9):
     pool.add([turn % 90] * 40_000, [])
