@@ -66,7 +66,7 @@ class CompileCache:
     def _take_kept(self) -> list[Path]:
         """Take over what is kept; the folders that are damaged.
 
-        A folder that is gone meanwhile was replaced by another process: its successor is looked for.
+        A folder that is gone meanwhile was replaced by another process: its successor is read.
         """
         damaged: list[Path] = []
         for _ in range(_REPLACED):
