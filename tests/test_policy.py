@@ -174,3 +174,12 @@ def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
     assert curve.at(128) > curve.at(64) - 1e-9
     with pytest.raises(ValueError, match="one row"):
         CostCurve({2: 1.0})
+
+
+@given(st.lists(st.tuples(st.integers(1, 80), st.floats(0.1, 10.0)), max_size=60))
+def test_whatever_passes_take_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
+    curve = CostCurve({1: 1.0, 2: 1.1, 8: 1.5, 64: 4.0})
+    for rows, factor in passes:
+        curve.learn(rows, curve.at(rows) * factor)
+        seconds = list(curve.by_rows().values())
+        assert seconds == sorted(seconds) and seconds[0] > 0

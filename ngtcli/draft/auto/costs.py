@@ -89,8 +89,10 @@ class CostCurve:
         costs[above] *= ratio ** (own * min(1.0, share))
         costs[below] *= ratio ** (own * max(0.0, 1.0 - share))
         # A pass over more rows is no quicker: the points about this one give way to it.
-        for i in range(len(costs)):
-            costs[i] = (min if i < near else max)(costs[i], costs[near])
+        for i in range(near):
+            costs[i] = min(costs[i], costs[near])
+        for i in range(1, len(costs)):
+            costs[i] = max(costs[i], costs[i - 1])
 
     def by_rows(self) -> dict[int, float]:
         """Seconds by rows."""
