@@ -44,10 +44,10 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
             f"{name}: GGUF files are not read",
             "Give the folder or hub id of the model they were made from.",
         )
-    if path.is_dir():
+    if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         _check_folder(name, path, needs)
         return str(path)
-    if path.exists():
+    if os.path.exists(path):
         raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or _HINT)
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")

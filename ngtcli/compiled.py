@@ -49,6 +49,7 @@ class CompileCache:
         self.empty = True  # whether nothing that was kept can be used
         self.compiled = 0  # functions, since the last `keep`
         self._lock = -1
+        self._process = os.getpid()  # a fork of it does not own the folder
         writable = self._make_base()
         try:
             parent = base if writable else None
@@ -127,6 +128,8 @@ class CompileCache:
         """Keep what was compiled since the last time; where that cannot be, do without."""
         if not self.compiled or self.folder is None or self.folder.parent != self.base:
             return
+        if self._process != os.getpid():
+            return
         self.compiled = 0
         with suppress(OSError):
             partial = Path(tempfile.mkdtemp(prefix=_OWN, dir=self.base))
@@ -143,7 +146,7 @@ class CompileCache:
     def close(self) -> None:
         """Keep what was compiled and remove the process's own folder."""
         self.keep()
-        if self.folder is not None:
+        if self.folder is not None and self._process == os.getpid():
             shutil.rmtree(self.folder, ignore_errors=True)
             os.close(self._lock)
             self.folder = None

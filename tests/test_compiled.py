@@ -201,3 +201,17 @@ def test_a_folder_that_another_process_replaces_meanwhile_is_not_damaged(
     cache = CompileCache(tmp_path / "cache")
     assert not cache.remark and not cache.empty
     assert set(files(cache)) == {"f.nbi", "f.1.nbc"}
+
+
+def test_a_fork_leaves_the_folder_of_its_parent_alone(tmp_path: Path) -> None:
+    cache = CompileCache(tmp_path)
+    assert cache.folder is not None
+    process = os.fork()
+    if process == 0:
+        cache.compiled = 1
+        cache.close()
+        os._exit(0)
+    os.waitpid(process, 0)
+    assert cache.folder.is_dir() and not list(tmp_path.glob("kept-*"))
+    cache.close()
+    assert not list(tmp_path.glob("run-*"))

@@ -101,6 +101,7 @@ def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("./models/Qwen2.5-7", "no such folder", "models/Qwen2.5-7B?"),
         ("~/no/such", "no such folder", ""),
         ("/no/such", "no such folder", ""),
+        ("x" * 5000, "no such folder", ""),
         ("Builtin", "no such model", "Did you mean builtin?"),
         ("model.gguf", "GGUF files are not read", ""),
         ("file", "a file, not a folder", ""),

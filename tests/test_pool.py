@@ -138,3 +138,14 @@ def test_answers_that_could_not_be_stored_are_stored_the_next_time(
     pool.add([4, 5], [])
     save_pool(path, pool, "tiny", 97)
     assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[1, 2, 3], [4, 5]]
+
+
+def test_clear_takes_links_to_nowhere_along_and_leaves_folders(own_home: Path) -> None:
+    path = pool_path("print", "model")
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/nowhere/x")
+    folder = pool_path("print", "other")
+    folder.mkdir()
+    done = CliRunner().invoke(app, ["trie", "pool", "clear", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["files"] == 1
+    assert not path.is_symlink() and folder.is_dir()

@@ -250,3 +250,8 @@ def test_the_recording_of_a_7b_model_gives_its_known_figures(
     rows = run_replay(SPEC_BENCH, [method], [32], [task])["rows"]
     assert rows[0]["questions"] == 80
     assert rows[0]["mean_acceptance_length"] == pytest.approx(length, abs=0.02)
+
+
+def test_a_name_too_long_for_a_folder_is_no_recording() -> None:
+    with pytest.raises(InputError, match="no recording here"):
+        read_traces(Path("x" * 5000))

@@ -105,6 +105,15 @@ def test_a_plain_terminal_gets_no_control_sequence(monkeypatch) -> None:
         assert "Loading" not in err.getvalue() and "Reading …\n" in err.getvalue()
 
 
+def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:
+    err = Screen()
+    monkeypatch.setattr(sys, "stderr", err)
+    streams.report_error(UsageError(f"no method '{'x' * 90_000}' here", "Right it."))
+    first, hint = err.getvalue().replace("\r\x1b[K", "").splitlines()
+    assert first.startswith("ngt: no method 'xxx") and first.endswith("xxx' here")
+    assert len(first) < 2000 and hint == "Right it."
+
+
 def test_an_empty_line_stands_between_remarks_and_the_answer(monkeypatch) -> None:
     out, err = Screen(), Screen()
     monkeypatch.setattr(sys, "stdout", out)

@@ -1,5 +1,6 @@
 """`ngt trie pool`: what earlier answers left behind for auto."""
 
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -34,11 +35,13 @@ def pool_clear(json: JsonOption = False) -> None:
     """Forget all earlier answers, of every model."""
     from ngtcli.draft.auto.pool import list_pools
 
-    files = list_pools()
-    size = sum(path.stat().st_size for path in files)
-    for path in files:
-        path.unlink(missing_ok=True)
-    body = {"files": len(files), "bytes": size}
+    count = size = 0
+    for path in list_pools():
+        with suppress(OSError):  # no file at all, or another run is clearing as well
+            bytes_ = path.lstat().st_size
+            path.unlink()
+            count, size = count + 1, size + bytes_
+    body = {"files": count, "bytes": size}
     print_line(
-        dump_json(body) if json else f"{counted(len(files), 'pool')}, {size / 1e3:.0f} kB removed"
+        dump_json(body) if json else f"{counted(count, 'pool')}, {size / 1e3:.0f} kB removed"
     )

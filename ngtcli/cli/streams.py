@@ -21,6 +21,7 @@ from ngtcli.render.terminal import (
 )
 
 NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two guessed
+LONGEST_LINE = 2000  # characters of a line of an error: guessed
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 
 
@@ -219,7 +220,12 @@ def report_error(error: NgtError) -> None:
     shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
     for line in (f"ngt: {error}", *shown, error.hint):
         if line:
-            sys.stderr.write(reveal(visible(line.replace("\n", " "))) + "\n")
+            sys.stderr.write(reveal(visible(_shortened(line.replace("\n", " ")))) + "\n")
+
+
+def _shortened(line: str) -> str:
+    """`line` without its middle where a name in it is too long to be read."""
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"
 
 
 def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[str]:

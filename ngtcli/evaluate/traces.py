@@ -8,6 +8,7 @@ prompt's and its output's ids a line). The other is Spec-Bench's, read by `spec_
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -130,14 +131,14 @@ def read_traces(
         raise UsageError(f"no turns {turns!r}", nearest(turns, TURNS))
     settings = Settings()
     reader = Reader(replace(settings, max_mb=max_mb or settings.max_mb))
-    if (folder / "trace.json").is_file():
+    if os.path.isfile(folder / "trace.json"):  # False for a name that is too long
         if template or turns != TURNS[0]:
             raise UsageError(
                 f"{folder}: holds prompts as they were, of one turn each",
                 "Leave out --template and --turns; they are for Spec-Bench's files.",
             )
         return _read_own(folder, reader)
-    if (folder / "question.jsonl").is_file():
+    if os.path.isfile(folder / "question.jsonl"):
         from ngtcli.evaluate.spec_bench import read_spec_bench  # here: it imports this file
 
         return read_spec_bench(folder, template, turns, reader)

@@ -39,7 +39,7 @@ def _company(rng: Random, place: Place) -> Case:
     for _ in range(rng.randint(1, 6)):
         name = odd_file_name(rng) + rng.choice([".txt", ".md", "", ".pdf"])
         path = folder / name
-        if not path.exists() and len(os.fsencode(name)) < 250:
+        if not os.path.lexists(path) and len(os.fsencode(name)) < 250:
             made.append(_odd_file(rng, path))
     (folder / "good.txt").write_text(PROSE)
     tail = rng.choice([["--json"], ["--dry-run"], ["-v"], ["--dry-run", "--json"]])

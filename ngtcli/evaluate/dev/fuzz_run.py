@@ -85,7 +85,8 @@ class _Watch:
                 self.late = True
                 _kill_group(self._process)
             self._stop(passed)
-            time.sleep(_POLL)
+            hurried = self._stops and self._stops[0].partial  # a file is half written briefly
+            time.sleep(_POLL / 20 if hurried else _POLL)
 
     def _stop(self, passed: float) -> None:
         if self._stops and passed >= self._stops[0].after:

@@ -33,7 +33,10 @@ from ngtcli.evaluate.dev.fuzz_world import ASKED, HARBOUR
 def kills(rng: Random, place: Place) -> Case:
     """A run is killed, often while a file is half written; the next one knows nothing of it."""
     method = rng.choice(["auto", "trie"])
-    stop = Stop(signal.SIGKILL, rng.uniform(0.03, 0.6), partial=rng.random() < 0.6)
+    partial = rng.random() < 0.6
+    stop = Stop(signal.SIGKILL, 0.02 if partial else rng.uniform(0.02, 0.5), partial)
+    if rng.random() < 0.5:
+        shutil.rmtree(place.home / "cache" / "tries")  # tries and pools are made, and written
     killed = asked(rng, place, "--method", method, stops=(stop,),
                     codes=frozenset({ANSWERED, -signal.SIGKILL}))  # fmt: skip
     if rng.random() < 0.3:
