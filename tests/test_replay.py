@@ -226,12 +226,12 @@ def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
 
 def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
-        for name in ("1", "1/2", "2", "q3", "none", "12"):
+        for name in ("1", "1/2", "2", "q3", "none", "12", "doc2-5"):
             writer.add(name, "a", [1, 2, 3, 1, 2], [3, 1, 2, END])
     traces = read_traces(tmp_path / "t").traces
     odd, even = (select(traces, [], None, ids) for ids in ("odd", "even"))
     assert [t.id for t in odd] == ["1", "1/2", "q3"]
-    assert [t.id for t in even] == ["2", "none", "12"]
+    assert [t.id for t in even] == ["2", "none", "12", "doc2-5"]
     assert [t.id for t in select(traces, [], 1, "even")] == ["2"]
     assert run_replay(tmp_path / "t", ["none"], [4], ids="odd")["questions"] == 3
     with pytest.raises(UsageError, match="no ids 'uneven'") as caught:

@@ -21,6 +21,7 @@ from ngtcli.evaluate.dev.drafting_bench import (
     plain_mask,
     plain_trie,
 )
+from ngtcli.evaluate.replay import select
 from ngtcli.evaluate.traces import Trace, TraceWriter
 from ngtcli.trie.ngram import build_trie
 
@@ -93,10 +94,11 @@ def test_fitting_lowers_the_surprise_and_trusts_what_was_right(
     assert "nats a token" in capsys.readouterr().err
 
 
-def test_questions_with_odd_numbers_are_fitted_on() -> None:
-    assert [fit_escapes.is_odd(Trace(i, "", (1,), (1,), 1)) for i in ("81", "q82", "83/2")] == [
-        True, False, True,
-    ]  # fmt: skip
+def test_only_the_questions_that_ids_odd_selects_are_fitted_on() -> None:
+    odd = Trace("q81/2", "", (1, 2, 3, 1, 2), (3, 1, 2, 3), 4)
+    others = [Trace(id, "", (5, 6, 5), (6, 5, 6), 3) for id in ("doc2-5", "82/1", "none")]
+    assert select([odd, *others], [], None, "odd") == [odd]
+    assert fit_escapes.fit([odd, *others], 2)[1] == fit_escapes.fit([odd], 2)[1]
 
 
 def test_a_fitted_table_can_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

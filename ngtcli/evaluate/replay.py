@@ -4,7 +4,6 @@ No model is needed: verification of a greedy run accepts just the drafts that th
 with. What a drafter would learn from scores is not in a recording; such methods are refused.
 """
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import Wanted, want
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
-from ngtcli.evaluate.traces import Trace, TraceSet, read_traces
+from ngtcli.evaluate.traces import Trace, TraceSet, is_odd, read_traces
 
 Progress = Callable[[str], None]
 OVERALL = "overall"
@@ -190,7 +189,7 @@ def select(
     out: list[Trace] = []
     counts = dict.fromkeys(tasks or known, 0)
     for trace in traces:
-        if ids != "all" and (_number(trace) % 2 == 1) != (ids == "odd"):
+        if ids != "all" and is_odd(trace.id) != (ids == "odd"):
             continue
         if trace.task in counts and (limit is None or counts[trace.task] < limit):
             counts[trace.task] += 1
@@ -198,12 +197,6 @@ def select(
     if not out:
         raise UsageError("nothing to replay", "Record something, or raise --limit.")
     return out
-
-
-def _number(trace: Trace) -> int:
-    """The first number in a trace's id; its turns (`81/2`) stay with their question. 0: none."""
-    found = re.search(r"\d+", trace.id)
-    return int(found.group()) if found else 0
 
 
 def _able(

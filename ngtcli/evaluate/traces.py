@@ -9,6 +9,7 @@ prompt's and its output's ids a line). The other is Spec-Bench's, read by `spec_
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -54,6 +55,19 @@ class TraceSet:
     vocabulary: int
     traces: tuple[Trace, ...]
     inexact: int = 0
+
+
+def is_odd(id: str) -> bool:
+    """Whether the question of a trace is odd by the first number in its id; without one it is even.
+
+    The turns of a conversation (`81/2`) stay with their question. Odd questions are for fitting and
+    choosing, even ones for reporting.
+
+    >>> [is_odd(id) for id in ("81", "82/1", "doc2-5", "none")]
+    [True, False, False, False]
+    """
+    found = re.search(r"\d+", id)
+    return found is not None and int(found.group()[-1]) % 2 == 1
 
 
 class TraceWriter:

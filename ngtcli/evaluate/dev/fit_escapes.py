@@ -20,7 +20,7 @@ from ngtcli.draft.auto.drafter import Auto, AutoOptions
 from ngtcli.draft.auto.escapes import ESCAPES, SHAPE
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
-from ngtcli.evaluate.traces import Trace, read_traces
+from ngtcli.evaluate.traces import Trace, is_odd, read_traces
 
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
@@ -37,7 +37,7 @@ def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], 
         for trace in traces:
             drafter.reset(Context(trace.prompt_ids))
             for token in trace.output_ids:
-                if is_odd(trace):
+                if is_odd(trace.id):
                     probability = attribute(
                         drafter.sources.arrays, drafter.matches.nodes, token, tuple(tallies)
                     )
@@ -50,12 +50,6 @@ def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], 
         losses.append(sum(logs) / len(logs))
         print(f"{losses[-1]:.4f} nats a token", file=sys.stderr)
     return escapes, losses
-
-
-def is_odd(trace: Trace) -> bool:
-    """Whether a question is for fitting: its number is odd."""
-    digits = "".join(c for c in trace.id.split("/")[0] if c.isdigit())
-    return int(digits or 0) % 2 == 1
 
 
 def main() -> None:
