@@ -20,7 +20,6 @@ from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.auto.blend import (
     BUCKETS,
     ORDERS,
-    SOURCES,
     UNSEEN,
     Tallies,
     attribute,
@@ -36,6 +35,7 @@ from ngtcli.draft.auto.pool import (
 )
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
+from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError

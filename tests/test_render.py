@@ -3,13 +3,19 @@
 import io
 import json
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli import draft as drafting
+from ngtcli.draft.drafter import Drafter
+from ngtcli.draft.origins import ORIGINS
+from ngtcli.draft.tree import DraftTree
 from ngtcli.render.sinks import ColourSink, PlainSink, dump_json
-from ngtcli.render.terminal import visible, wants_color
+from ngtcli.render.terminal import COLORS, drafted_style, visible, wants_color
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,19 @@ def test_drafted_tokens_are_coloured_and_underlined(monkeypatch) -> None:
     sink.step([Token("My "), Token("old\n", True), Token("hat", True), Token("!")])
     sink.close()
     assert stream.getvalue() == "My \x1b[4;36mold\x1b[0m\n\x1b[4;36mhat\x1b[0m!\n"
+
+
+def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    folder = Path(drafting.__file__).parent
+    for file in (*folder.glob("methods/[a-z]*.py"), folder / "auto" / "drafter.py"):
+        import_module(".".join(("ngtcli", *file.relative_to(folder.parent).with_suffix("").parts)))
+    ours = [kind for kind in Drafter.__subclasses__() if kind.__module__.startswith("ngtcli.")]
+    assert len(ours) >= 11
+    assert {name for kind in ours for name in kind.origins} == set(ORIGINS)
+    assert {*ORIGINS, *DraftTree().names, "drafted"} == set(COLORS)
+    with pytest.raises(KeyError, match="elsewhere"):
+        drafted_style("elsewhere")
 
 
 def test_the_underline_outlives_no_color(monkeypatch) -> None:

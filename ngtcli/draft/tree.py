@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.draft.origins import DRAFT
+
 ROOT = -1
 
 
@@ -24,7 +26,7 @@ class DraftTree:
     parents: tuple[int, ...] = ()
     probes: int = 0
     origins: Sequence[int] = ()
-    names: tuple[str, ...] = ("draft",)
+    names: tuple[str, ...] = (DRAFT,)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -14,8 +14,8 @@ from ngtcli.evaluate.bench import Race, Sample
 from ngtcli.evaluate.contestants import AGAINST, BASELINE, Contestant, Outcome
 from ngtcli.evaluate.datasets import Item
 from ngtcli.evaluate.quality import Quality
+from ngtcli.render.results import OVERALL
 
-OVERALL = "overall"
 MIB = 2**20
 Rounds = Sequence[Sequence[Sample]]  # of each prompt, its rounds
 

@@ -20,9 +20,9 @@ from ngtcli.draft.registry import Wanted, want
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.traces import Trace, TraceSet, is_odd, read_traces
+from ngtcli.render.results import OVERALL
 
 Progress = Callable[[str], None]
-OVERALL = "overall"
 IDS = ("all", "odd", "even")
 
 

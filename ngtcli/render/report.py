@@ -11,7 +11,6 @@ from typing import Any
 
 from ngtcli.render.charts import Bar, Stack, bars, histogram, stacks
 from ngtcli.render.results import (
-    PARTS,
     Row,
     facts,
     label,
@@ -125,12 +124,10 @@ def _split(result: Mapping[str, Any]) -> list[str]:
     rows: Sequence[Row] = result.get("split", [])
     if not rows:
         return []
-    drawn = [
-        Stack(label(r, rows), [r["share"][p] for p in PARTS], _step(r["step_us"])) for r in rows
-    ]
+    drawn = [Stack(label(r, rows), list(r["share"].values()), _step(r["step_us"])) for r in rows]
     title = "Where the time goes"
     note = "Shares of prefill and of the parts of decoding; at the right, the mean time of a step."
-    return [_section(title, stacks(title, PARTS, drawn), note)]
+    return [_section(title, stacks(title, list(rows[0]["share"]), drawn), note)]
 
 
 def _step(parts: Mapping[str, float]) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 from ngtcli.render.tables import MISSING, Column, Table
 
 Row = Mapping[str, Any]
-OVERALL = "overall"
-PARTS = ("prefill", "draft", "tree", "forward", "verify", "cache")
+OVERALL = "overall"  # the task of rows over all tasks
+_PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step, for tables; the page shows every number.
 _BUCKETS = (
     ("0", 0, 0), ("1", 1, 1), ("2", 2, 2), ("3", 3, 3), ("4", 4, 4), ("5–6", 5, 6),
@@ -213,12 +213,11 @@ def _split(rows: Sequence[Row]) -> Table | None:
         [
             *name(r),
             f"{r['prefill_ms']:.1f} ms {percent(r['share']['prefill'])}",
-            *(f"{r['step_us'][p]:.0f} {percent(r['share'][p])}" for p in PARTS[1:]),
+            *(f"{us:.0f} {percent(r['share'][p])}" for p, us in r["step_us"].items()),
         ]
         for r in rows
     ]
-    columns += [Column("prefill", 3), Column("draft"), Column("tree", 1), Column("forward")]
-    columns += [Column("verify", 2), Column("cache", 4)]
+    columns += [Column(part, _PART_RANKS.get(part, 0)) for part in rows[0]["share"]]
     note = (
         "Mean µs a step and share of the whole time; prefill in ms a prompt. Tree: the tree and its"
         " mask. Cache: its upkeep."

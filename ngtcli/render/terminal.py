@@ -9,6 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.color import ColorSystem
 from rich.style import Style
 
+from ngtcli.draft.origins import DOCUMENT, DRAFT, SOURCES
+
 # C0 controls become their pictures (U+2400…), DEL U+2421; C1 and bidirectional overrides U+FFFD.
 _VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
 _VISIBLE |= {0x7F: 0x2421}
@@ -30,11 +32,13 @@ _JOINED = (
     (0xFB50, 0xFDFF), (0xFE70, 0xFEFC), (0x10A00, 0x10AFF), (0x11000, 0x11FFF), (0x1E900, 0x1E95F),
 )  # fmt: skip
 
-# Where drafts come from; other words are shown as "draft".
+# Where drafts come from, and what a legend calls the drafts of a method with one source.
 COLORS = {
-    "draft": "cyan", "document": "cyan", "prompt": "blue", "own text": "magenta",
-    "pool": "yellow", "scores": "green",
-}  # fmt: skip
+    DRAFT: "cyan",
+    "drafted": "cyan",
+    DOCUMENT: "cyan",
+    **dict(zip(SOURCES, ("magenta", "blue", "yellow", "green"), strict=True)),
+}
 DIM = Style(dim=True)
 
 
@@ -99,10 +103,10 @@ def wants_color(stream: TextIO, setting: str) -> bool:
 
 
 def drafted_style(origin: str) -> Style:
-    """Underlined, and coloured by origin unless NO_COLOR asks for none."""
+    """Underlined, and coloured by origin unless NO_COLOR asks for none. Raises KeyError."""
     if os.environ.get("NO_COLOR"):
         return Style(underline=True)
-    return Style(color=COLORS.get(origin, COLORS["draft"]), underline=True)
+    return Style(color=COLORS[origin], underline=True)
 
 
 def paint(text: str, style: Style) -> str:

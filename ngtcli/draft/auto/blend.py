@@ -26,6 +26,7 @@ import numpy.typing as npt
 from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
+from ngtcli.draft.origins import SOURCES
 from ngtcli.trie.counts import (
     CHILDREN,
     COUNT,
@@ -39,7 +40,6 @@ from ngtcli.trie.counts import (
     find,
 )
 
-SOURCES = ("own text", "prompt", "pool", "scores")
 OWN, PROMPT, POOL, SCORES = range(len(SOURCES))  # scores have no trie and come last
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
 UNSEEN = CONFIG.unseen_probability

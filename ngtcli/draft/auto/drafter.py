@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
-from ngtcli.draft.auto.growth import ORIGINS, Growth, arrange, grow
+from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.repeats import Repeats
@@ -34,6 +34,7 @@ from ngtcli.draft.drafter import (
     check_range,
     read_options,
 )
+from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
 
 _EMPTY = DraftTree()

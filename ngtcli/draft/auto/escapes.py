@@ -10,11 +10,11 @@ from ngtcli.draft.auto.blend import (
     BUCKETS,
     ORDERS,
     SCORES,
-    SOURCES,
     Tallies,
     update_escapes,
 )
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.origins import SOURCES
 
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"

@@ -9,7 +9,6 @@ from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.blend import (
     PROMPT,
     SCORES,
-    SOURCES,
     Candidates,
     PlainArrays,
     advance,
@@ -17,11 +16,10 @@ from ngtcli.draft.auto.blend import (
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.origins import DOCUMENT, ORIGINS
 from ngtcli.trie.counts import NONE
 
-DOCUMENT = "document"  # origin of those of the prompt's nodes that stand in a document
-ORIGINS = (*SOURCES, DOCUMENT)
-_DOCUMENT = len(SOURCES)
+_DOCUMENT = ORIGINS.index(DOCUMENT)
 _CHILDREN = CONFIG.children
 # Tokens that one blend can find: those of every order of the sources with a trie, and of scores.
 _CANDIDATES = SCORES * CONFIG.orders * CONFIG.scanned + CONFIG.ranks_kept

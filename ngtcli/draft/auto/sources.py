@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS, OWN, POOL, PROMPT, SOURCES, PlainArrays, match_end
+from ngtcli.draft.auto.blend import ORDERS, OWN, POOL, PROMPT, PlainArrays, match_end
 from ngtcli.draft.auto.blend import learn_output as _learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.origins import SOURCES
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
