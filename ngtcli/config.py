@@ -100,6 +100,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": ("error", "truncate"),
     "color": ("auto", "always", "never"),
 }
+# The settings that decide drafts, and those of them that only methods with a trie read.
+DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
+OF_TRIE = ("n", "lp", "learn_output")
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()
 

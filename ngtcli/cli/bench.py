@@ -148,13 +148,14 @@ def _num_drafts(request: Request) -> list[int]:
 
 
 def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
-    from ngtcli.evaluate.refusals import check_some_left, shared_settings
+    from ngtcli.draft.drafter import draft_settings
+    from ngtcli.evaluate.refusals import check_some_left
     from ngtcli.evaluate.replay import run_replay
 
     methods = request.methods or _names(REPLAYED_METHODS)
     result: dict[str, Any] = run_replay(
         folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,
-        shared_settings(request.settings), request.template, request.turns,
+        draft_settings(request.settings), request.template, request.turns,
         request.ids, request.settings.max_mb,
     )  # fmt: skip
     notes.clear()

@@ -7,11 +7,11 @@ and presets stand for many commands, and need not matter to each.
 from collections.abc import Mapping
 from typing import Any
 
-from ngtcli.config import Settings
+from ngtcli.config import OF_TRIE, Settings
 from ngtcli.errors import UsageError
 
 _SAMPLING = ("top_p", "top_k", "min_p")
-_DRAFTING = ("n", "lp", "learn_output", "pool", "pool_documents", "calibrate", "draft_model")
+_DRAFTING = (*OF_TRIE, "pool", "pool_documents", "calibrate", "draft_model")
 
 
 def flag(name: str) -> str:
@@ -49,7 +49,7 @@ def _refuse_drafting(flags: Mapping[str, Any], settings: Settings) -> None:
 
     wanted = want(settings.method, DraftSettings())
     readers = {
-        **dict.fromkeys(("n", "lp", "learn_output"), ("trie", wanted.method.documents)),
+        **dict.fromkeys(OF_TRIE, ("trie", wanted.method.documents)),
         **dict.fromkeys(("pool", "pool_documents", "calibrate"), ("auto", wanted.method.costs)),
         "draft_model": ("draft-model", wanted.name == "draft-model"),
     }

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import Notes, piped_stdin
-from ngtcli.config import Resolved, Settings
+from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.errors import UsageError
 from ngtcli.presets import Preset
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep import Axis, Cell, Skipped
     from ngtcli.evaluate.tune import Source
-
-_OF_TRIE = ("n", "lp", "learn_output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
 
     Raises UsageError where the user has asked for auto.
     """
-    foreign = [name for name in swept if name in _OF_TRIE]
+    foreign = [name for name in swept if name in OF_TRIE]
     method, origin = resolved.settings.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return False

@@ -11,11 +11,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.config import RANGES, Settings
 from ngtcli.draft.auto.costs import Costs
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError, nearest, plain_number
 from ngtcli.trie.ngram import NGramTrie
+
+_DEFAULTS = Settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +55,23 @@ class DraftSettings:
     `assistant`, `costs` (of passes) and `pool` (earlier answers) are None where there is none.
     """
 
-    n: int = 13
-    lp: int = 3
-    num_draft: int = 32
-    learn_output: bool = False
+    n: int = _DEFAULTS.n
+    lp: int = _DEFAULTS.lp
+    num_draft: int = _DEFAULTS.num_draft
+    learn_output: bool = _DEFAULTS.learn_output
     assistant: Assistant | None = None
     costs: Costs | None = None
     pool: Pool | None = None
 
     def __post_init__(self) -> None:
-        check_range("n", self.n, 2, 64)
-        check_range("lp", self.lp, 1, self.n - 1)
-        check_range("num_draft", self.num_draft, 0, 1024)
+        check_range("n", self.n, *RANGES["n"])
+        check_range("lp", self.lp, RANGES["lp"][0], self.n - 1)
+        check_range("num_draft", self.num_draft, *RANGES["num_draft"])
+
+
+def draft_settings(settings: Settings) -> DraftSettings:
+    """The part of the settings that drafters read."""
+    return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
 
 
 class Drafter:

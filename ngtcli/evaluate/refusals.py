@@ -3,14 +3,9 @@
 from collections.abc import Sequence
 
 from ngtcli.config import Settings
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import want
 from ngtcli.errors import NgtError, UsageError
-
-
-def shared_settings(settings: Settings) -> DraftSettings:
-    """What drafters read of the settings, before any model is loaded."""
-    return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
 
 
 def unreadable(methods: Sequence[str], settings: Settings) -> list[dict[str, str]]:
@@ -18,7 +13,7 @@ def unreadable(methods: Sequence[str], settings: Settings) -> list[dict[str, str
     refused = []
     for method in methods:
         try:
-            want(method, shared_settings(settings))
+            want(method, draft_settings(settings))
         except NgtError as error:
             refused.append(refusal(method, error))
     return refused

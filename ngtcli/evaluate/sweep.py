@@ -222,9 +222,9 @@ def grid(axes: Sequence[Axis], base: Settings) -> tuple[list[Cell], list[Skipped
 
 
 def _settings(base: Settings, values: Mapping[str, Any]) -> Settings:
-    from ngtcli.draft.drafter import DraftSettings
+    from ngtcli.draft.drafter import draft_settings
     from ngtcli.draft.registry import want
 
     made = replace(base, **values)
-    want(made.method, DraftSettings(made.n, made.lp, made.num_draft, made.learn_output))
+    want(made.method, draft_settings(made))
     return made

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.config import Settings
+from ngtcli.config import DRAFTING, Settings
 from ngtcli.documents.load import Document
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import want
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import context_of, replay, select
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
 MOST_COSTS = 1 << 20  # bytes of such a file: 30,000 sizes of a pass
-REPLAYABLE = ("method", "n", "lp", "num_draft", "learn_output")
 Notify = Callable[[str], None]
 
 
@@ -55,10 +54,10 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
 def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
     """Raise UsageError for what a recording cannot tell."""
     for axis in axes:
-        if axis.name not in REPLAYABLE:
+        if axis.name not in DRAFTING:
             raise UsageError(
                 f"a recording cannot tell what {axis.name} does",
-                f"Sweep {', '.join(REPLAYABLE)}, or leave --replay out.",
+                f"Sweep {', '.join(DRAFTING)}, or leave --replay out.",
             )
     for cell in cells:
         wanted = want(cell.settings.method, DraftSettings())
@@ -99,11 +98,11 @@ class Recording:
     def measure(self, settings: Settings) -> Measurement:
         """Drive a new drafter, with a new pool, over all questions, in order."""
         curve = CostCurve(self._seconds)
-        shared = DraftSettings(
-            settings.n, settings.lp, settings.num_draft, settings.learn_output, None,
-            Costs({SHORT: CostCurve(self._seconds)}),
-            Pool(quotes=settings.pool_documents) if settings.pool else None,
-        )  # fmt: skip
+        shared = replace(
+            draft_settings(settings),
+            costs=Costs({SHORT: CostCurve(self._seconds)}),
+            pool=Pool(quotes=settings.pool_documents) if settings.pool else None,
+        )
         wanted = want(settings.method, shared)
         drafter, own = wanted.make(), wanted.settings
         runs: list[tuple[int, float]] = []

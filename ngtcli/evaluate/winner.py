@@ -9,14 +9,12 @@ from typing import Any
 import yaml
 
 from ngtcli import __version__
-from ngtcli.config import Settings
+from ngtcli.config import DRAFTING, Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.presets import PROVENANCE, Preset
 from ngtcli.storage import home, write_atomically
 from ngtcli.yaml_file import read_mapping
 
-# What decides how drafts are made; a winner is one only with all of them as they were measured.
-DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 
 
@@ -74,7 +72,10 @@ def write_winner(
     swept: Sequence[str],
     origin: Mapping[str, Any],
 ) -> None:
-    """Write `base` with the winning settings to `path`, whole or not at all. Raises InputError."""
+    """Write `base` with the winning settings to `path`, whole or not at all. Raises InputError.
+
+    All that decides drafts is written, as it was measured, swept or not.
+    """
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
     for name in dict.fromkeys((*DRAFTING, *swept)):
         value = getattr(settings, name)
