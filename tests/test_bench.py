@@ -73,14 +73,14 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     """Rounds without end, interrupted when the first is through (seen by the clock of others)."""
     code = (
         "import sys, time, os, signal, threading\n"
-        "from ngtcli.evaluate import bench\n"
-        "real = bench.Track._timed\n"
+        "from ngtcli.evaluate.bench import race\n"
+        "real = race.Track._timed\n"
         "count = [0]\n"
         "def timed(self, contestant, prompt):\n"
         "    count[0] += 1\n"
         "    if count[0] == 6:\n        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(self, contestant, prompt)\n"
-        "bench.Track._timed = timed\n"
+        "race.Track._timed = timed\n"
         "from ngtcli.cli.app import main\n"
         f"sys.argv = ['ngt', 'bench', {HARBOUR!r}, '--methods=trie', '--rounds=999',"
         " '--max-tokens=5', '--json']\nmain()\n"
@@ -152,7 +152,7 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
         given.extend(arguments)
         return replayed()
 
-    monkeypatch.setattr("ngtcli.evaluate.replay.run_replay", run_replay)
+    monkeypatch.setattr("ngtcli.evaluate.replay.run.run_replay", run_replay)
     from ngtcli.cli.app import app
 
     arguments = [

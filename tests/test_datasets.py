@@ -10,7 +10,8 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.datasets import (
+from ngtcli.evaluate.noise import add_noise, passages
+from ngtcli.evaluate.prompts import (
     Item,
     builtin_items,
     choose,
@@ -18,7 +19,6 @@ from ngtcli.evaluate.datasets import (
     file_items,
     read_jsonl,
 )
-from ngtcli.evaluate.noise import add_noise, passages
 
 
 def written(folder: Path, *lines: object) -> Path:

@@ -12,12 +12,12 @@ from conftest import make_target
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.evaluate.bench import Race, Sample, Track
-from ngtcli.evaluate.contestants import Contestant, Outcome, ours
-from ngtcli.evaluate.datasets import Item
-from ngtcli.evaluate.figures import Figures, parts
-from ngtcli.evaluate.memory import PeakMemory
-from ngtcli.evaluate.quality import Quality
+from ngtcli.evaluate.bench.contestants import Contestant, Outcome, ours
+from ngtcli.evaluate.bench.memory import PeakMemory
+from ngtcli.evaluate.bench.quality import Quality
+from ngtcli.evaluate.bench.race import Race, Sample, Track
+from ngtcli.evaluate.bench.rows import Figures, parts
+from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
 from ngtcli.prompts import Prompt
 from ngtcli.session import Session

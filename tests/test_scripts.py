@@ -21,8 +21,8 @@ from ngtcli.evaluate.dev.drafting_bench import (
     plain_mask,
     plain_trie,
 )
-from ngtcli.evaluate.replay import select
-from ngtcli.evaluate.traces import Trace, TraceWriter
+from ngtcli.evaluate.replay.run import select
+from ngtcli.evaluate.replay.traces import Trace, TraceWriter
 from ngtcli.trie.ngram import build_trie
 
 N, LP = 6, 3

@@ -20,19 +20,20 @@ from ngtcli.cli.streams import pointed
 from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
-from ngtcli.evaluate import tune as tuning
-from ngtcli.evaluate.sweep import Axis, grid, is_axis, parse_axis, parse_sweep
-from ngtcli.evaluate.traces import TraceWriter
-from ngtcli.evaluate.tune_prompts import prompts
-from ngtcli.evaluate.tune_sources import (
+from ngtcli.evaluate.replay.traces import TraceWriter
+from ngtcli.evaluate.sweep import run as tuning
+from ngtcli.evaluate.sweep.grid import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.evaluate.sweep.preset import preset_path
+from ngtcli.evaluate.sweep.prompts import prompts
+from ngtcli.evaluate.sweep.ranking import Figures, Measurement, behind, judge, summarize
+from ngtcli.evaluate.sweep.sources import (
     DEFAULT_COSTS,
     Recording,
     Running,
     check_replayable,
     read_costs,
 )
-from ngtcli.evaluate.verdict import Figures, Measurement, behind, judge, summarize
-from ngtcli.evaluate.winner import preset_path
+from ngtcli.evaluate.sweep.state import State, state_key
 from ngtcli.presets import load_preset
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html
@@ -269,8 +270,8 @@ AXES = parse_sweep(["n=8..10", "lp=2,3"])
 CELLS, SKIPPED = grid(AXES, Settings())
 
 
-def state_at(path: Path, fresh: bool = False) -> tuning.State:
-    return tuning.State(path, tuning.state_key(Counting().about, AXES, Settings()), fresh)
+def state_at(path: Path, fresh: bool = False) -> State:
+    return State(path, state_key(Counting().about, AXES, Settings()), fresh)
 
 
 def test_every_round_measures_every_cell_in_an_order_of_its_own() -> None:
@@ -348,7 +349,7 @@ def test_more_rounds_go_on_and_fresh_starts_anew(tmp_path: Path) -> None:
 def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
     state_at(tmp_path / "s")
     with pytest.raises(UsageError, match="another sweep") as caught:
-        tuning.State(tmp_path / "s", "other")
+        State(tmp_path / "s", "other")
     assert "--fresh" in caught.value.hint
     (tmp_path / "t").write_text("notes\n")
     for fresh in (False, True):  # nobody's notes are overwritten
@@ -363,11 +364,11 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
     about, base = {"model": "a", "data_sha256": "b"}, Settings()
-    key = tuning.state_key(about, AXES, base)
-    assert key == tuning.state_key(about, AXES, replace(base, color="never", n=20))
-    assert key != tuning.state_key({**about, "model": "c"}, AXES, base)
-    assert key != tuning.state_key(about, AXES, replace(base, num_draft=8))
-    assert key != tuning.state_key(about, AXES[:1], base)
+    key = state_key(about, AXES, base)
+    assert key == state_key(about, AXES, replace(base, color="never", n=20))
+    assert key != state_key({**about, "model": "c"}, AXES, base)
+    assert key != state_key(about, AXES, replace(base, num_draft=8))
+    assert key != state_key(about, AXES[:1], base)
 
 
 # --- what is measured ---
@@ -385,7 +386,7 @@ def record(folder: Path, count: int = 4) -> Path:
 def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     tmp_path: Path,
 ) -> None:
-    from ngtcli.evaluate.replay import run_replay
+    from ngtcli.evaluate.replay.run import run_replay
 
     folder = record(tmp_path / "r")
     (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')

@@ -45,8 +45,8 @@ from ngtcli.cli.streams import Notes, once, piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
-from ngtcli.evaluate.datasets import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.evaluate.noise import add_noise
+from ngtcli.evaluate.prompts import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.presets import Preset
 from ngtcli.render.results import counted
 
@@ -150,7 +150,7 @@ def _num_drafts(request: Request) -> list[int]:
 def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
     from ngtcli.draft.drafter import draft_settings
     from ngtcli.evaluate.refusals import check_some_left
-    from ngtcli.evaluate.replay import run_replay
+    from ngtcli.evaluate.replay.run import run_replay
 
     methods = request.methods or _names(REPLAYED_METHODS)
     result: dict[str, Any] = run_replay(
@@ -202,7 +202,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
     items, skipped = _items(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
-    from ngtcli.evaluate.live import Plan, build_prompts, record, run_live
+    from ngtcli.evaluate.bench.run import Plan, build_prompts, record, run_live
     from ngtcli.session import Session
 
     # The session's own method is never used; its progress would be shown inside timed runs.
@@ -225,7 +225,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
 
 def _about() -> dict[str, Any]:
     """What was run, when, and with which versions."""
-    from ngtcli.evaluate.about import versions
+    from ngtcli.evaluate.machine import versions
 
     return {
         "command": shlex.join(["ngt", *sys.argv[1:]]),

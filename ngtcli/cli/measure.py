@@ -13,7 +13,7 @@ from ngtcli.cli.streams import Notes, once, print_line, print_table
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
-from ngtcli.evaluate.datasets import QUESTIONS, example_texts
+from ngtcli.evaluate.prompts import QUESTIONS, example_texts
 from ngtcli.presets import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 

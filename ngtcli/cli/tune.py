@@ -98,7 +98,7 @@ def tune(
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if replay else LIVE)
     form = check_outputs({"json": json, "markdown": markdown, "csv": csv}, html, output)
-    from ngtcli.evaluate.sweep import is_axis
+    from ngtcli.evaluate.sweep.grid import is_axis
 
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
@@ -124,7 +124,7 @@ def _saved(name: str | None, force: bool) -> Path | None:
     """Where the winner goes; a bad name is refused before hours are spent."""
     if name is None:
         return None
-    from ngtcli.evaluate.winner import preset_path
+    from ngtcli.evaluate.sweep.preset import preset_path
 
     return preset_path(name, force)
 
@@ -133,7 +133,8 @@ def _measure(
     data: Data, plan: Plan, rounds: int, state: Path | None, fresh: bool, notes: Notes
 ) -> dict[str, Any] | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
-    from ngtcli.evaluate.tune import State, default_state, measure_all, report, state_key
+    from ngtcli.evaluate.sweep.run import measure_all, report
+    from ngtcli.evaluate.sweep.state import State, default_state, state_key
 
     try:
         source, skipped = open_source(data, plan, notes)
@@ -190,7 +191,7 @@ def command() -> str:
 
 
 def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:
-    from ngtcli.evaluate.winner import provenance, write_winner
+    from ngtcli.evaluate.sweep.preset import provenance, write_winner
 
     chosen = next(cell for cell in plan.cells if cell.label == report["chosen"])
     swept = [axis.name for axis in plan.axes]

@@ -13,8 +13,8 @@ from ngtcli.errors import UsageError
 from ngtcli.presets import Preset
 
 if TYPE_CHECKING:
-    from ngtcli.evaluate.sweep import Axis, Cell, Skipped
-    from ngtcli.evaluate.tune import Source
+    from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped
+    from ngtcli.evaluate.sweep.run import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
     """Read the sweep and the settings it is laid over. Raises UsageError."""
     if not sweep:
         raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
-    from ngtcli.evaluate.sweep import grid, parse_sweep
+    from ngtcli.evaluate.sweep.grid import grid, parse_sweep
 
     axes = parse_sweep(sweep)
     # A swept value stands in for a flag, so that no other layer can be at odds with it.
@@ -89,14 +89,14 @@ def check_data(data: Data, plan: Plan) -> None:
         return
     if data.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.evaluate.tune_sources import check_replayable
+    from ngtcli.evaluate.sweep.sources import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
 
 def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[dict[str, str]]]:
     """What is measured on, and the files that were left out of folders, as --json names them."""
-    from ngtcli.evaluate.tune_sources import DEFAULT_COSTS, Recording, Running
+    from ngtcli.evaluate.sweep.sources import DEFAULT_COSTS, Recording, Running
 
     if data.replay is not None:
         notes.status(f"Reading {data.replay} …")
@@ -105,9 +105,9 @@ def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[di
             data.replay, data.tasks, data.limit, data.ids, costs, plan.base.max_mb
         )
         return recording, []
-    from ngtcli.evaluate import tune_prompts
+    from ngtcli.evaluate.sweep.prompts import prompts
 
     texts = read_documents(data.texts, piped_stdin(), plan.base, notes)
-    work = tune_prompts.prompts(texts.documents, plan.preset, data.limit, data.prompts, plan.base)
+    work = prompts(texts.documents, plan.preset, data.limit, data.prompts, plan.base)
     running = Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
     return running, skipped_json(texts.skipped)

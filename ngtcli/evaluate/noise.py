@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
-from ngtcli.evaluate.datasets import Item
+from ngtcli.evaluate.prompts import Item
 
 
 def add_noise(

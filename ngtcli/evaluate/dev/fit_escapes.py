@@ -20,7 +20,7 @@ from ngtcli.draft.auto.drafter import Auto, AutoOptions
 from ngtcli.draft.auto.escapes import ESCAPES, SHAPE
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
-from ngtcli.evaluate.traces import Trace, is_odd, read_traces
+from ngtcli.evaluate.replay.traces import Trace, is_odd, read_traces
 
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 

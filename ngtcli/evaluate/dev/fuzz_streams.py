@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 
 import ngtcli
-from ngtcli.evaluate.datasets import EXAMPLES
 from ngtcli.evaluate.dev.fuzz_case import (
     ANSWERED,
     INPUT,
@@ -28,6 +27,7 @@ from ngtcli.evaluate.dev.fuzz_odd import control_soup
 from ngtcli.evaluate.dev.fuzz_run import run
 from ngtcli.evaluate.dev.fuzz_stores import asked, damage
 from ngtcli.evaluate.dev.fuzz_world import ASKED, HARBOUR
+from ngtcli.evaluate.prompts import EXAMPLES
 
 
 def kills(rng: Random, place: Place) -> Case:

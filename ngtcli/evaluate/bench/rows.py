@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ngtcli.decode.stats import PARTS
-from ngtcli.evaluate.bench import Race, Sample
-from ngtcli.evaluate.contestants import AGAINST, BASELINE, Contestant, Outcome
-from ngtcli.evaluate.datasets import Item
-from ngtcli.evaluate.quality import Quality
+from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, Outcome
+from ngtcli.evaluate.bench.quality import Quality
+from ngtcli.evaluate.bench.race import Race, Sample
+from ngtcli.evaluate.prompts import Item
 from ngtcli.render.results import OVERALL
 
 MIB = 2**20

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ngtcli.errors import NgtError
-from ngtcli.evaluate.contestants import BASELINE, Contestant, Outcome
-from ngtcli.evaluate.memory import PeakMemory
+from ngtcli.evaluate.bench.contestants import BASELINE, Contestant, Outcome
+from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.refusals import refusal
 from ngtcli.prompts import Prompt
 

@@ -153,7 +153,7 @@ def read_traces(
             )
         return _read_own(folder, reader)
     if os.path.isfile(folder / "question.jsonl"):
-        from ngtcli.evaluate.spec_bench import read_spec_bench  # here: it imports this file
+        from ngtcli.evaluate.replay.spec_bench import read_spec_bench  # here: it imports this file
 
         return read_spec_bench(folder, template, turns, reader)
     raise InputError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError
-from ngtcli.evaluate.datasets import builtin_items, file_items, read_jsonl
+from ngtcli.evaluate.prompts import builtin_items, file_items, read_jsonl
 from ngtcli.presets import Preset
 
 Work = Sequence[tuple[str, tuple[Document, ...], str]]  # name, documents, question

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from ngtcli.errors import ContextOverflowError, NgtError
-from ngtcli.evaluate.about import processor
-from ngtcli.evaluate.bench import Track
-from ngtcli.evaluate.contestants import AGAINST, BASELINE, Contestant, generate, ours
-from ngtcli.evaluate.datasets import Item
-from ngtcli.evaluate.figures import Figures
-from ngtcli.evaluate.memory import PeakMemory
-from ngtcli.evaluate.quality import Quality
+from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, generate, ours
+from ngtcli.evaluate.bench.memory import PeakMemory
+from ngtcli.evaluate.bench.quality import Quality
+from ngtcli.evaluate.bench.race import Track
+from ngtcli.evaluate.bench.rows import Figures
+from ngtcli.evaluate.machine import processor
+from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
-from ngtcli.evaluate.traces import TraceWriter
+from ngtcli.evaluate.replay.traces import TraceWriter
 from ngtcli.presets import Preset, load_preset
 from ngtcli.prompts import Prompt
 from ngtcli.session import Session

@@ -19,7 +19,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import Wanted, want
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
-from ngtcli.evaluate.traces import Trace, TraceSet, is_odd, read_traces
+from ngtcli.evaluate.replay.traces import Trace, TraceSet, is_odd, read_traces
 from ngtcli.render.results import OVERALL
 
 Progress = Callable[[str], None]

@@ -16,10 +16,10 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import want
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.replay import context_of, replay, select
-from ngtcli.evaluate.sweep import Axis, Cell
-from ngtcli.evaluate.traces import read_traces
-from ngtcli.evaluate.verdict import Measurement
+from ngtcli.evaluate.replay.run import context_of, replay, select
+from ngtcli.evaluate.replay.traces import read_traces
+from ngtcli.evaluate.sweep.grid import Axis, Cell
+from ngtcli.evaluate.sweep.ranking import Measurement
 from ngtcli.presets import Preset
 from ngtcli.storage import DamagedFileError, read_json
 from ngtcli.trie.ngram import NGramTrie, build_trie

@@ -11,7 +11,7 @@ from typing import Any
 from ngtcli.documents.reading import Reader
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.evaluate.json_lines import Row, read_rows
-from ngtcli.evaluate.traces import Trace, TraceSet, WrongRow, get
+from ngtcli.evaluate.replay.traces import Trace, TraceSet, WrongRow, get
 from ngtcli.tokens import Tokenizer
 
 # Prompt formats of models whose tokenizers carry none; {history} holds earlier turns.

@@ -1,0 +1,1 @@
+"""Live measurement for `ngt bench`: contestants, rounds, and the rows that come of them."""

@@ -1,0 +1,1 @@
+"""Recorded runs, and drafters driven over them without a model."""
