@@ -12,11 +12,11 @@ from conftest import make_target
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.evaluate.bench.contestants import Contestant, Outcome, ours
+from ngtcli.evaluate.bench.contestants import Contestant, Generation, ours
 from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.bench.quality import Quality
-from ngtcli.evaluate.bench.race import Race, Sample, Track
-from ngtcli.evaluate.bench.rows import Figures, parts
+from ngtcli.evaluate.bench.race import Race, RaceRunner, Sample
+from ngtcli.evaluate.bench.rows import RaceRows, parts
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
 from ngtcli.prompts import Prompt
@@ -27,27 +27,27 @@ def prompt(name: str) -> Prompt:
     return Prompt(name, [1, 2], (), ())
 
 
-def outcome(*ids: int, **more: Any) -> Outcome:
-    return Outcome(list(ids), more.pop("steps", len(ids)), **more)
+def generation(*ids: int, **more: Any) -> Generation:
+    return Generation(list(ids), more.pop("steps", len(ids)), **more)
 
 
 def contestant(name: str, log: list[str], does: Callable[[], None] = lambda: None) -> Contestant:
-    def decode(prompt: Prompt) -> Outcome:
+    def decode(prompt: Prompt) -> Generation:
         log.append(f"{name}{prompt.text}")
         does()
-        return outcome(5, 6)
+        return generation(5, 6)
 
     return Contestant(name, None, lambda: log.append(f"ready {name}"), decode)
 
 
-def track(log: list[str], prompts: str = "12", fresh: bool = False) -> Track:
+def runner(log: list[str], prompts: str = "12", fresh: bool = False) -> RaceRunner:
     memory = PeakMemory(torch.device("cpu"))
-    return Track([prompt(p) for p in prompts], lambda: log.append("forget"), memory, fresh)
+    return RaceRunner([prompt(p) for p in prompts], lambda: log.append("forget"), memory, fresh)
 
 
 def test_contestants_take_turns_at_each_prompt_in_rotating_order() -> None:
     log: list[str] = []
-    race = track(log).race([contestant("none", log), contestant("b", log)], rounds=2)
+    race = runner(log).run([contestant("none", log), contestant("b", log)], rounds=2)
     assert log == [
         "forget", "forget", "ready none", "none1", "none2",  # warming up
         "forget", "forget", "ready b", "b1", "b2",
@@ -60,7 +60,7 @@ def test_contestants_take_turns_at_each_prompt_in_rotating_order() -> None:
 
 def test_fresh_forgets_at_each_prompt_and_makes_drafters_before_the_clock() -> None:
     log: list[str] = []
-    track(log, fresh=True).race([contestant("none", log)], rounds=1)
+    runner(log, fresh=True).run([contestant("none", log)], rounds=1)
     assert log[-6:] == ["forget", "ready none", "none1", "forget", "ready none", "none2"]
 
 
@@ -69,11 +69,11 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
         raise NgtError("no datastore", "Build one.")
 
     log: list[str] = []
-    race = track(log).race([contestant("none", log), contestant("rest", log, fails)], rounds=1)
+    race = runner(log).run([contestant("none", log), contestant("rest", log, fails)], rounds=1)
     assert race.refused == [{"method": "rest", "reason": "no datastore. Build one."}]
     assert list(race.samples) == ["none"]
     with pytest.raises(NgtError, match="no datastore"):
-        track(log).race([contestant("none", log, fails)], rounds=1)
+        runner(log).run([contestant("none", log, fails)], rounds=1)
 
 
 def interrupting(after: int) -> Callable[[], None]:
@@ -90,14 +90,14 @@ def interrupting(after: int) -> Callable[[], None]:
 def test_an_interruption_keeps_the_prompts_that_all_have_answered() -> None:
     log: list[str] = []
     a, b = contestant("none", log), contestant("b", log, interrupting(3))
-    race = track(log).race([a, b], rounds=2)
+    race = runner(log).run([a, b], rounds=2)
     assert race.interrupted and race.measured() == [0]
     with pytest.raises(KeyboardInterrupt):
-        track(log).race([a, contestant("b", log, interrupting(2))], rounds=2)
+        runner(log).run([a, contestant("b", log, interrupting(2))], rounds=2)
 
 
 def sample(seconds: float, *ids: int, memory: int = 0, **more: Any) -> Sample:
-    return Sample(outcome(*ids, **more), seconds, memory)
+    return Sample(generation(*ids, **more), seconds, memory)
 
 
 def small_race() -> tuple[Race, list[Item]]:
@@ -124,8 +124,8 @@ def void() -> None:
     pass
 
 
-def void_decode(prompt: Prompt) -> Outcome:
-    return outcome(1)
+def void_decode(prompt: Prompt) -> Generation:
+    return generation(1)
 
 
 def spelled(ids: Any) -> str:
@@ -134,7 +134,7 @@ def spelled(ids: Any) -> str:
 
 def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
     race, items = small_race()
-    rows = Figures(race, items, spelled, Quality()).rows()
+    rows = RaceRows(race, items, spelled, Quality()).rows()
     assert [(r["method"], r["task"]) for r in rows] == [
         ("none", "overall"), ("trie", "overall"), ("none", "summarize"), ("trie", "summarize"),
         ("none", "ask"), ("trie", "ask"),
@@ -149,7 +149,7 @@ def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
 
 def test_acceptance_same_ids_memory_and_quality_stand_beside_speed() -> None:
     race, items = small_race()
-    rows = Figures(race, items, spelled, Quality()).rows()
+    rows = RaceRows(race, items, spelled, Quality()).rows()
     plain, trie = rows[:2]
     assert trie["mean_acceptance_length"] == 1.5 and trie["draft_acceptance_rate"] == 0.25
     assert trie["acceptance_histogram"] == {"0": 2, "2": 2} and trie["undrafted_share"] == 0.5
@@ -158,12 +158,12 @@ def test_acceptance_same_ids_memory_and_quality_stand_beside_speed() -> None:
     assert trie["peak_memory_mib"] == 1.0
     assert (plain["exact_match"], trie["exact_match"]) == (1.0, 0.0)
     assert trie["f1"] == pytest.approx(2 / 3, abs=1e-4)
-    assert "f1" not in rows[2] and "f1" not in Figures(race, items, spelled, None).rows()[0]
+    assert "f1" not in rows[2] and "f1" not in RaceRows(race, items, spelled, None).rows()[0]
 
 
 def test_prompts_keep_their_own_median_and_quartiles() -> None:
     race, items = small_race()
-    first = Figures(race, items, spelled, None).prompts([11, 12])[0]
+    first = RaceRows(race, items, spelled, None).prompts([11, 12])[0]
     assert (first["id"], first["prompt_tokens"]) == ("s", 11)
     assert first["results"]["trie at 8"] == {
         "rounds": 3, "seconds_median": 2.0, "seconds_quartiles": [1.5, 3.5], "new_tokens": 3,
@@ -172,7 +172,7 @@ def test_prompts_keep_their_own_median_and_quartiles() -> None:
 
 def test_the_time_is_split_into_prefill_and_the_parts_of_a_step() -> None:
     split = {"draft": 0.1, "tree": 0.1, "forward": 0.6, "verify": 0.15, "cache": 0.05}
-    row = parts([outcome(1, 2, steps=2, prefill_s=1.0, split_s=split)])
+    row = parts([generation(1, 2, steps=2, prefill_s=1.0, split_s=split)])
     assert row["prefill_ms"] == 1000.0 and row["step_us"]["forward"] == 300000.0
     assert row["share"] == {
         "prefill": 0.5, "draft": 0.05, "tree": 0.05, "forward": 0.3, "verify": 0.075,
@@ -236,10 +236,10 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
 
     def raced(*specs: str) -> dict[str, list[Any]]:
         contestants = [ours(session, spec, 16) for spec in ("none", *specs)]
-        race = Track(prompts, session.forget, memory, fresh).race(contestants, rounds=2)
+        race = RaceRunner(prompts, session.forget, memory, fresh).run(contestants, rounds=2)
         assert not race.refused
         return {
-            key: [[s.outcome.histogram for s in rounds] for rounds in samples]
+            key: [[s.generation.histogram for s in rounds] for rounds in samples]
             for key, samples in race.samples.items()
         }
 

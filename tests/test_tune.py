@@ -25,7 +25,7 @@ from ngtcli.evaluate.sweep import run as tuning
 from ngtcli.evaluate.sweep.grid import Axis, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.evaluate.sweep.preset import preset_path
 from ngtcli.evaluate.sweep.prompts import prompts
-from ngtcli.evaluate.sweep.ranking import Figures, Measurement, behind, judge, summarize
+from ngtcli.evaluate.sweep.ranking import CellSummary, Measurement, behind, judge, summarize
 from ngtcli.evaluate.sweep.sources import (
     DEFAULT_COSTS,
     Recording,
@@ -175,7 +175,7 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
 # --- the verdict ---
 
 
-def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> Figures:
+def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> CellSummary:
     timed = tuple((100, seconds) for seconds in prompts)
     rounds = [Measurement(1000, 500, 1000 / s, timed, 0.001, size) for s in speeds]
     return summarize(label, {"num_draft": len(label)}, rounds)
@@ -327,7 +327,7 @@ def test_a_damaged_line_is_measured_again(change: dict[str, Any], tmp_path: Path
     path.write_text("\n".join([*lines, json.dumps(row), "[" * 100_000, ""]))
     again = Counting()
     tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
-    assert len(again.seen) == 1 and tuning.figures(CELLS, 1, state_at(path))
+    assert len(again.seen) == 1 and tuning.summaries(CELLS, 1, state_at(path))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "zero"])

@@ -194,7 +194,7 @@ def _items(request: Request, notes: Notes) -> tuple[list[Item], Sequence[Skipped
         items = builtin_items()
     chosen = choose(items, request.tasks, request.limit)
     if request.noise:
-        chosen = add_noise(chosen, request.noise, request.settings.seed, lenders=items)
+        chosen = add_noise(chosen, request.noise, request.settings.seed, sources=items)
     return chosen, skipped
 
 
@@ -202,7 +202,7 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
     items, skipped = _items(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
-    from ngtcli.evaluate.bench.run import Plan, build_prompts, record, run_live
+    from ngtcli.evaluate.bench.run import RaceOptions, build_prompts, record, run_live
     from ngtcli.session import Session
 
     # The session's own method is never used; its progress would be shown inside timed runs.
@@ -214,11 +214,11 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
     if request.record:
         result = record(session, items, prompts, request.record, notes.status)
     else:
-        plan = Plan(
+        options = RaceOptions(
             request.methods or _names(LIVE_METHODS), num_drafts, bool(request.against),
             request.rounds, request.fresh, request.quality,
         )  # fmt: skip
-        result = run_live(session, items, prompts, plan, notes.status)
+        result = run_live(session, items, prompts, options, notes.status)
     notes.clear()
     return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
 

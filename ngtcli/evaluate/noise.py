@@ -10,9 +10,9 @@ from ngtcli.evaluate.prompts import Item
 
 
 def add_noise(
-    items: Sequence[Item], count: int, seed: int = 0, lenders: Sequence[Item] = ()
+    items: Sequence[Item], count: int, seed: int = 0, sources: Sequence[Item] = ()
 ) -> list[Item]:
-    """Each item with `count` passages of `lenders` (else of the items) among its documents.
+    """Each item with `count` passages of `sources` (else of the items) among its documents.
 
     They are the same for one `seed`, and none is of a text that the item itself is about. Raises
     UsageError where there are too few.
@@ -22,11 +22,11 @@ def add_noise(
             "--noise cannot be mixed into whole messages",
             "Give prompts whose documents stand apart from the question.",
         )
-    held = [(other, _held(other)) for other in lenders or items]
-    return [_noisy(item, held, count, seed) for item in items]
+    others = [(other, _passages(other)) for other in sources or items]
+    return [_noisy(item, others, count, seed) for item in items]
 
 
-def _held(item: Item) -> set[str]:
+def _passages(item: Item) -> set[str]:
     return {passage for document in item.documents for passage in passages(document)}
 
 
@@ -36,14 +36,14 @@ def passages(document: Document) -> list[str]:
     return parts or [document.text.strip()]
 
 
-def _noisy(item: Item, held: Sequence[tuple[Item, set[str]]], count: int, seed: int) -> Item:
-    own = _held(item)
-    lenders = [
+def _noisy(item: Item, others: Sequence[tuple[Item, set[str]]], count: int, seed: int) -> Item:
+    own = _passages(item)
+    unrelated = [
         other
-        for other, theirs in held
+        for other, theirs in others
         if not theirs & own and not (item.source and item.source == other.source)
     ]
-    offered = dict.fromkeys(p for other in lenders for d in other.documents for p in passages(d))
+    offered = dict.fromkeys(p for other in unrelated for d in other.documents for p in passages(d))
     found = [p for p in offered if not any(p in d.text for d in item.documents)]
     if len(found) < count:
         raise UsageError(

@@ -27,8 +27,8 @@ Report = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of a cell: its JSON key, its heading, how to write it, whether less is better."""
+class Metric:
+    """One metric of a cell: its JSON key, its heading, how to write it, whether less is better."""
 
     key: str
     title: str
@@ -41,11 +41,11 @@ class Figure:
         return SKIPPED if value is None else self.form.format(value * self.scale)
 
 
-SPEED = Figure("tokens_per_s", "tokens/s", "{:.1f}")
-LENGTH = Figure("mean_acceptance_length", "acceptance length", "{:.3f}")
-BUILD = Figure("trie_build_s", "trie build, ms", "{:.2f}", 1e3, less=True)
-BYTES = Figure("trie_bytes", "trie, kB", "{:.1f}", 1e-3, less=True)
-FIGURES = (SPEED, LENGTH, BUILD, BYTES)
+SPEED = Metric("tokens_per_s", "tokens/s", "{:.1f}")
+LENGTH = Metric("mean_acceptance_length", "acceptance length", "{:.3f}")
+BUILD = Metric("trie_build_s", "trie build, ms", "{:.2f}", 1e3, less=True)
+BYTES = Metric("trie_bytes", "trie, kB", "{:.1f}", 1e-3, less=True)
+METRICS = (SPEED, LENGTH, BUILD, BYTES)
 _COLUMNS = (
     "rounds", "tokens_per_s", "least", "most", "mean_acceptance_length", "trie_build_s",
     "trie_bytes", "standing",
@@ -59,13 +59,13 @@ def shown(value: Any) -> str:
     return visible(",".join(value) if isinstance(value, list | tuple) else str(value))
 
 
-def heat(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], figure: Figure) -> float:
+def heat(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: Metric) -> float:
     """0 for the worst of `rows`, 1 for the best; one half where all are alike."""
-    values = [r[figure.key] for r in rows if r[figure.key] is not None]
-    if row[figure.key] is None or max(values) == min(values):
+    values = [r[metric.key] for r in rows if r[metric.key] is not None]
+    if row[metric.key] is None or max(values) == min(values):
         return 0.5
-    share: float = (row[figure.key] - min(values)) / (max(values) - min(values))
-    return 1.0 - share if figure.less else share
+    share: float = (row[metric.key] - min(values)) / (max(values) - min(values))
+    return 1.0 - share if metric.less else share
 
 
 def spread(row: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def to_terminal(report: Report, width: int, colour: bool, every: bool = False) -
     """For a terminal of `width` columns. `every` shows the grids of the trie as well."""
     part: RenderableType = _list(report, width)
     if len(report["sweep"]) == 2:
-        grids = [_grid(report, f) for f in (FIGURES if every else (SPEED, LENGTH))]
+        grids = [_grid(report, f) for f in (METRICS if every else (SPEED, LENGTH))]
         wide = max(Console(width=1000).measure(g).maximum for g in grids)
         if wide <= width:
             part = _beside(grids, wide, width)
@@ -161,24 +161,24 @@ def _beside(grids: Sequence[Table], wide: int, width: int) -> RenderableType:
     return pairs
 
 
-def _grid(report: Report, figure: Figure) -> Table:
+def _grid(report: Report, metric: Metric) -> Table:
     down, across = report["sweep"]
     table = Table(
-        box=box.SIMPLE_HEAD, title=figure.title, title_justify="left", pad_edge=False,
+        box=box.SIMPLE_HEAD, title=metric.title, title_justify="left", pad_edge=False,
         padding=(0, 1), title_style=Style(bold=True),
     )  # fmt: skip
     table.add_column(f"{down} \\ {across}", no_wrap=True)
     for value in report["sweep"][across]:
         table.add_column(shown(value), justify="right", no_wrap=True)
     for heading, line in grid_cells(report):
-        cells = [Text(c) if isinstance(c, str) else _warm(c, report, figure) for c in line]
+        cells = [Text(c) if isinstance(c, str) else _warm(c, report, metric) for c in line]
         table.add_row(Text(heading), *cells)
     return table
 
 
-def _warm(row: Mapping[str, Any], report: Report, figure: Figure) -> Text:
-    level = min(int(heat(row, report["cells"], figure) * len(_RAMP)), len(_RAMP) - 1)
-    text = figure.text(row) + f"{MARKS[row['standing']]:1}"
+def _warm(row: Mapping[str, Any], report: Report, metric: Metric) -> Text:
+    level = min(int(heat(row, report["cells"], metric) * len(_RAMP)), len(_RAMP) - 1)
+    text = metric.text(row) + f"{MARKS[row['standing']]:1}"
     return Text(text, Style(color="color(16)", bgcolor=f"color({_RAMP[level]})"))
 
 
@@ -223,16 +223,16 @@ def to_markdown(report: Report) -> str:
     """GitHub's tables: the grids of two names, then the list, then what follows from it."""
     parts = []
     if len(report["sweep"]) == 2:
-        parts += [_markdown_grid(report, figure) for figure in (SPEED, LENGTH)]
+        parts += [_markdown_grid(report, metric) for metric in (SPEED, LENGTH)]
     parts.append(_markdown(flat_rows(report)))
     return "\n\n".join([*parts, " ".join([legend(report) + ".", *conclusion(report)])])
 
 
-def _markdown_grid(report: Report, figure: Figure) -> str:
+def _markdown_grid(report: Report, metric: Metric) -> str:
     down, across = report["sweep"]
-    rows = [[f"{figure.title}: {down} \\ {across}", *map(shown, report["sweep"][across])]]
+    rows = [[f"{metric.title}: {down} \\ {across}", *map(shown, report["sweep"][across])]]
     for heading, line in grid_cells(report):
-        cells = [c if isinstance(c, str) else figure.text(c) + MARKS[c["standing"]] for c in line]
+        cells = [c if isinstance(c, str) else metric.text(c) + MARKS[c["standing"]] for c in line]
         rows.append([heading, *cells])
     return _markdown(rows)
 

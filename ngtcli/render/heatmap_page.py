@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from html import escape
 
 from ngtcli.render.heatmap import (
-    FIGURES,
     MARKS,
-    Figure,
+    METRICS,
+    Metric,
     Report,
     conclusion,
     flat_rows,
@@ -41,7 +41,7 @@ def to_html(report: Report) -> str:
     )
     parts = [f"<p>{_text(sentence)}</p>" for sentence in conclusion(report)]
     if len(report["sweep"]) == 2 and report["cells"]:
-        parts += [_grid(report, figure) for figure in FIGURES]
+        parts += [_grid(report, metric) for metric in METRICS]
         parts.append(f"<p>{_text(legend(report))}</p>")
     parts.append(_list(flat_rows(report)))
     return (
@@ -56,7 +56,7 @@ def _text(text: str) -> str:
     return escape(visible(text))
 
 
-def _grid(report: Report, figure: Figure) -> str:
+def _grid(report: Report, metric: Metric) -> str:
     down, across = report["sweep"]
     heads = "".join(f"<th>{_text(shown(v))}</th>" for v in report["sweep"][across])
     rows = []
@@ -66,15 +66,15 @@ def _grid(report: Report, figure: Figure) -> str:
             if isinstance(cell, str):
                 cells.append(f"<td>{cell}</td>")
                 continue
-            warmth = round(100 * heat(cell, report["cells"], figure))
-            text = _text(figure.text(cell) + MARKS[cell["standing"]])
+            warmth = round(100 * heat(cell, report["cells"], metric))
+            text = _text(metric.text(cell) + MARKS[cell["standing"]])
             cells.append(
                 f'<td class="{cell["standing"]}" style="--heat:{warmth}"'
                 f' title="{_text(cell["cell"])}">{text}</td>'
             )
         rows.append(f"<tr><th>{_text(heading)}</th>{''.join(cells)}</tr>")
     return (
-        f"<table><caption>{_text(figure.title)}</caption><thead><tr>"
+        f"<table><caption>{_text(metric.title)}</caption><thead><tr>"
         f"<th>{_text(down)} \\ {_text(across)}</th>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table>"
     )

@@ -21,8 +21,8 @@ AGAINST: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One answer: its ids, passes of the model over it, and what drafting did, where known.
+class Generation:
+    """One answer: its ids, the passes of the model it took, and what drafting did, where known.
 
     `undrafted` counts the steps without a draft; `histogram` steps by accepted drafts.
     """
@@ -45,8 +45,8 @@ class Contestant:
     name: str
     num_draft: int | None
     ready: Callable[[], None]
-    decode: Callable[[Prompt], Outcome]
-    decode_split: Callable[[Prompt], Outcome] | None = None
+    decode: Callable[[Prompt], Generation]
+    decode_split: Callable[[Prompt], Generation] | None = None
 
     @property
     def key(self) -> str:
@@ -66,14 +66,14 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
     def ready() -> None:
         own[:] = [session.new_drafter(spec)]
 
-    def decode(prompt: Prompt, split: bool = False) -> Outcome:
+    def decode(prompt: Prompt, split: bool = False) -> Generation:
         run = session.answer(prompt, spec, split_times=split, drafter=own[0]).run
         undrafted = drafted = 0
         for _ in run:
             undrafted += run.statistics.drafted_tokens == drafted
             drafted = run.statistics.drafted_tokens
         s = run.statistics
-        return Outcome(
+        return Generation(
             run.output, s.steps, s.prefill_s, s.decode_s, s.drafted_tokens, s.accepted_tokens,
             undrafted, s.acceptance_histogram, dict(s.split_s),
         )  # fmt: skip
@@ -96,7 +96,7 @@ def generate(session: Session, name: str) -> Contestant:
     model = session.model
     options = AGAINST[name]
 
-    def decode(prompt: Prompt) -> Outcome:
+    def decode(prompt: Prompt) -> Generation:
         ids = torch.tensor([prompt.ids], device=model.device)
         passes: list[None] = []
         hook = model.hf.register_forward_pre_hook(lambda *_: passes.append(None))
@@ -108,7 +108,7 @@ def generate(session: Session, name: str) -> Contestant:
             raise NgtError(str(error).strip().split("\n")[0]) from error
         finally:
             hook.remove()
-        return Outcome(out[0, len(prompt.ids) :].tolist(), len(passes))
+        return Generation(out[0, len(prompt.ids) :].tolist(), len(passes))
 
     return Contestant(name, None, lambda: None, decode)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ngtcli.errors import NgtError
-from ngtcli.evaluate.bench.contestants import BASELINE, Contestant, Outcome
+from ngtcli.evaluate.bench.contestants import BASELINE, Contestant, Generation
 from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.refusals import refusal
 from ngtcli.prompts import Prompt
@@ -24,7 +24,7 @@ Notify = Callable[[str], None]
 class Sample:
     """One timed answer: seconds of wall clock with prefill, and bytes of memory at most."""
 
-    outcome: Outcome
+    generation: Generation
     seconds: float
     memory: int
 
@@ -36,7 +36,7 @@ class Race:
 
     contestants: list[Contestant]
     samples: dict[str, list[list[Sample]]] = field(default_factory=dict)
-    splits: dict[str, list[Outcome]] = field(default_factory=dict)
+    splits: dict[str, list[Generation]] = field(default_factory=dict)
     refused: list[dict[str, str]] = field(default_factory=list)
     interrupted: bool = False
 
@@ -46,7 +46,7 @@ class Race:
         return [i for i in range(count) if all(s[i] for s in self.samples.values())]
 
 
-class Track:
+class RaceRunner:
     """Runs races over `prompts`; `forget` drops what drafters have learned."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Track:
         self.prompts, self.fresh = prompts, fresh
         self._forget, self._memory, self._progress = forget, memory, progress
 
-    def race(self, contestants: Sequence[Contestant], rounds: int) -> Race:
+    def run(self, contestants: Sequence[Contestant], rounds: int) -> Race:
         """Warm up, then `rounds` timed rounds, then one with the parts of a step timed apart.
 
         An interruption after the first answer keeps what there is; before it, it is raised.
@@ -113,9 +113,9 @@ class Track:
     def _timed(self, contestant: Contestant, prompt: Prompt) -> Sample:
         self._memory.start()
         clock = time.perf_counter()
-        outcome = contestant.decode(prompt)
+        generation = contestant.decode(prompt)
         seconds = time.perf_counter() - clock
-        return Sample(outcome, seconds, self._memory.peak())
+        return Sample(generation, seconds, self._memory.peak())
 
     def _split(self, race: Race) -> None:
         for contestant in race.contestants:

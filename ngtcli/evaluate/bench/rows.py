@@ -1,4 +1,4 @@
-"""From samples to figures: rows by contestant and task, under the JSON names used everywhere.
+"""From samples to rows by contestant and task, under the JSON names used everywhere.
 
 Times are seconds of wall clock, prefill included, unless a name says otherwise. A prompt's time is
 the median of its rounds; a speed-up is formed prompt by prompt and its median is reported.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ngtcli.decode.stats import PARTS
-from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, Outcome
+from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, Generation
 from ngtcli.evaluate.bench.quality import Quality
 from ngtcli.evaluate.bench.race import Race, Sample
 from ngtcli.evaluate.prompts import Item
@@ -37,7 +37,7 @@ def prompt_seconds(rounds: Sequence[Sample]) -> float:
     return statistics.median(s.seconds for s in rounds)
 
 
-class Figures:
+class RaceRows:
     """Rows of a race over `items`; `decode` turns ids into the text that quality judges."""
 
     def __init__(
@@ -64,16 +64,16 @@ class Figures:
             "num_draft": contestant.num_draft,
             "task": task,
             "questions": len(places),
-            **drafting([r[-1].outcome for r in rounds]),
+            **drafting([r[-1].generation for r in rounds]),
             **timing(rounds),
-            **self._beside("speedup", contestant, places, BASELINE),
-            **self._beside("speedup_over_hf", contestant, places, next(iter(AGAINST))),
-            "same_ids": self._same(contestant, places),
+            **self._speedup("speedup", contestant, places, BASELINE),
+            **self._speedup("speedup_over_hf", contestant, places, next(iter(AGAINST))),
+            "same_ids": self._same_ids(contestant, places),
             "peak_memory_mib": round(max(s.memory for r in rounds for s in r) / MIB, 1),
-            **self._judged(contestant, places),
+            **self._scores(contestant, places),
         }
 
-    def _beside(
+    def _speedup(
         self, name: str, contestant: Contestant, places: Sequence[int], other: str
     ) -> dict[str, Any]:
         """Other's time by own time, prompt by prompt; nothing where the other takes no part."""
@@ -88,18 +88,20 @@ class Figures:
             f"{name}_least_and_most": [round(min(ratios), 3), round(max(ratios), 3)],
         }
 
-    def _same(self, contestant: Contestant, places: Sequence[int]) -> int:
+    def _same_ids(self, contestant: Contestant, places: Sequence[int]) -> int:
         """Prompts with the ids of plain decoding, in every round."""
         own, plain = self._race.samples[contestant.key], self._race.samples[BASELINE]
-        return sum(all(s.outcome.ids == plain[i][0].outcome.ids for s in own[i]) for i in places)
+        return sum(
+            all(s.generation.ids == plain[i][0].generation.ids for s in own[i]) for i in places
+        )
 
-    def _judged(self, contestant: Contestant, places: Sequence[int]) -> dict[str, Any]:
+    def _scores(self, contestant: Contestant, places: Sequence[int]) -> dict[str, Any]:
         if self._quality is None:
             return {}
         samples = self._race.samples[contestant.key]
         answers = [
             (
-                self._decode(samples[i][-1].outcome.ids).strip(),
+                self._decode(samples[i][-1].generation.ids).strip(),
                 self._items[i].answers,
                 bool(self._items[i].question),
             )
@@ -123,20 +125,20 @@ class Figures:
     def split(self) -> list[dict[str, Any]]:
         """Where the time goes (paper, Figure 5): a row for each contestant that could tell."""
         return [
-            {"method": c.name, "num_draft": c.num_draft, **parts(outcomes)}
+            {"method": c.name, "num_draft": c.num_draft, **parts(generations)}
             for c in self._race.contestants
-            if (outcomes := self._race.splits.get(c.key))
+            if (generations := self._race.splits.get(c.key))
         ]
 
 
-def drafting(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def drafting(generations: Sequence[Generation]) -> dict[str, Any]:
     """What the drafts of some answers came to; None where a contestant cannot tell."""
-    tokens, steps = sum(len(o.ids) for o in outcomes), sum(o.steps for o in outcomes)
-    drafted, accepted = _sum(o.drafted for o in outcomes), _sum(o.accepted for o in outcomes)
-    undrafted = _sum(o.undrafted for o in outcomes)
+    tokens, steps = sum(len(g.ids) for g in generations), sum(g.steps for g in generations)
+    drafted, accepted = _sum(g.drafted for g in generations), _sum(g.accepted for g in generations)
+    undrafted = _sum(g.undrafted for g in generations)
     histogram: Counter[int] = Counter()
-    for outcome in outcomes:
-        histogram.update(outcome.histogram or {})
+    for generation in generations:
+        histogram.update(generation.histogram or {})
     return {
         "new_tokens": tokens,
         "steps": steps,
@@ -158,15 +160,15 @@ def timing(rounds: Rounds) -> dict[str, Any]:
     medians = [prompt_seconds(r) for r in rounds]
     low, middle, high = quartiles(medians)
     spreads = [_relative(r) for r in rounds if len(r) > 1]
-    outcomes = [r[-1].outcome for r in rounds]
-    tokens = sum(len(o.ids) for o in outcomes)
-    decoding = [statistics.median(s.outcome.decode_s or 0.0 for s in r) for r in rounds]
-    prefill = [o.prefill_s for o in outcomes if o.prefill_s is not None]
+    generations = [r[-1].generation for r in rounds]
+    tokens = sum(len(g.ids) for g in generations)
+    decoding = [statistics.median(s.generation.decode_s or 0.0 for s in r) for r in rounds]
+    prefill = [g.prefill_s for g in generations if g.prefill_s is not None]
     setup = [
-        s.seconds - s.outcome.prefill_s - (s.outcome.decode_s or 0.0)
+        s.seconds - s.generation.prefill_s - (s.generation.decode_s or 0.0)
         for r in rounds
         for s in r
-        if s.outcome.prefill_s is not None
+        if s.generation.prefill_s is not None
     ]
     return {
         "seconds_median": round(middle, 5),
@@ -190,19 +192,19 @@ def _spread(rounds: Sequence[Sample]) -> dict[str, Any]:
         "rounds": len(rounds),
         "seconds_median": round(middle, 5),
         "seconds_quartiles": [round(low, 5), round(high, 5)],
-        "new_tokens": len(rounds[-1].outcome.ids),
+        "new_tokens": len(rounds[-1].generation.ids),
     }
 
 
-def parts(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def parts(generations: Sequence[Generation]) -> dict[str, Any]:
     """Mean time of each part of a step in µs, prefill in ms a prompt, and shares of the whole."""
-    steps = sum(o.steps for o in outcomes)
-    prefill = sum(o.prefill_s or 0.0 for o in outcomes)
-    seconds = {p: sum((o.split_s or {}).get(p, 0.0) for o in outcomes) for p in PARTS}
+    steps = sum(g.steps for g in generations)
+    prefill = sum(g.prefill_s or 0.0 for g in generations)
+    seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in generations) for p in PARTS}
     whole = prefill + sum(seconds.values()) or 1.0
     return {
         "steps": steps,
-        "prefill_ms": round(prefill / len(outcomes) * 1e3, 3),
+        "prefill_ms": round(prefill / len(generations) * 1e3, 3),
         "step_us": {p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
         "share": {p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
     }

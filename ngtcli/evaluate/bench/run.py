@@ -12,8 +12,8 @@ from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, generate, ours
 from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.bench.quality import Quality
-from ngtcli.evaluate.bench.race import Track
-from ngtcli.evaluate.bench.rows import Figures
+from ngtcli.evaluate.bench.race import RaceRunner
+from ngtcli.evaluate.bench.rows import RaceRows
 from ngtcli.evaluate.machine import processor
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
@@ -27,8 +27,8 @@ _AS_IT_IS = Preset("message", Path(), "{documents}")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Who races and how. Plain decoding always takes part; it is what the others are held to."""
+class RaceOptions:
+    """What is measured and how. Plain decoding always takes part: the others are set against it."""
 
     methods: Sequence[str] = ("trie",)
     num_drafts: Sequence[int] = (32,)
@@ -60,54 +60,56 @@ def run_live(
     session: Session,
     items: Sequence[Item],
     prompts: Sequence[Prompt],
-    plan: Plan,
+    options: RaceOptions,
     progress: Notify = lambda _: None,
 ) -> dict[str, Any]:
     """Race, then put the figures together. Raises UsageError where no method can run."""
-    refused = unreadable(plan.methods, session.settings)
-    contestants = _contestants(session, plan, refused)
-    check_some_left(plan.methods, refused)
+    refused = unreadable(options.methods, session.settings)
+    contestants = _contestants(session, options, refused)
+    check_some_left(options.methods, refused)
     memory = PeakMemory(session.model.device)
-    track = Track(prompts, session.forget, memory, plan.fresh, progress)
-    race = track.race(contestants, plan.rounds)
+    runner = RaceRunner(prompts, session.forget, memory, options.fresh, progress)
+    race = runner.run(contestants, options.rounds)
     refused += race.refused
-    check_some_left(plan.methods, refused)
-    quality = Quality() if plan.quality and any(item.answers for item in items) else None
-    figures = Figures(race, items, session.model.tokenizer.decode, quality)
+    check_some_left(options.methods, refused)
+    quality = Quality() if options.quality and any(item.answers for item in items) else None
+    rows = RaceRows(race, items, session.model.tokenizer.decode, quality)
     measured = race.measured()
     return {
         "kind": "live",
         "model": session.settings.model,
         **_machine(session),
         "questions": len(measured),
-        "rounds": plan.rounds,
+        "rounds": options.rounds,
         "max_tokens": session.settings.max_tokens,
-        "fresh": plan.fresh,
+        "fresh": options.fresh,
         "interrupted": race.interrupted,
         "memory": memory.kind,
         "notes": _notes(session, quality),
-        "rows": figures.rows(),
-        "split": figures.split(),
-        "prompts": figures.prompts([len(p.ids) for p in prompts]),
+        "rows": rows.rows(),
+        "split": rows.split(),
+        "prompts": rows.prompts([len(p.ids) for p in prompts]),
         "refused": refused,
     }
 
 
-def _contestants(session: Session, plan: Plan, refused: list[dict[str, str]]) -> list[Contestant]:
+def _contestants(
+    session: Session, options: RaceOptions, refused: list[dict[str, str]]
+) -> list[Contestant]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
     known = {r["method"] for r in refused} | {BASELINE}
-    for method in dict.fromkeys(plan.methods):
+    for method in dict.fromkeys(options.methods):
         if method in known:
             continue
         try:
-            made = [ours(session, method, k) for k in plan.num_drafts]
+            made = [ours(session, method, k) for k in options.num_drafts]
             made[0].ready()
         except (NgtError, ImportError, OSError) as error:  # something it needs is not there
             refused.append(refusal(method, error))
             continue
         found += {c.key: c for c in made}.values()
-    return found + [generate(session, name) for name in (AGAINST if plan.against else ())]
+    return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 
 def _notes(session: Session, quality: Quality | None) -> list[str]:

@@ -70,7 +70,7 @@ def _seconds(value: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CellSummary:
     """All rounds of one cell. `least` and `most` are those of tokens/s over rounds.
 
     `prompts` holds new tokens and median seconds of each prompt.
@@ -106,18 +106,18 @@ class Figures:
 class Verdict:
     """`tied` are the cells that cannot be told from `best`, itself included; the fastest first."""
 
-    best: Figures
-    tied: tuple[Figures, ...]
-    chosen: Figures
+    best: CellSummary
+    tied: tuple[CellSummary, ...]
+    chosen: CellSummary
     reason: str
 
 
-def summarize(label: str, values: Mapping[str, Any], rounds: Sequence[Measurement]) -> Figures:
-    """The figures of a cell: medians over its rounds, of which there is at least one."""
+def summarize(label: str, values: Mapping[str, Any], rounds: Sequence[Measurement]) -> CellSummary:
+    """A cell in short: medians over its rounds, of which there is at least one."""
     speeds = [m.tokens_per_s for m in rounds]
     builds = [m.trie_build_s for m in rounds if m.trie_build_s is not None]
     sizes = [m.trie_bytes for m in rounds if m.trie_bytes is not None]
-    return Figures(
+    return CellSummary(
         label, values, len(rounds), median(speeds), min(speeds), max(speeds),
         sum(m.new_tokens for m in rounds) / max(1, sum(m.steps for m in rounds)),
         tuple(_middle(runs) for runs in zip(*(m.prompts for m in rounds), strict=True)),
@@ -130,7 +130,7 @@ def _middle(runs: Sequence[tuple[int, float]]) -> tuple[int, float]:
     return runs[0][0], median(seconds for _, seconds in runs)
 
 
-def behind(best: Figures, other: Figures) -> float:
+def behind(best: CellSummary, other: CellSummary) -> float:
     """The share of draws of prompts in which `best` is not ahead of `other`."""
     a, b = (np.array(cell.prompts, np.float64) for cell in (best, other))
     draws = np.random.default_rng(0).multinomial(len(a), [1 / len(a)] * len(a), DRAWS)
@@ -138,14 +138,14 @@ def behind(best: Figures, other: Figures) -> float:
     return float(np.mean(tokens * their_seconds <= their_tokens * seconds))
 
 
-def tied(best: Figures, other: Figures) -> bool:
+def tied(best: CellSummary, other: CellSummary) -> bool:
     """Whether the measurements cannot tell that `best` is faster than `other`."""
     if max(best.rounds, other.rounds) > 1 and other.most >= best.least:
         return True
     return len(best.prompts) < FEWEST or behind(best, other) > LEVEL
 
 
-def judge(cells: Sequence[Figures], complete: bool = True) -> Verdict:
+def judge(cells: Sequence[CellSummary], complete: bool = True) -> Verdict:
     """The verdict over at least one cell; `complete` says whether all rounds of all are there."""
     order = sorted(cells, key=lambda c: -c.tokens_per_s)
     best = order[0]
@@ -157,7 +157,10 @@ def judge(cells: Sequence[Figures], complete: bool = True) -> Verdict:
 
 
 def _reason(
-    cells: Sequence[Figures], level: Sequence[Figures], near: Sequence[Figures], chosen: Figures
+    cells: Sequence[CellSummary],
+    level: Sequence[CellSummary],
+    near: Sequence[CellSummary],
+    chosen: CellSummary,
 ) -> str:
     """Why `chosen`; of noise only where every cell was measured more than once."""
     known = min(cell.rounds for cell in cells) > 1
@@ -174,13 +177,13 @@ def _reason(
     return f"{len(level)} cells cannot be told apart; {_why(chosen, near)}; {unknown}"
 
 
-def _weight(cell: Figures) -> tuple[Any, ...]:
+def _weight(cell: CellSummary) -> tuple[Any, ...]:
     """What a cell costs where speed cannot decide: trie, then nodes to check, then lengths."""
     names = ("num_draft", "n", "lp")
     return (cell.trie_bytes or 0, *(cell.values.get(name, 0) for name in names), -cell.tokens_per_s)
 
 
-def _why(chosen: Figures, near: Sequence[Figures]) -> str:
+def _why(chosen: CellSummary, near: Sequence[CellSummary]) -> str:
     sizes = [c.trie_bytes or 0 for c in near]
     if len(near) == 1:
         return f"{chosen.label} is the best, no other within {NEAR:.0%} of its speed"

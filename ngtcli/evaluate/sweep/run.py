@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ngtcli.config import Settings
 from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped
-from ngtcli.evaluate.sweep.ranking import Figures, Measurement, judge, summarize
+from ngtcli.evaluate.sweep.ranking import CellSummary, Measurement, judge, summarize
 from ngtcli.evaluate.sweep.state import State
 
 Progress = Callable[[int, int, float | None], None]  # done, total, seconds left if known
@@ -52,8 +52,8 @@ def measure_all(
         progress(len(plan) - len(todo) + i, len(plan), left)
 
 
-def figures(cells: Sequence[Cell], rounds: int, state: State) -> list[Figures]:
-    """The figures of all cells that were measured at least once."""
+def summaries(cells: Sequence[Cell], rounds: int, state: State) -> list[CellSummary]:
+    """The summaries of all cells that were measured at least once."""
     out = []
     for cell in cells:
         got = [state.done[k] for turn in range(rounds) if (k := (cell.label, turn)) in state.done]
@@ -74,7 +74,7 @@ def report(
 
     A cell is "chosen" only where everything is measured; before that one is "ahead".
     """
-    measured = figures(cells, rounds, state)
+    measured = summaries(cells, rounds, state)
     complete = sum(cell.rounds for cell in measured) == len(cells) * rounds
     verdict = judge(measured, complete) if measured else None
     standing = {c.label: "tied" for c in verdict.tied} if verdict else {}
