@@ -12,6 +12,7 @@ import pytest
 from conftest import wait_until_loading
 
 from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 
 EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
@@ -146,10 +147,10 @@ def replayed(**_: Any) -> dict[str, Any]:
 def test_replay_hands_its_flags_on_and_renders_what_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given: list[Any] = []
+    given: dict[str, Any] = {}
 
-    def run_replay(*arguments: Any) -> dict[str, Any]:
-        given.extend(arguments)
+    def run_replay(folder: Path, methods: Any, num_drafts: Any, **named: Any) -> dict[str, Any]:
+        given.update(named, folder=folder, methods=methods, num_drafts=num_drafts)
         return replayed()
 
     monkeypatch.setattr("ngtcli.evaluate.replay.run.run_replay", run_replay)
@@ -161,11 +162,12 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
         "all", "--ids", "odd", "--n", "9", "--html", str(tmp_path / "r.html"),
     ]  # fmt: skip
     app(arguments, standalone_mode=False)
-    folder, methods, num_drafts, tasks, limit, fresh, _, settings, template, turns, ids, _ = given
-    assert (folder, methods, num_drafts) == (tmp_path, ["trie", "recycling"], [16])
-    assert (tasks, limit, fresh, template, turns, ids) == (
-        ["qa", "rag"], 5, True, "vicuna", "all", "odd",
-    )  # fmt: skip
+    settings, _ = given.pop("settings"), given.pop("progress")
+    assert given == {
+        "folder": tmp_path, "methods": ["trie", "recycling"], "num_drafts": [16],
+        "tasks": ["qa", "rag"], "limit": 5, "fresh": True, "template": "vicuna", "turns": "all",
+        "ids": "odd", "max_mb": Settings().max_mb,
+    }  # fmt: skip
     assert settings.n == 9 and settings.lp == 3
     out = capsys.readouterr().out
     assert "trie\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90" in out and "recycling\tscores" in out

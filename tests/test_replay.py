@@ -196,13 +196,13 @@ def test_tasks_limits_and_refusals(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
         for i in range(4):
             writer.add(str(i), "ab"[i % 2], [1, 2, 3, 1, 2], [3, 1, 2, END])
-    result = run_replay(tmp_path / "t", ["none", "trie"], [4], ["b"], 1)
+    result = run_replay(tmp_path / "t", ["none", "trie"], [4], tasks=["b"], limit=1)
     assert [(r["method"], r["task"], r["questions"]) for r in result["rows"]] == [
         ("none", "b", 1), ("none", "overall", 1), ("trie", "b", 1), ("trie", "overall", 1),
     ]  # fmt: skip
     assert [r["mean_acceptance_length"] for r in result["rows"]] == [1.0, 1.0, 4.0, 4.0]
     with pytest.raises(UsageError, match="no task 'c'"):
-        run_replay(tmp_path / "t", ["none"], [4], ["c"])
+        run_replay(tmp_path / "t", ["none"], [4], tasks=["c"])
 
 
 def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
@@ -247,7 +247,7 @@ def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: P
 def test_the_recording_of_a_7b_model_gives_its_known_figures(
     method: str, task: str, length: float
 ) -> None:
-    rows = run_replay(SPEC_BENCH, [method], [32], [task])["rows"]
+    rows = run_replay(SPEC_BENCH, [method], [32], tasks=[task])["rows"]
     assert rows[0]["questions"] == 80
     assert rows[0]["mean_acceptance_length"] == pytest.approx(length, abs=0.02)
 

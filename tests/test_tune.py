@@ -447,15 +447,15 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
     summarize, ask = load_preset("summarize"), load_preset("ask")
     assert len(prompts([], summarize, None)) == 10
     texts = [Document("a.txt", "One. Two.")]
-    assert [(name, q) for name, _, q in prompts(texts, summarize, None)] == [
+    assert [(i.id, i.question) for i in prompts(texts, summarize, None)] == [
         ("summarize a.txt", "")
     ]
     asked = prompts(texts, ask, 3)
-    assert len(asked) == 3 and len({q for _, _, q in asked}) == 3
+    assert len(asked) == 3 and len({i.question for i in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
-    assert [q for _, _, q in prompts([], ask, None, lines)] == ["A?"]
-    assert [d[0].text for _, d, _ in prompts([], summarize, None, lines)] == ["C. D."]
+    assert [i.question for i in prompts([], ask, None, lines)] == ["A?"]
+    assert [i.documents[0].text for i in prompts([], summarize, None, lines)] == ["C. D."]
     lines.write_text('{"article": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
         prompts([], ask, None, lines)
@@ -466,9 +466,9 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session import Session
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
-    work = prompts([], preset, 2)
+    items = prompts([], preset, 2)
     said: list[str] = []
-    source = Running(settings, preset, work, said.append, said.append)
+    source = Running(settings, preset, items, said.append, said.append)
     loading = len(said)
     session = Session(settings)
     trie = replace(settings, method="trie")  # what auto drafts depends on what passes take
@@ -476,8 +476,8 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         session.settings = changed
         session.forget()
         runs = []
-        for _, documents, question in work:
-            answer = session.answer(session.prompt(preset, documents, question))
+        for item in items:
+            answer = session.answer(session.prompt(preset, item.documents, item.question))
             list(answer)
             runs.append(answer.run.statistics)
         measured = source.measure(changed)

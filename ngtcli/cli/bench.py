@@ -154,10 +154,19 @@ def _replay(request: Request, folder: Path, num_drafts: list[int], notes: Notes)
 
     methods = request.methods or _names(REPLAYED_METHODS)
     result: dict[str, Any] = run_replay(
-        folder, methods, num_drafts, request.tasks, request.limit, request.fresh, notes.status,
-        draft_settings(request.settings), request.template, request.turns,
-        request.ids, request.settings.max_mb,
-    )  # fmt: skip
+        folder,
+        methods,
+        num_drafts,
+        settings=draft_settings(request.settings),
+        tasks=request.tasks,
+        limit=request.limit,
+        ids=request.ids,
+        template=request.template,
+        turns=request.turns,
+        max_mb=request.settings.max_mb,
+        fresh=request.fresh,
+        progress=notes.status,
+    )
     notes.clear()
     check_some_left(methods, result["refused"])
     inexact = result.get("inexact")
@@ -215,9 +224,13 @@ def _live(request: Request, num_drafts: list[int], notes: Notes) -> dict[str, An
         result = record(session, items, prompts, request.record, notes.status)
     else:
         options = RaceOptions(
-            request.methods or _names(LIVE_METHODS), num_drafts, bool(request.against),
-            request.rounds, request.fresh, request.quality,
-        )  # fmt: skip
+            methods=request.methods or _names(LIVE_METHODS),
+            num_drafts=num_drafts,
+            against=bool(request.against),
+            rounds=request.rounds,
+            fresh=request.fresh,
+            quality=request.quality,
+        )
         result = run_live(session, items, prompts, options, notes.status)
     notes.clear()
     return result | {"noise": request.noise, "skipped": skipped_json(skipped)}

@@ -102,7 +102,12 @@ def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[di
         notes.status(f"Reading {data.replay} …")
         costs = data.costs or DEFAULT_COSTS
         recording = Recording(
-            data.replay, data.tasks, data.limit, data.ids, costs, plan.base.max_mb
+            data.replay,
+            tasks=data.tasks,
+            limit=data.limit,
+            ids=data.ids,
+            costs=costs,
+            max_mb=plan.base.max_mb,
         )
         return recording, []
     from ngtcli.evaluate.sweep.prompts import prompts

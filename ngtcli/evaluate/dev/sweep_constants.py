@@ -30,7 +30,7 @@ def replayed(folder: Path, tasks: list[str], fresh: bool) -> float:
     """Mean acceptance length of `auto` at 32 nodes, with the constants that CONFIG has now."""
     from ngtcli.evaluate.replay.run import run_replay
 
-    result = run_replay(folder, ["auto"], [32], tasks, fresh=fresh)
+    result = run_replay(folder, ["auto"], [32], tasks=tasks, fresh=fresh)
     return float(result["rows"][-1]["mean_acceptance_length"])
 
 

@@ -113,15 +113,16 @@ def run_replay(
     folder: Path,
     methods: Sequence[str],
     num_drafts: Sequence[int],
+    *,
+    settings: DraftSettings | None = None,
     tasks: Sequence[str] = (),
     limit: int | None = None,
-    fresh: bool = False,
-    progress: Progress = lambda _: None,
-    settings: DraftSettings | None = None,
+    ids: str = "all",
     template: str = "",
     turns: str = "first",
-    ids: str = "all",
     max_mb: int | None = None,
+    fresh: bool = False,
+    progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
     """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
 

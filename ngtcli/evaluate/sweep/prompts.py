@@ -6,10 +6,8 @@ from pathlib import Path
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError
-from ngtcli.evaluate.prompts import builtin_items, file_items, read_jsonl
+from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
 from ngtcli.presets import Preset
-
-Work = Sequence[tuple[str, tuple[Document, ...], str]]  # name, documents, question
 
 
 def prompts(
@@ -18,7 +16,7 @@ def prompts(
     limit: int | None,
     lines: Path | None = None,
     settings: Settings | None = None,
-) -> Work:
+) -> list[Item]:
     """Prompts for a preset: those with a question if it asks for one, else those without.
 
     They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
@@ -32,10 +30,10 @@ def prompts(
         items = file_items([], texts) if asks else file_items(texts, [])
     else:
         items = builtin_items()
-    work = [(i.id, i.documents, i.question) for i in items if bool(i.question) == asks]
-    if not work:
+    chosen = [item for item in items if bool(item.question) == asks]
+    if not chosen:
         kind = "with" if asks else "without"
         raise InputError(
             f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
         )
-    return work[:limit]
+    return chosen[:limit]

@@ -10,17 +10,18 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import DRAFTING, Settings
-from ngtcli.documents.load import Document
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import want
 from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.replay.run import context_of, replay, select
 from ngtcli.evaluate.replay.traces import read_traces
 from ngtcli.evaluate.sweep.grid import Axis, Cell
 from ngtcli.evaluate.sweep.ranking import Measurement
 from ngtcli.presets import Preset
+from ngtcli.prompts import Prompt
 from ngtcli.storage import DamagedFileError, read_json
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
@@ -74,6 +75,7 @@ class Recording:
     def __init__(
         self,
         folder: Path,
+        *,
         tasks: Sequence[str] = (),
         limit: int | None = None,
         ids: str = "all",
@@ -125,24 +127,24 @@ class Running:
         self,
         settings: Settings,
         preset: Preset,
-        work: Sequence[tuple[str, Sequence[Document], str]],
+        items: Sequence[Item],
         progress: Notify,
         warn: Notify,
     ) -> None:
-        self._preset, self._work = preset, work
+        self._preset, self._items = preset, items
         self._progress, self._warn = progress, warn
         self._warned: set[str] = set()
         self._sessions: dict[tuple[str, ...], Session] = {}
         self._loading = False
         model = self._session(settings).model
-        prompts = [(name, [d.text for d in documents], q) for name, documents, q in work]
+        prompts = [(i.id, [d.text for d in i.documents], i.question) for i in items]
         self.about: dict[str, Any] = {
             "source": "live",
             "model": settings.model,
             "device": f"{_device(model.device)}, {str(model.dtype).removeprefix('torch.')}",
-            "data": f"{len(work)} prompts of preset {preset.name}",
+            "data": f"{len(items)} prompts of preset {preset.name}",
             "data_sha256": _digest([preset.template, prompts]),
-            "prompts": len(work),
+            "prompts": len(items),
         }
 
     def _session(self, settings: Settings) -> "Session":
@@ -155,14 +157,16 @@ class Running:
             session = Session(settings, self._say, self._warn_once, persist=False)
             self._sessions[key] = session
             session.settings = replace(settings, max_tokens=min(8, settings.max_tokens))
-            _, documents, question = self._work[0]
-            for _ in session.answer(session.prompt(self._preset, documents, question), "none"):
+            for _ in session.answer(self._prompt(session, self._items[0]), "none"):
                 pass
             self._loading = False
         session = self._sessions[key]
         session.settings = settings
         session.forget()  # drafters of another cell have other settings
         return session
+
+    def _prompt(self, session: "Session", item: Item) -> Prompt:
+        return session.prompt(self._preset, item.documents, item.question)
 
     def _say(self, message: str) -> None:
         """What a session is doing, but while cells are measured: how far that is says more."""
@@ -180,8 +184,8 @@ class Running:
         wanted = session.wanted()
         tries = wanted.method.documents and not session.model.plain_reason
         runs, builds, steps = [], [], 0
-        for _, documents, question in self._work:
-            prompt = session.prompt(self._preset, documents, question)
+        for item in self._items:
+            prompt = self._prompt(session, item)
             trie = None
             if tries:
                 ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
