@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ngtcli.cli.app import app
-from ngtcli.config import environment_layer, standing_layers, unknown_variables
+from ngtcli.config import DRAFTING, Settings, environment_layer, standing_layers, unknown_variables
+from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.presets import load_preset, load_presets
 from ngtcli.yaml_file import SETTINGS_BYTES, parse_yaml, shown
@@ -305,3 +306,16 @@ def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
     assert b"Ctrl-D" in line and b"nowhere" in errors and done.returncode == 4
     os.close(main)
     os.close(other)
+
+
+def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:
+    names = [name for name in DRAFTING if name != "method"]
+    changed = Settings(n=9, lp=2, num_draft=5, learn_output=True)
+    for settings in (Settings(), changed):
+        own = draft_settings(settings)
+        assert all(getattr(own, name) == getattr(settings, name) for name in names)
+    assert draft_settings(Settings()) == DraftSettings()
+    for name, value in (("n", 1), ("n", 65), ("lp", 0), ("num_draft", -1), ("num_draft", 1025)):
+        for kind in (Settings, DraftSettings):
+            with pytest.raises(UsageError, match=f"{name} is {value}"):
+                kind(**{name: value})
