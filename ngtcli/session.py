@@ -22,7 +22,7 @@ from ngtcli.draft.drafter import (
     Drafter,
     DraftSettings,
 )
-from ngtcli.draft.registry import Wanted, want
+from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
@@ -110,8 +110,9 @@ class Session:
         self._costs: Costs | None = None
         self._pool: Pool | None = None
         compiled.announce(progress)
+        method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
-            self.wanted().make()  # a wrong name fails before anything is loaded
+            method.check()
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
@@ -119,7 +120,7 @@ class Session:
         )
         if settings.draft_model:
             self._assistant = self._load_assistant()
-            self.wanted().make()
+            self.parse_method().check()
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -156,31 +157,31 @@ class Session:
             self._warn(words)
         return prompt
 
-    def wanted(self, method: str | None = None) -> Wanted:
+    def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
         settings = replace(draft_settings(self.settings), assistant=self._assistant)
-        return want(self.settings.method if method is None else method, settings)
+        return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
         """The one drafter of this session for `method`: what it learned stays from run to run."""
-        wanted = self.wanted(method)
-        if wanted.spec not in self._drafters:
+        parsed = self.parse_method(method)
+        if parsed.spec not in self._drafters:
             self._progress("Preparing to draft …")
-            self._drafters[wanted.spec] = self._made(wanted, self._earlier)
-        return self._drafters[wanted.spec]
+            self._drafters[parsed.spec] = self._made(parsed, self._earlier)
+        return self._drafters[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
         s = self.settings
         return self._made(
-            self.wanted(method), lambda: Pool(POOL, s.pool_documents) if s.pool else None
+            self.parse_method(method), lambda: Pool(POOL, s.pool_documents) if s.pool else None
         )
 
-    def _made(self, wanted: Wanted, pool: Callable[[], Pool | None]) -> Drafter:
-        if wanted.method.costs:
-            own = replace(wanted.settings, costs=self._pass_costs(), pool=pool())
-            wanted = replace(wanted, settings=own)
-        return wanted.make()
+    def _made(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
+        if parsed.entry.costs:
+            own = replace(parsed.settings, costs=self._pass_costs(), pool=pool())
+            parsed = replace(parsed, settings=own)
+        return parsed.build()
 
     def _pass_costs(self) -> Costs | None:
         """What passes cost on this device: stored, or measured now and stored, unless unwanted.
@@ -205,7 +206,7 @@ class Session:
             return None
 
     def _earlier(self) -> Pool | None:
-        """The pool of earlier answers of this model, if it is wanted."""
+        """The pool of earlier answers of this model, if it is parsed."""
         s = self.settings
         if s.pool and not self._persist and self._pool is None:
             self._pool = Pool(POOL, s.pool_documents)
@@ -253,9 +254,9 @@ class Session:
         `trie` stands in for the documents' cached one, which is then neither read nor written, and
         `drafter`, one for this method, for the session's own.
         """
-        s, wanted = self.settings, self.wanted(method)
-        own, report = wanted.settings, TrieReport("none")
-        if trie is None and wanted.method.documents and not self.model.plain_reason:
+        s, parsed = self.settings, self.parse_method(method)
+        own, report = parsed.settings, TrieReport("none")
+        if trie is None and parsed.entry.documents and not self.model.plain_reason:
             self._progress("Preparing the n-gram trie …")
             trie, report = document_trie(
                 prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,

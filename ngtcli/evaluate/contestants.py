@@ -80,7 +80,7 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
 
     return Contestant(
         method,
-        None if method == BASELINE else session.wanted(spec).settings.num_draft,
+        None if method == BASELINE else session.parse_method(spec).settings.num_draft,
         ready,
         decode,
         lambda prompt: decode(prompt, split=True),

@@ -14,7 +14,7 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings
-from ngtcli.draft.registry import want
+from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import context_of, replay, select
 from ngtcli.evaluate.sweep import Axis, Cell
@@ -61,10 +61,10 @@ def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
                 f"Sweep {', '.join(REPLAYABLE)}, or leave --replay out.",
             )
     for cell in cells:
-        wanted = want(cell.settings.method, DraftSettings())
-        if wanted.method.live:
+        method = parse_method(cell.settings.method, DraftSettings())
+        if method.entry.live:
             raise UsageError(
-                f"a recording cannot measure {wanted.name}: it needs {wanted.method.needs}",
+                f"a recording cannot measure {method.name}: it needs {method.entry.needs}",
                 "Leave --replay out to measure it on a model.",
             )
 
@@ -104,8 +104,8 @@ class Recording:
             Costs({SHORT: CostCurve(self._seconds)}),
             Pool(quotes=settings.pool_documents) if settings.pool else None,
         )  # fmt: skip
-        wanted = want(settings.method, shared)
-        drafter, own = wanted.make(), wanted.settings
+        method = parse_method(settings.method, shared)
+        drafter, own = method.build(), method.settings
         runs: list[tuple[int, float]] = []
         steps = 0
         for trace in self._traces:
@@ -114,7 +114,7 @@ class Recording:
             runs.append((tally.statistics.new_tokens, passes + sum(tally.draft_us) / 1e6))
             steps += tally.statistics.steps
         builds = []
-        if wanted.method.documents:
+        if method.entry.documents:
             builds = [timed_trie([t.prompt_ids], own.n, own.lp)[1:] for t in self._traces]
         return measurement(runs, steps, builds)
 
@@ -178,15 +178,15 @@ class Running:
     def measure(self, settings: Settings) -> Measurement:
         """Answer all prompts, in order."""
         session = self._session(settings)
-        wanted = session.wanted()
-        tries = wanted.method.documents and not session.model.plain_reason
+        method = session.parse_method()
+        tries = method.entry.documents and not session.model.plain_reason
         runs, builds, steps = [], [], 0
         for _, documents, question in self._work:
             prompt = session.prompt(self._preset, documents, question)
             trie = None
             if tries:
                 ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
-                trie, *build = timed_trie(ids, wanted.settings.n, wanted.settings.lp)
+                trie, *build = timed_trie(ids, method.settings.n, method.settings.lp)
                 builds.append(build)
             answer = session.answer(prompt, trie=trie)
             for _ in answer:
