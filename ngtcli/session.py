@@ -9,9 +9,10 @@ from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
 from ngtcli.decode.load import load_model, use_threads
-from ngtcli.decode.loop import Limits, Run, Step
+from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits, Step
 from ngtcli.documents.load import Document
 from ngtcli.draft.auto.costs import SHORT, Costs
 from ngtcli.draft.auto.pool import TOKENS as POOL

@@ -9,8 +9,9 @@ import torch
 from conftest import make_target
 
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods import lookahead, recycling
 from ngtcli.draft.methods.lookahead import Lookahead
@@ -25,9 +26,7 @@ SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=5)
 def decode(model, drafter, prompt: Sequence[int], sampling=GREEDY, **limits) -> Run:
     context = Context(prompt, None, (tuple(prompt),), vocabulary=model.vocabulary)
     run = Run(model, drafter, context, sampling, Limits(**{"max_tokens": 60, **limits}))
-    for _ in run:
-        pass
-    return run
+    return run.finish()
 
 
 def prompts(count: int) -> list[list[int]]:

@@ -67,8 +67,7 @@ def _output(
     session: Session, prompt: Prompt, method: str, num_draft: int
 ) -> tuple[list[int], float]:
     run = session.answer(prompt, method, num_draft).run
-    for _ in run:
-        pass
+    run.finish()
     return run.output, run.statistics.mean_acceptance_length
 
 

@@ -152,8 +152,7 @@ def record(
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
                 run = session.answer(prompt, BASELINE).run
-                for _ in run:
-                    pass
+                run.finish()
                 trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
                 lengths.append(len(run.output))
         except KeyboardInterrupt:
