@@ -11,7 +11,7 @@ from ngtcli.decode.reference import plain_generation
 from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompts import Prompt
-from ngtcli.session import Session
+from ngtcli.session import AnswerOptions, Session
 
 BASELINE = "none"
 AGAINST: dict[str, dict[str, int]] = {
@@ -67,7 +67,8 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
         own[:] = [session.new_drafter(spec)]
 
     def decode(prompt: Prompt, split: bool = False) -> Outcome:
-        run = session.answer(prompt, spec, split_times=split, drafter=own[0]).run
+        options = AnswerOptions(spec, split_times=split, drafter=own[0])
+        run = session.answer(prompt, options).run
         undrafted = drafted = 0
         for _ in run:
             undrafted += run.statistics.drafted_tokens == drafted

@@ -147,23 +147,20 @@ class Running:
         }
 
     def _session(self, settings: Settings) -> "Session":
-        """The session of a model; it is warmed up once."""
-        from ngtcli.session import Session
+        """A new session of a model, which is loaded and warmed up once."""
+        from ngtcli.session import AnswerOptions, Session  # here: it loads torch
 
         key = (settings.model, settings.draft_model, settings.device, settings.dtype)
         if key not in self._sessions:
             self._loading = True
             session = Session(settings, self._say, self._warn_once, persist=False)
             self._sessions[key] = session
-            session.settings = replace(settings, max_tokens=min(8, settings.max_tokens))
+            short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
             _, documents, question = self._work[0]
-            for _ in session.answer(session.prompt(self._preset, documents, question), "none"):
-                pass
+            prompt = short.prompt(self._preset, documents, question)
+            short.answer(prompt, AnswerOptions("none")).finish()
             self._loading = False
-        session = self._sessions[key]
-        session.settings = settings
-        session.forget()  # drafters of another cell have other settings
-        return session
+        return self._sessions[key].with_settings(settings)
 
     def _say(self, message: str) -> None:
         """What a session is doing, but while cells are measured: how far that is says more."""
@@ -177,6 +174,8 @@ class Running:
 
     def measure(self, settings: Settings) -> Measurement:
         """Answer all prompts, in order."""
+        from ngtcli.session import AnswerOptions  # here: it loads torch
+
         session = self._session(settings)
         method = session.parse_method()
         tries = method.entry.documents and not session.model.plain_reason
@@ -188,10 +187,7 @@ class Running:
                 ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
                 trie, *build = timed_trie(ids, method.settings.n, method.settings.lp)
                 builds.append(build)
-            answer = session.answer(prompt, trie=trie)
-            for _ in answer:
-                pass
-            made = answer.run.statistics
+            made = session.answer(prompt, AnswerOptions(trie=trie)).finish().run.statistics
             runs.append((made.new_tokens, made.decode_s))
             steps += made.steps
         return measurement(runs, steps, builds)
