@@ -29,7 +29,7 @@ Notify = Callable[[str], None]
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
-    """The part of the settings that decides how a token is chosen."""
+    """The settings that say how a token is chosen."""
     return SamplingSettings(
         temperature=settings.temperature,
         top_p=settings.top_p,
@@ -43,12 +43,12 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
 
 
 def draft_settings(settings: Settings) -> DraftSettings:
-    """The part of the settings that drafters read."""
+    """The settings that drafters read."""
     return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
 
 
 def reading(done: int, total: int) -> str:
-    """The status line while the prompt is read.
+    """The status line while the model reads the prompt.
 
     >>> reading(0, 94), reading(12_288, 30_000)
     ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
@@ -101,7 +101,7 @@ class Answer:
 
     @property
     def policy(self) -> dict[str, Any]:
-        """What the drafter decided in this run; empty for one that decides nothing."""
+        """What the drafter reports of this run, JSON-ready; empty for most methods."""
         return self.run.drafter.report()
 
     @property
@@ -218,7 +218,7 @@ class Session:
             parsed = replace(parsed, settings=own)
         return parsed.build()
 
-    def keep(self, drafter: Drafter) -> None:
+    def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it, and what numba compiled."""
         drafter.finish()
         self.memory.save()
@@ -246,7 +246,7 @@ class Session:
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
             lambda done: self._progress(reading(done, total)),
         )  # fmt: skip
-        return Answer(run, prompt, report, lambda: self.keep(drafter))
+        return Answer(run, prompt, report, lambda: self.save(drafter))
 
     def _trie(
         self, prompt: Prompt, method: MethodSpec, given: NGramTrie | None

@@ -142,7 +142,7 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     assert found is not None and found.at_length(0).by_rows() == MEASURED
     drafter = session.drafter("auto")
     found.at_length(0).learn(8, 0.2)
-    session.keep(drafter)
+    session.save(drafter)
     assert path.read_text() == stored and said == []
 
 
