@@ -81,6 +81,7 @@ class Run:
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _step(self) -> Step:
+        """One step, from the draft to what is learned from its outcome; each part is timed."""
         watch = self._watch
         watch.start()
         with watch("draft"):

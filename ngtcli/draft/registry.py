@@ -16,7 +16,7 @@ class Method:
     """An entry of the registry. `needs` says in words what a drafter cannot do without.
 
     `module` has `make(settings, options)`; the dataclass `Options` stands there too, or in the
-    module `options` where importing `module` loads numba and building the drafter compiles.
+    module `options_module` where importing `module` loads numba and building the drafter compiles.
     Both are imported when their method is named, and not before.
     `documents`: the method drafts from the documents' cached trie. `live`: it works only beside a
     running model. `costs`: it reads the measured cost of passes and the pool of earlier answers.
@@ -27,17 +27,19 @@ class Method:
     documents: bool = False
     live: bool = False
     costs: bool = False
-    options: str = ""
+    options_module: str = ""
 
     def read(self, options: dict[str, str]) -> Any:
         """The method's own options as its dataclass. Raises UsageError; compiles nothing."""
-        return read_options(import_module(self.options or self.module).Options(), options)
+        return read_options(import_module(self.options_module or self.module).Options(), options)
 
 
 _METHODS = {
     "none": Method("ngtcli.draft.methods.none"),
     "trie": Method("ngtcli.draft.methods.trie", documents=True),
-    "auto": Method("ngtcli.draft.auto.drafter", costs=True, options="ngtcli.draft.auto.config"),
+    "auto": Method(
+        "ngtcli.draft.auto.drafter", costs=True, options_module="ngtcli.draft.auto.config"
+    ),
     "prompt-lookup": Method("ngtcli.draft.methods.prompt_lookup"),
     "llma": Method("ngtcli.draft.methods.llma"),
     "akunu": Method("ngtcli.draft.methods.akunu"),
@@ -82,7 +84,7 @@ class MethodSpec:
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""
-        if not self.entry.options:
+        if not self.entry.options_module:
             self.build()
 
 
