@@ -61,7 +61,7 @@ class ContextOverflowError(NgtError):
 
 
 class ClosedPipeError(NgtError):
-    """Whoever read standard output has had enough; not a failure, and nothing is said of it."""
+    """The reader of standard output closed it. This is no failure, and no message is shown."""
 
     exit_code = 0
 

@@ -1,33 +1,27 @@
-"""One model, one set of settings, and the answers they give: wires the rooms below together."""
+"""One model, one set of settings, and the answers they give: connects the rooms below."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from ngtcli import compiled
+from ngtcli.auto_memory import AutoMemory
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.costs import calibrate, load_costs, save_costs
 from ngtcli.decode.load import load_model, use_threads
-from ngtcli.decode.loop import Limits, Run, Step
+from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits, Step
 from ngtcli.documents.load import Document
-from ngtcli.draft.auto.costs import SHORT, Costs
-from ngtcli.draft.auto.pool import TOKENS as POOL
-from ngtcli.draft.auto.pool import Pool, load_pool, pool_path, save_pool
-from ngtcli.draft.drafter import (
-    Assistant,
-    Context,
-    Drafter,
-    DraftSettings,
-)
-from ngtcli.draft.registry import Wanted, want
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
+from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.fitting import cut_words, fit_prompt
 from ngtcli.presets import Preset
 from ngtcli.prompts import Prompt
-from ngtcli.storage import DamagedFileError
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
 
@@ -35,7 +29,7 @@ Notify = Callable[[str], None]
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
-    """The part of the settings that decides how a token is chosen."""
+    """The settings that say how a token is chosen."""
     return SamplingSettings(
         temperature=settings.temperature,
         top_p=settings.top_p,
@@ -48,13 +42,8 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
     )
 
 
-def draft_settings(settings: Settings) -> DraftSettings:
-    """The part of the settings that drafters read."""
-    return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
-
-
 def reading(done: int, total: int) -> str:
-    """The status line while the prompt is read.
+    """The status line while the model reads the prompt.
 
     >>> reading(0, 94), reading(12_288, 30_000)
     ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
@@ -64,8 +53,28 @@ def reading(done: int, total: int) -> str:
     return f"Reading the prompt: {done // 1000}k of {total // 1000}k tokens …"
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What one answer does differently from its session; None stands for the session's own.
+
+    `method` and `num_draft` take the place of the settings' values. With `split_times` the device
+    is waited for between the parts of a step. `trie` takes the place of the documents' cached trie,
+    which is then neither read nor written. `drafter` is one made for this method.
+    """
+
+    method: str | None = None
+    num_draft: int | None = None
+    split_times: bool = False
+    trie: NGramTrie | None = None
+    drafter: Drafter | None = None
+
+
+_AS_SET = AnswerOptions()
+_LOADED = ("model", "draft_model", "device", "dtype")  # settings that say what is loaded
+
+
 class Answer:
-    """A prepared answer: iterate over it for steps, then read `run`."""
+    """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
 
     def __init__(
         self, run: Run, prompt: Prompt, trie: TrieReport, at_end: Callable[[], None]
@@ -79,9 +88,15 @@ class Answer:
         finally:
             self._at_end()
 
+    def finish(self) -> Self:
+        """Run all steps; the answer itself."""
+        for _ in self:
+            pass
+        return self
+
     @property
     def policy(self) -> dict[str, Any]:
-        """What the drafter decided in this run; empty for one that decides nothing."""
+        """What the drafter reports of this run, JSON-ready; empty for most methods."""
         return self.run.drafter.report()
 
     @property
@@ -92,8 +107,8 @@ class Answer:
 class Session:
     """Loads the model once; prepares any number of answers.
 
-    Without `persist` the pool of earlier answers and the costs of passes are this session's own,
-    neither read nor stored: what else runs on the machine has no part in a measurement.
+    `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
+    and no file is read or written for it.
     """
 
     def __init__(
@@ -103,15 +118,13 @@ class Session:
         warn: Notify = lambda _: None,
         persist: bool = True,
     ) -> None:
-        self.settings, self._tell, self._warn = settings, progress, warn
-        self._persist = persist
+        self._settings, self._tell, self._warn = settings, progress, warn
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
-        self._costs: Costs | None = None
-        self._pool: Pool | None = None
         compiled.announce(progress)
+        method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
-            self.wanted().make()  # a wrong name fails before anything is loaded
+            method.check()
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
@@ -119,12 +132,32 @@ class Session:
         )
         if settings.draft_model:
             self._assistant = self._load_assistant()
-            self.wanted().make()
+            self.parse_method().check()
+        self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
+    @property
+    def settings(self) -> Settings:
+        """Fixed for the session; see `with_settings`."""
+        return self._settings
+
+    def with_settings(self, settings: Settings) -> "Session":
+        """A session with other settings that shares the loaded models and the costs of passes.
+
+        Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
+        another model, device or dtype than what is loaded.
+        """
+        for name in _LOADED:
+            if getattr(settings, name) != getattr(self._settings, name):
+                raise ValueError(f"a session cannot change its {name}")
+        other = copy(self)
+        other._settings, other._drafters = settings, {}
+        other.memory = self.memory.with_settings(settings)
+        return other
+
     def _progress(self, message: str) -> None:
-        """Say what is being done; compiling says so itself, wherever it comes between."""
+        """Say what is being done; numba's compiling is announced whenever it comes between."""
         self._tell(message)
         compiled.announce(self._tell)
 
@@ -156,120 +189,68 @@ class Session:
             self._warn(words)
         return prompt
 
-    def wanted(self, method: str | None = None) -> Wanted:
+    def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
         settings = replace(draft_settings(self.settings), assistant=self._assistant)
-        return want(self.settings.method if method is None else method, settings)
+        return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
-        """The one drafter of this session for `method`: what it learned stays from run to run."""
-        wanted = self.wanted(method)
-        if wanted.spec not in self._drafters:
+        """The session's drafter for `method`; it keeps what it learned from answer to answer."""
+        parsed = self.parse_method(method)
+        if parsed.spec not in self._drafters:
             self._progress("Preparing to draft …")
-            self._drafters[wanted.spec] = self._made(wanted, self._earlier)
-        return self._drafters[wanted.spec]
+            self._drafters[parsed.spec] = self._build(parsed, lambda: self.memory.pool)
+        return self._drafters[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
-        s = self.settings
-        return self._made(
-            self.wanted(method), lambda: Pool(POOL, s.pool_documents) if s.pool else None
-        )
+        return self._build(self.parse_method(method), self.memory.empty_pool)
 
-    def _made(self, wanted: Wanted, pool: Callable[[], Pool | None]) -> Drafter:
-        if wanted.method.costs:
-            own = replace(wanted.settings, costs=self._pass_costs(), pool=pool())
-            wanted = replace(wanted, settings=own)
-        return wanted.make()
+    def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
+        if parsed.entry.costs:
+            self.memory.load()
+            own = replace(parsed.settings, costs=self.memory.costs, pool=pool())
+            parsed = replace(parsed, settings=own)
+        return parsed.build()
 
-    def _pass_costs(self) -> Costs | None:
-        """What passes cost on this device: stored, or measured now and stored, unless unwanted.
-
-        None leaves the number of nodes as it is set.
-        """
-        if self._costs is None and not self.model.plain_reason:
-            self._costs = self._stored_costs() if self._persist else None
-            if self._costs is None and self.settings.calibrate:
-                self._progress("Measuring what a pass costs …")
-                self._costs = Costs({SHORT: calibrate(self.model)})
-                if self._persist:
-                    save_costs(self.model, self._costs)
-        return self._costs
-
-    def _stored_costs(self) -> Costs | None:
-        try:
-            return load_costs(self.model)
-        except DamagedFileError as error:
-            then = "measured anew" if self.settings.calibrate else "not used"
-            self._warn(f"the cost file is {then}: {error}")
-            return None
-
-    def _earlier(self) -> Pool | None:
-        """The pool of earlier answers of this model, if it is wanted."""
-        s = self.settings
-        if s.pool and not self._persist and self._pool is None:
-            self._pool = Pool(POOL, s.pool_documents)
-        if s.pool and self._pool is None:
-            path = pool_path(self.model.tokenizer.fingerprint, s.model)
-            try:
-                self._pool = load_pool(path, self.model.vocabulary, POOL, s.pool_documents)
-            except DamagedFileError as error:
-                self._warn(f"the pool of earlier answers is begun anew: {error}")
-                self._pool = Pool(POOL, s.pool_documents)
-        return self._pool
-
-    def keep(self, drafter: Drafter) -> None:
-        """After an answer: store what it taught, about the model's text and the cost of passes."""
+    def save(self, drafter: Drafter) -> None:
+        """After an answer: store what `auto` learned from it, and what numba compiled."""
         drafter.finish()
-        try:
-            if self._pool is not None and not self._persist:
-                self._pool.new.clear()
-            elif self._pool is not None:
-                path = pool_path(self.model.tokenizer.fingerprint, self.settings.model)
-                save_pool(path, self._pool, self.settings.model, self.model.vocabulary)
-        except OSError as error:
-            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
-        if self._costs is not None and self._persist:
-            save_costs(self.model, self._costs)
+        self.memory.save()
         if remark := compiled.keep():
             self._warn(remark)
 
     def forget(self) -> None:
-        """Let go of what drafters learned from earlier answers."""
+        """Drop the drafters and the pool, with all that they learned from earlier answers."""
         self._drafters.clear()
-        self._pool = None
+        self.memory.forget()
 
-    def answer(
-        self,
-        prompt: Prompt,
-        method: str | None = None,
-        num_draft: int = -1,
-        split_times: bool = False,
-        trie: NGramTrie | None = None,
-        drafter: Drafter | None = None,
-    ) -> Answer:
-        """An answer to `prompt`; method and number of drafts are the settings' unless given.
-
-        `trie` stands in for the documents' cached one, which is then neither read nor written, and
-        `drafter`, one for this method, for the session's own.
-        """
-        s, wanted = self.settings, self.wanted(method)
-        own, report = wanted.settings, TrieReport("none")
-        if trie is None and wanted.method.documents and not self.model.plain_reason:
-            self._progress("Preparing the n-gram trie …")
-            trie, report = document_trie(
-                prompt.documents, self.model.tokenizer, self.model.vocabulary, own.n, own.lp,
-                self._warn,
-            )  # fmt: skip
+    def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
+        """A prepared answer to `prompt`. Raises ContextOverflowError and UsageError."""
+        s, parsed = self.settings, self.parse_method(options.method)
+        trie, report = self._trie(prompt, parsed, options.trie)
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary,
         )  # fmt: skip
-        limits = Limits(s.max_tokens, own.num_draft if num_draft < 0 else num_draft, s.stop)
-        drafter = drafter or self.drafter(method)
+        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
+        limits = Limits(s.max_tokens, num_draft, s.stop)
+        drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
-            self.model, drafter, context, sampling_settings(s), limits, split_times,
+            self.model, drafter, context, sampling_settings(s), limits, options.split_times,
             lambda done: self._progress(reading(done, total)),
         )  # fmt: skip
-        return Answer(run, prompt, report, lambda: self.keep(drafter))
+        return Answer(run, prompt, report, lambda: self.save(drafter))
+
+    def _trie(
+        self, prompt: Prompt, method: MethodSpec, given: NGramTrie | None
+    ) -> tuple[NGramTrie | None, TrieReport]:
+        """The trie of the prompt's documents, if the method drafts from one; or `given`."""
+        if given is not None or not method.entry.documents or self.model.plain_reason:
+            return given, TrieReport("none")
+        self._progress("Preparing the n-gram trie …")
+        return document_trie(
+            prompt.documents, self.model.tokenizer, self.model.vocabulary,
+            method.settings.n, method.settings.lp, self._warn,
+        )  # fmt: skip

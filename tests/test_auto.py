@@ -26,8 +26,9 @@ from ngtcli.draft.auto.blend import (
     bucket_of,
     match_end,
 )
+from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.auto.drafter import Auto, AutoOptions
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.auto.growth import _depth_first, grow
 from ngtcli.draft.auto.pool import (
@@ -122,7 +123,7 @@ def prepared(prompt: list[int], output: list[int], earlier: list[int], seed: int
     rng = np.random.default_rng(seed)
     escapes = rng.uniform(0.05, 0.95, (len(SOURCES), ORDERS, BUCKETS))
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
-    drafter = Auto(AutoOptions(trust=1e6), escapes, pool=pool)
+    drafter = Auto(Options(trust=1e6), escapes, pool=pool)
     drafter.reset(Context(prompt))
     if output:
         drafter.observe(output)
@@ -189,7 +190,7 @@ def test_places_move_with_the_text() -> None:
 
 
 def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
-    drafter = Auto(AutoOptions(), fitted_escapes(), pool=Pool(limit=10))
+    drafter = Auto(Options(), fitted_escapes(), pool=Pool(limit=10))
     for answer in ([7, 8, 9, 7], [5, 6, 5], [1, 2, 3, 4], [2, 2, 2, 2, 2, 2]):
         drafter.reset(Context([0]))
         drafter.observe(answer)
@@ -201,7 +202,7 @@ def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
         drafter.reset(Context([0]))
         drafter.observe([3, 4, 3, 4, 3, 4])
     assert drafter.sources.pool.tokens <= 20
-    without = Auto(AutoOptions(), fitted_escapes())
+    without = Auto(Options(), fitted_escapes())
     without.observe([7, 8])
     without.reset(Context([0]))
     assert without.sources.pool.tokens == 0
@@ -210,17 +211,17 @@ def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
 def test_tallies_of_earlier_sessions_are_taken_up() -> None:
     shape = (len(SOURCES), ORDERS, BUCKETS)
     pool = Pool(predicted=np.full(shape, 300.0).ravel(), reached=np.full(shape, 1000.0).ravel())
-    drafter = Auto(AutoOptions(trust=100), fitted_escapes(), pool=pool)
+    drafter = Auto(Options(trust=100), fitted_escapes(), pool=pool)
     assert drafter.tallies.arrays.escape == pytest.approx(0.7)
     assert drafter.tallies.arrays.reached == pytest.approx(100.0)
     odd = Pool(predicted=np.ones(3), reached=np.ones(3))  # of another version's shape
-    assert Auto(AutoOptions(), fitted_escapes(), pool=odd).tallies.arrays.escape == pytest.approx(
+    assert Auto(Options(), fitted_escapes(), pool=odd).tallies.arrays.escape == pytest.approx(
         fitted_escapes(), abs=1e-3
     )
 
 
 def test_what_comes_moves_the_escapes() -> None:
-    drafter = Auto(AutoOptions(trust=5), fitted_escapes())
+    drafter = Auto(Options(trust=5), fitted_escapes())
     drafter.reset(Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
     escapes = drafter.tallies.arrays.escape
     before = escapes[1].copy()
@@ -245,7 +246,7 @@ def test_auto_changes_no_token(sampling: SamplingSettings) -> None:
 
 def test_scores_that_predict_nothing_are_seldom_read() -> None:
     for follows, least, most in (((2, 3, 4), 80, 80), ((9, 9, 9), 8, 20)):
-        drafter = Auto(AutoOptions(), fitted_escapes())
+        drafter = Auto(Options(), fitted_escapes())
         drafter.reset(Context([1], vocabulary=12))
         rng, asked = random.Random(0), 0
         for step in range(180):

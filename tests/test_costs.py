@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
-from ngtcli.session import Session
+from ngtcli.prompts import Prompt
+from ngtcli.session import AnswerOptions, Session
 
 MEASURED = {1: 0.05, 8: 0.1}
 
@@ -19,7 +21,7 @@ MEASURED = {1: 0.05, 8: 0.1}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session calibrates in no time."""
-    monkeypatch.setattr("ngtcli.session.calibrate", lambda _: CostCurve(MEASURED))
+    monkeypatch.setattr("ngtcli.auto_memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
 def tiny_session(said: list[str], persist: bool = True) -> Session:
@@ -99,11 +101,14 @@ def test_a_damaged_or_unbelievable_cost_file_is_measured_anew_with_a_line(text: 
     path = costs.costs_path(session.model)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    found = session._pass_costs()
+    session.memory.load()
+    found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows()[1] == MEASURED[1]
     assert len(said) == 1 and said[0].startswith("the cost file is measured anew: ")
     assert costs.load_costs(session.model) is not None  # and stored
-    assert tiny_session(said)._pass_costs() is not None and len(said) == 1
+    again = tiny_session(said)
+    again.memory.load()
+    assert again.memory.costs is not None and len(said) == 1
 
 
 @pytest.mark.parametrize("kind", ["pipe", "zero", "folder"])
@@ -118,7 +123,8 @@ def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind:
         path.symlink_to("/dev/zero")
     else:
         path.mkdir()
-    assert session._pass_costs() is not None
+    session.memory.load()
+    assert session.memory.costs is not None
     assert len(said) == 1 and "measured anew" in said[0]
     assert path.is_file() == (kind != "folder")
     assert not list(path.parent.glob("*.partial"))
@@ -131,11 +137,12 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     path.parent.mkdir(parents=True)
     path.write_text(of_curve({"1": 0.02, "8": 0.09}))
     stored = path.read_text()
-    found = session._pass_costs()
+    session.memory.load()
+    found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows() == MEASURED
     drafter = session.drafter("auto")
     found.at_length(0).learn(8, 0.2)
-    session.keep(drafter)
+    session.save(drafter)
     assert path.read_text() == stored and said == []
 
 
@@ -151,5 +158,39 @@ def test_a_long_context_has_a_curve_of_its_own() -> None:
 
 def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None:
     session = Session(Settings(method="auto", calibrate=False))
-    assert session._pass_costs() is None
+    session.memory.load()
+    assert session.memory.costs is None
     assert costs.load_costs(load_model("builtin")) is None
+
+
+def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:
+    told: list[str] = []
+    session = tiny_session(told, persist=False)
+    first = session.with_settings(replace(session.settings, method="auto", num_draft=4))
+    second = session.with_settings(replace(session.settings, method="auto", num_draft=8))
+    assert session.settings == Settings() and first.settings.num_draft == 4
+    assert first.model is second.model is session.model
+    drafters = [s.drafter() for s in (first, second)]
+    assert drafters[0] is not drafters[1] and drafters[0] is first.drafter()
+    assert first.memory.costs is second.memory.costs is not None  # measured once
+    assert first.memory.pool is not second.memory.pool
+    elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
+    for name, value in elsewhere.items():
+        other = replace(session.settings, **{name: value})
+        with pytest.raises(ValueError, match=f"cannot change its {name}"):
+            session.with_settings(other)
+
+
+def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
+    session = tiny_session([], persist=False).with_settings(Settings(max_tokens=12, method="trie"))
+    prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
+    runs = {
+        options: session.answer(prompt, options).finish().run
+        for options in (AnswerOptions(), AnswerOptions(num_draft=0), AnswerOptions("none"))
+    }
+    drafted, at_zero, plain = runs.values()
+    assert drafted.output == at_zero.output == plain.output
+    assert drafted.statistics.drafted_tokens > 0 == at_zero.statistics.drafted_tokens
+    assert drafted.drafter is at_zero.drafter is not plain.drafter
+    own = session.new_drafter("trie")
+    assert session.answer(prompt, AnswerOptions(drafter=own)).run.drafter is own

@@ -1,5 +1,7 @@
 """Draft trees, and the paper's drafter against a naive one."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +12,7 @@ from test_trie import NaiveNode, algorithm_1, padded
 
 from ngtcli.decode.verify import verify
 from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import make_drafter, method_names, want
+from ngtcli.draft.registry import make_drafter, method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order
 from ngtcli.errors import UsageError
 from ngtcli.trie.ngram import build_trie
@@ -164,9 +166,9 @@ def test_an_unknown_method_names_the_nearest() -> None:
 
 
 def test_a_method_is_read_with_its_options() -> None:
-    wanted = want("trie:n=9:learn_output=true", DraftSettings(lp=4))
-    assert (wanted.name, wanted.settings.n, wanted.settings.lp) == ("trie", 9, 4)
-    assert wanted.settings.learn_output is True
+    method = parse_method("trie:n=9:learn_output=true", DraftSettings(lp=4))
+    assert (method.name, method.settings.n, method.settings.lp) == ("trie", 9, 4)
+    assert method.settings.learn_output is True
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,23 @@ def test_wrong_options_say_what_to_give(spec: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         make_drafter(spec, DraftSettings())
     assert caught.value.hint == hint
+
+
+def test_a_wrong_method_or_option_is_found_without_compiling() -> None:
+    code = (
+        "import sys\nfrom ngtcli.draft.drafter import DraftSettings\n"
+        "from ngtcli.draft.registry import method_names, parse_method\n"
+        "from ngtcli.errors import UsageError\n"
+        "for spec in ('aut', *(f'{name}:nothing=1' for name in method_names()), 'auto:trust=0'):\n"
+        "    try:\n        parse_method(spec, DraftSettings())\n"
+        "    except UsageError:\n        continue\n"
+        "    raise AssertionError(spec)\n"
+        "assert parse_method('auto:trust=7', DraftSettings()).options.trust == 7\n"
+        "heavy = {'torch', 'transformers', 'numba', 'arctic_inference'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_probes_are_no_drafts() -> None:

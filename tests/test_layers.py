@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 ROOMS = [
     "__init__", "process", "errors", "reading", "storage", "threads", "importing", "compiled",
     "yaml_file", "config", "presets", "documents", "control", "tokens", "context", "checkpoint",
-    "pretrained", "chat", "prompts", "counting", "fitting", "trie", "draft", "decode", "session",
-    "render", "builtin", "evaluate", "cli", "__main__",
+    "pretrained", "chat", "prompts", "counting", "fitting", "trie", "draft", "decode",
+    "auto_memory", "session", "render", "builtin", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 # torch lives in decode; training and measuring need it as well.
 TORCH_ROOMS = {"decode", "builtin", "evaluate"}

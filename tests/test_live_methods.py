@@ -9,11 +9,13 @@ import torch
 from conftest import make_target
 
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
-from ngtcli.draft.methods.lookahead import Lookahead, LookaheadOptions
-from ngtcli.draft.methods.recycling import Recycling, RecyclingOptions, static_tree
+from ngtcli.draft.methods import lookahead, recycling
+from ngtcli.draft.methods.lookahead import Lookahead
+from ngtcli.draft.methods.recycling import Recycling, static_tree
 from ngtcli.draft.registry import make_drafter
 from ngtcli.errors import UsageError
 
@@ -24,9 +26,7 @@ SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=5)
 def decode(model, drafter, prompt: Sequence[int], sampling=GREEDY, **limits) -> Run:
     context = Context(prompt, None, (tuple(prompt),), vocabulary=model.vocabulary)
     run = Run(model, drafter, context, sampling, Limits(**{"max_tokens": 60, **limits}))
-    for _ in run:
-        pass
-    return run
+    return run.finish()
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -98,14 +98,14 @@ def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: 
     for prompt in prompts(3):
         seen: list[list[int]] = []
         naive = NaiveLookahead(follow, prompt, n, w, g)
-        run = decode(model, Watched(LookaheadOptions(n, w, g)), prompt, max_tokens=30)
+        run = decode(model, Watched(lookahead.Options(n, w, g)), prompt, max_tokens=30)
         assert run.output == decode(model, make_drafter("none", DraftSettings()), prompt,
                                     max_tokens=30).output  # fmt: skip
         assert len(seen) > 5
 
 
 def test_the_pool_of_lookahead_holds_the_prompt_where_asked() -> None:
-    drafter = Lookahead(LookaheadOptions(level=3, window_size=2, pool_from_prompt=True))
+    drafter = Lookahead(lookahead.Options(level=3, window_size=2, pool_from_prompt=True))
     drafter.reset(Context([7, 8, 9, 7, 8, 6]))
     tree = drafter.propose([7], 10)
     assert tree.tokens[: tree.drafts] == (8, 6, 9)
@@ -124,7 +124,7 @@ def test_the_static_tree_has_eighty_nodes_and_parents_first() -> None:
 
 
 def test_recycling_drafts_what_the_scores_ranked_high() -> None:
-    drafter = Recycling(RecyclingOptions(output_id_topk=2))
+    drafter = Recycling(recycling.Options(output_id_topk=2))
     drafter.reset(Context([5]))
     first = drafter.propose([5], 80)
     assert set(first.tokens) == {0}  # unseen tokens are followed by token 0
@@ -140,7 +140,7 @@ def test_recycling_drafts_what_the_scores_ranked_high() -> None:
 
 
 def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> None:
-    drafter = Recycling(RecyclingOptions())
+    drafter = Recycling(recycling.Options())
     drafter.propose([5], 80)
     tree = drafter.propose([0], 80)  # root and all nodes are token 0
     rows = np.arange(8 * (len(tree) + 1)).reshape(-1, 8) + 1

@@ -18,9 +18,10 @@ from conftest import (
 
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.load import load_model
-from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import make_drafter, method_names
 from ngtcli.draft.tree import DraftTree, chain
@@ -48,9 +49,7 @@ class Scripted(Drafter):
 def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, **limits) -> Run:
     limits = {"max_tokens": 40, **limits}
     run = Run(model, drafter, Context(prompt, outside=(tuple(prompt),)), sampling, Limits(**limits))
-    for _ in run:
-        pass
-    return run
+    return run.finish()
 
 
 def plain(model: TargetModel, prompt, sampling=GREEDY, **limits) -> list[int]:
@@ -89,8 +88,7 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
             future = (*prompt, *expected, *reversed(expected), *expected[::2])
             context = Context(prompt, outside=(future, tuple(prompt)))
             run = Run(model, drafter, context, GREEDY, Limits(40, num_draft))
-            for _ in run:
-                pass
+            run.finish()
             assert run.output == expected
             accepted += run.statistics.accepted_tokens
     assert accepted > 100
@@ -188,8 +186,7 @@ def test_documents_trie_and_prompt_together() -> None:
         trie = build_trie([truth[:20], truth[10:] + truth[:5]], 13, 3)
         context = Context(prompt, trie, (tuple(prompt), tuple(truth[5:9])))
         run = Run(model, make_drafter("trie", DraftSettings()), context, GREEDY, Limits(40, 16))
-        for _ in run:
-            pass
+        run.finish()
         assert run.output == truth
         assert run.statistics.accepted_tokens > 0
 
@@ -291,8 +288,7 @@ def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Sampling
         truth = plain(model, prompt, sampling)
         context = Context(prompt, outside=((*truth, *truth[3:]), tuple(prompt)))
         run = Run(model, make_drafter("trie", DraftSettings()), context, sampling, Limits(40, 24))
-        for _ in run:
-            pass
+        run.finish()
         assert run.output == truth
         accepted += run.statistics.accepted_tokens
     assert accepted > 20
@@ -362,8 +358,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
         trie = build_trie([truth[5:30]], 13, 3)
         context = Context(prompt, trie, (tuple(prompt),), (truth[5:30],), "", VOCABULARY)
         run = Run(model, drafter, context, sampling, Limits(40, 16))
-        for _ in run:
-            pass
+        run.finish()
         assert run.output == truth
         accepted += run.statistics.accepted_tokens
     assert accepted > 20 or method == "none"

@@ -190,8 +190,10 @@ def test_peak_memory_sees_what_a_run_takes() -> None:
 
 def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
     refused = unreadable(["trie", "tri", "trie:x=1"], Settings())
-    assert [r["method"] for r in refused] == ["tri"]  # options of its own are read when it is made
-    assert refused[0]["reason"] == "no method 'tri'. Did you mean trie?"
+    assert [(r["method"], r["reason"]) for r in refused] == [
+        ("tri", "no method 'tri'. Did you mean trie?"),
+        ("trie:x=1", "method trie: no option 'x'. It has none."),
+    ]
     check_some_left(["trie", "tri"], refused)
     with pytest.raises(UsageError, match="no method can run: no method 'tri'"):
         check_some_left(["tri"], refused)
@@ -210,7 +212,7 @@ def test_a_contestant_is_named_by_its_method_and_number_of_drafts() -> None:
     specs: list[str] = []
 
     class FakeSession:
-        def wanted(self, spec: str) -> Any:
+        def parse_method(self, spec: str) -> Any:
             specs.append(spec)
             settings = types.SimpleNamespace(num_draft=int(spec.rsplit("=", 1)[1]))
             return types.SimpleNamespace(settings=settings)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from conftest import END, SHARED, make_target
 
-from ngtcli.decode.loop import Limits, Run
+from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
@@ -25,9 +26,7 @@ def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int =
     context = Context(prompt, None, (tuple(prompt),))
     drafter = make_drafter(method, DraftSettings())
     run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft))
-    for _ in run:
-        pass
-    return run
+    return run.finish()
 
 
 @pytest.mark.parametrize("method", ["none", "trie", "trie:learn_output=true"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ngtcli import tokens
 from ngtcli.checkpoint import BUILTIN_PATH
-from ngtcli.decode.loop import TextStream
+from ngtcli.decode.text_stream import TextStream
 from ngtcli.pretrained import load_tokenizer
 from ngtcli.tokens import Detokenizer, interruptibly, piece_end
 

@@ -473,13 +473,11 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     session = Session(settings)
     trie = replace(settings, method="trie")  # what auto drafts depends on what passes take
     for changed in (trie, replace(trie, num_draft=2), replace(settings, method="none")):
-        session.settings = changed
-        session.forget()
+        own = session.with_settings(changed)
         runs = []
         for item in items:
-            answer = session.answer(session.prompt(preset, item.documents, item.question))
-            list(answer)
-            runs.append(answer.run.statistics)
+            answer = own.answer(own.prompt(preset, item.documents, item.question))
+            runs.append(answer.finish().run.statistics)
         measured = source.measure(changed)
         assert measured.new_tokens == sum(r.new_tokens for r in runs)
         assert measured.steps == sum(r.steps for r in runs)

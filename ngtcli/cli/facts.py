@@ -10,7 +10,7 @@ from ngtcli.render.sinks import Collector
 
 if TYPE_CHECKING:
     from ngtcli.cli.answer import Request
-    from ngtcli.decode.loop import Step
+    from ngtcli.decode.steps import Step
     from ngtcli.prompts import Prompt
     from ngtcli.session import Answer
 

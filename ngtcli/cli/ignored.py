@@ -45,19 +45,19 @@ def _refuse_sampling(flags: Mapping[str, Any], settings: Settings) -> None:
 def _refuse_drafting(flags: Mapping[str, Any], settings: Settings) -> None:
     """Flags that the method does not read. `none` switches drafting off, whatever else is said."""
     from ngtcli.draft.drafter import DraftSettings
-    from ngtcli.draft.registry import want
+    from ngtcli.draft.registry import parse_method
 
-    wanted = want(settings.method, DraftSettings())
+    method = parse_method(settings.method, DraftSettings())
     readers = {
-        **dict.fromkeys(OF_TRIE, ("trie", wanted.method.documents)),
-        **dict.fromkeys(("pool", "pool_documents", "calibrate"), ("auto", wanted.method.costs)),
-        "draft_model": ("draft-model", wanted.name == "draft-model"),
+        **dict.fromkeys(OF_TRIE, ("trie", method.entry.documents)),
+        **dict.fromkeys(("pool", "pool_documents", "calibrate"), ("auto", method.entry.costs)),
+        "draft_model": ("draft-model", method.name == "draft-model"),
     }
     for name in (n for n in _DRAFTING if flags.get(n)):
         reader, read = readers[name]
-        if not read and (wanted.name != "none" or name == "draft_model"):
+        if not read and (method.name != "none" or name == "draft_model"):
             raise UsageError(
-                f"{flag(name)} does nothing with --method {wanted.name}",
+                f"{flag(name)} does nothing with --method {method.name}",
                 f"It is read by --method {reader}.",
             )
     if flags.get("pool_documents") and not settings.pool:

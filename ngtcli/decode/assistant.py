@@ -11,7 +11,7 @@ _EMPTY = DraftTree()
 
 
 class AssistantModel:
-    """Continues a text, keeping the rows of what is still part of it from call to call."""
+    """Continues a text; the cache keeps the rows of its unchanged beginning from call to call."""
 
     def __init__(self, model: TargetModel, sampling: SamplingSettings) -> None:
         if model.plain_reason:
@@ -21,10 +21,10 @@ class AssistantModel:
         self.model, self._sampling = model, sampling
         self._sampler = Sampler(sampling, ())
         self._prompt = 0
-        self._rows: list[int] = []  # the ids whose rows the cache holds
+        self._rows: list[int] = []  # the ids whose rows are in the cache
 
     def reset(self, ids: Sequence[int]) -> None:
-        """Start on a new prompt; it is read at the first draft."""
+        """Start on a new prompt; the model reads it at the first draft."""
         self.model.start(min(len(ids) + 64, self.model.context))
         self._sampler = Sampler(self._sampling, ids)
         self._prompt, self._rows = len(ids), []
@@ -42,7 +42,7 @@ class AssistantModel:
             best = self._sampler.best(scores)
             spoken = [*ids[self._prompt :], *out]
             token = best[0] if best else self._sampler.choose(scores[0], spoken)
-            if token < 0:  # no numbers: nothing to draft from
+            if token < 0:  # the scores are not numbers
                 break
             self.model.keep(())
             self._rows.append(last)
@@ -53,8 +53,8 @@ class AssistantModel:
     def _catch_up(self, ids: Sequence[int]) -> None:
         """Drop rows of drafts that were not accepted; read all of `ids` but the last."""
         same = 0
-        for held, wanted in zip(self._rows, ids[:-1], strict=False):
-            if held != wanted:
+        for known, token in zip(self._rows, ids[:-1], strict=False):
+            if known != token:
                 break
             same += 1
         self.model.truncate(same)

@@ -1,4 +1,4 @@
-"""What a pass over k draft nodes costs on this device: a short calibration, kept per model."""
+"""What a pass over k draft nodes costs on this device: a short calibration, stored per model."""
 
 import time
 from contextlib import suppress
@@ -17,13 +17,13 @@ TIMES = 7
 VERSION = 3
 MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
 _LONGEST = 2**40  # tokens of context: the border of the last curve
-# Between these any device lies. The first is the time to start one kernel; a pass over one row
-# takes at most the second, and the time to read the weights as slowly as from a bad disk.
+# Bounds for any device. A pass takes at least the first, the time to start one kernel; over one row
+# it takes at most the second and the time to read the weights at the rate of a slow disk.
 _QUICKEST_S, _SLOWEST_S, _SLOWEST_BYTES_PER_S = 1e-7, 0.1, 1e8
 
 
 def costs_path(model: TargetModel) -> Path:
-    """The file of a model's curves: its name says device, dtype and the model's configuration."""
+    """The file of a model's curves; its name is a hash of device, dtype and configuration."""
     if model.device.type == "cuda":
         device = torch.cuda.get_device_name(model.device)
     else:
@@ -36,7 +36,7 @@ def costs_path(model: TargetModel) -> Path:
 def load_costs(model: TargetModel) -> Costs | None:
     """The stored curves; None where there are none.
 
-    Raises DamagedFileError for a file that is none, or that holds costs that cannot be.
+    Raises DamagedFileError for a file of another form, and for costs that no device has.
     """
     try:
         stored = read_json(costs_path(model), MOST)
@@ -70,7 +70,7 @@ def _curve(stored: Any) -> CostCurve:
 
 
 def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None:
-    """Raise ValueError for seconds that no device takes for a model of this size."""
+    """Raise ValueError for seconds that a pass of a model of this size takes on no device."""
     weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
     slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
     for known in (curve.by_rows(), curve.measured):
@@ -79,7 +79,7 @@ def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None
 
 
 def save_costs(model: TargetModel, costs: Costs) -> None:
-    """Store curves; a cache that cannot be written is done without."""
+    """Store curves. Ignores a cache folder that cannot be written to."""
     curves = {
         str(length): {"seconds": curve.by_rows(), "measured": curve.measured}
         for length, curve in costs.curves.items()
@@ -89,14 +89,14 @@ def save_costs(model: TargetModel, costs: Costs) -> None:
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0) -> CostCurve:
-    """Time passes over 1 to 64 rows behind a short text, for about `limit_s` seconds.
+    """Time passes over 1 to 64 rows after a short prompt, for about `limit_s` seconds.
 
-    The sizes take turns and the quickest of their passes counts, so that what else the machine does
-    meanwhile spoils little. The model's cache is emptied. What the time does not suffice for is
-    left to extrapolation and to the steps of real runs.
+    The sizes take turns and the quickest pass of each counts, so that other work of the machine
+    changes little. Empties the model's cache. Sizes that the time does not suffice for are
+    extrapolated, and learned from the steps of real runs.
     """
     token = max(0, min(model.vocabulary - 1, 17))
-    # Reading 512 tokens takes a large model on a CPU half a minute; 64 tell as much there.
+    # A large model on a CPU reads 512 tokens in half a minute; 64 give the same costs there.
     context = min(64 if model.device.type == "cpu" else 512, model.context - max(ROWS) - 1)
     model.start(max(context, 1) + max(ROWS) + 1)
     model.prefill([token] * max(context, 1))

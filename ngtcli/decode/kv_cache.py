@@ -1,8 +1,8 @@
-"""The keys and values of one sequence, with one owner that can roll back.
+"""The keys and values of one sequence, in a cache that can be rolled back.
 
-Rows lie in buffers allocated ahead; `length` says how many count. A pass over a draft tree writes
-its rows behind `length`; `keep` moves the accepted ones together and moves `length`. Rows after
-`length` are dead and get overwritten.
+Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass over a
+draft tree writes its rows from `length` on; `keep` copies the accepted rows next to each other and
+raises `length`. The next pass overwrites the rows from `length` on.
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write rows behind `length`; all rows up to and with them."""
+        """Write rows from `length` on; returns all rows up to the last one written."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start = self.owner.length
         end = start + key_states.shape[-2]
-        if end > self.keys.shape[2]:  # a pass with more rows than were foreseen
+        if end > self.keys.shape[2]:  # more rows than were allocated
             self.keys, self.values = self._grown(self.keys, end), self._grown(self.values, end)
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
@@ -61,7 +61,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
 
 
 class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
-    """Cache for `layers` layers; `capacity` rows are allocated at first, more when needed."""
+    """Cache for `layers` layers. Allocates `capacity` rows at first, more when needed."""
 
     def __init__(self, layers: int, capacity: int) -> None:
         self.capacity = capacity
@@ -71,23 +71,23 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the last pass (ascending, counted from `length`).
 
-        A run that starts at row 0 already lies where it belongs and is not copied.
+        The rows 0, 1, 2, … at the start of `rows` are in place already and are not copied.
         """
-        settled = 0
-        while settled < len(rows) and rows[settled] == settled:
-            settled += 1
-        moved = rows[settled:]
+        in_place = 0
+        while in_place < len(rows) and rows[in_place] == in_place:
+            in_place += 1
+        moved = rows[in_place:]
         if moved:
-            self._move(moved, self.length + settled)
+            self._move(moved, self.length + in_place)
         self.length += len(rows)
 
     def truncate(self, length: int) -> None:
-        """Forget all rows from `length` on."""
+        """Drop all rows from `length` on."""
         self.length = min(self.length, length)
 
     def _move(self, rows: Sequence[int], to: int) -> None:
         for layer in self.layers:
-            if layer.is_initialized:  # layers that share another's rows never write any
+            if layer.is_initialized:  # layers that share another layer's rows write none
                 source = torch.tensor([self.length + r for r in rows], device=layer.keys.device)
                 layer.keys[:, :, to : to + len(rows)] = layer.keys.index_select(2, source)
                 layer.values[:, :, to : to + len(rows)] = layer.values.index_select(2, source)

@@ -1,10 +1,10 @@
-"""What a checkpoint's configuration says of windows, end tokens and its own defaults."""
+"""Windows, end tokens and suggested settings, from a checkpoint's configuration."""
 
 from typing import Any
 
 from ngtcli.tokens import Tokenizer
 
-# What a checkpoint can suggest to `generate` and ngt leaves to its own settings.
+# Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
 _SUGGESTIONS = (
     "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "num_beams",
     "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias",
@@ -28,7 +28,7 @@ def _ids(found: Any) -> set[int]:
 
 
 def sliding_window(config: Any) -> int | None:
-    """The window where some layer slides by the configuration's word, else None."""
+    """The window, if by the configuration some layer has sliding attention, else None."""
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
     if kinds is not None:
@@ -37,7 +37,7 @@ def sliding_window(config: Any) -> int | None:
 
 
 def window_numbers(config: Any) -> dict[str, int]:
-    """Numbers of the configuration that may bound how far a layer looks back, by name."""
+    """Numbers of the configuration that may bound how far back a layer attends, by name."""
     values = config.to_dict()
     if not values.get("use_sliding_window", True):
         values.pop("sliding_window", None)
@@ -49,7 +49,7 @@ def window_numbers(config: Any) -> dict[str, int]:
 
 
 def unused_suggestions(hf: Any) -> dict[str, Any]:
-    """What the checkpoint's generation config would change in `generate` and ngt leaves unused."""
+    """What the checkpoint's generation config would change in `generate`; ngt ignores it."""
     config = getattr(hf, "generation_config", None)
     found = {name: getattr(config, name, None) for name in _SUGGESTIONS}
     return {name: value for name, value in found.items() if value not in _NEUTRAL}

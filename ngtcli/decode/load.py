@@ -16,7 +16,7 @@ Notify = Callable[[str], None]
 
 
 def pick_device(wanted: str) -> str:
-    """The device that "auto" stands for. Raises ModelError where the one wanted is not here."""
+    """The device that "auto" stands for. Raises ModelError where the one named is missing."""
     here = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -50,13 +50,13 @@ def load_model(
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
-    `warn` is told of weights that are left over, `progress` of what takes long.
+    `warn` is called for weights that the model does not use, `progress` for what takes long.
     """
     path = find(name)
     where = pick_device(device)
     tokenizer = load_tokenizer(name)
     with loading(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a refused pickle is told once, as an error
+        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
         auto = transformers_quiet().AutoModelForCausalLM
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
         hf, told = auto.from_pretrained(
@@ -71,9 +71,9 @@ def load_model(
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
-    """Raise ModelError unless the weights fill the model; `warn` of those that are left over.
+    """Raise ModelError unless the weights fill the model; `warn` of those that it does not use.
 
-    `told` is what `transformers` says of loading: left alone, it makes up what is missing.
+    `told` is the loading report of `transformers`, which gives missing weights random values.
     """
     for key, stored, wanted in sorted(told["mismatched_keys"]):
         raise ModelError(
@@ -105,7 +105,7 @@ def _some(keys: list[str]) -> str:
 
 
 def _check_vocabulary(model: TargetModel, warn: Notify) -> None:
-    """Warn where the tokenizer knows ids that the model has no row for."""
+    """Warn where the tokenizer has ids beyond the model's vocabulary."""
     backend = model.tokenizer.backend
     known = len(backend) if hasattr(backend, "__len__") else 0
     if known > model.vocabulary:

@@ -1,4 +1,4 @@
-"""The additive attention mask of a draft tree: which rows of a pass may look at which."""
+"""The additive attention mask of a draft tree: which rows of a pass attend to which."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from ngtcli.draft.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class TreeMasks:
-    """Makes masks for one model. `window`: how many positions sliding layers see, None: all.
+    """Makes masks for one model.
 
-    `mixed`: the model has full and sliding layers, and takes a mask for each.
+    `window`: how many positions sliding layers attend to; None: all. `mixed`: the model has full
+    and sliding layers, and takes a mask for each kind.
     """
 
     dtype: torch.dtype
@@ -24,10 +25,10 @@ class TreeMasks:
     mixed: bool
 
     def make(self, tree: DraftTree, positions: Sequence[int], length: int) -> Any:
-        """Mask (1, 1, k + 1, length + k + 1), 0 where a row may look (paper, eq. 6).
+        """Mask (1, 1, k + 1, length + k + 1), 0 where a row attends (paper, eq. 6).
 
-        `positions` are those of the root and the k nodes; `length` rows lie in the cache. A dict
-        of one mask for each kind of layer where the model mixes full and sliding attention.
+        `positions` are those of the root and the k nodes; `length` rows lie in the cache. Returns
+        a dict with a mask for each kind of layer where the model mixes full and sliding attention.
         """
         rows, lowest = len(tree) + 1, torch.finfo(self.dtype).min
         full = torch.zeros((1, 1, rows, length + rows), dtype=self.dtype)
@@ -43,9 +44,9 @@ class TreeMasks:
         }
 
     def _narrow(self, mask: Tensor, positions: Sequence[int], length: int) -> Tensor:
-        """Hide what lies `window` or more before each row, in place.
+        """Mask, in place, what lies `window` or more positions before each row.
 
-        Only the last `window` kept rows are near enough for any row: the rest is hidden from all.
+        Cached rows before the last `window` are too far from every row and are masked for all.
         """
         assert self.window is not None
         lowest = torch.finfo(self.dtype).min

@@ -1,8 +1,9 @@
 """The target model: any decoder-only `transformers` model, with passes over draft trees.
 
-`start`, `prefill`, then again and again `forward` (one pass over the last token and a tree below
-it) and `keep` (which rows of that pass stay). A model that cannot be rolled back, or that does not
-honour a tree mask, still decodes, one token a pass; `plain_reason` then says why.
+A run calls `start` and `prefill`, then at each step `forward` (one pass over the last token and a
+draft tree below it) and `keep` (which rows of that pass stay in the cache). A model whose cache
+cannot be rolled back, or that ignores a tree mask, decodes one token a pass; `plain_reason` says
+why.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ from ngtcli.tokens import Tokenizer
 
 PREFILL_CHUNK = 1024
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}
-# Families that the tests prove, and whether that is so of a sliding window in their configuration;
-# any other is probed when it is first loaded.
+# Families whose lossless drafting the tests prove, and whether they prove it for a sliding window,
+# too. A model of any other family is probed when it is first loaded.
 _PROVEN = {
     "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
     "gemma3_text": True,
@@ -34,7 +35,10 @@ _PROVEN = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One pass: k + 1 ids with their positions, and an additive tree mask or None for a row."""
+    """The inputs of a pass over k + 1 rows: ids, positions, and an additive tree mask.
+
+    The mask is None for a single row.
+    """
 
     ids: list[int]
     positions: list[int]
@@ -44,9 +48,9 @@ class Layout:
 class TargetModel:
     """A loaded model, its tokenizer and the cache of one sequence.
 
-    `context` is in tokens, and `context_reason` says why it is less than the model's, if it is.
-    `unused` are settings that the checkpoint suggests and ngt's own take the place of. `progress`
-    is told when the model has to be probed. Raises ModelError for one that cannot be run.
+    `context` is in tokens; `context_reason` says why it is less than the model's, "" if it is not.
+    `unused` are settings that the checkpoint suggests and ngt replaces by its own. `progress` is
+    called when the model must be probed. Raises ModelError for a model that cannot be run.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class TargetModel:
         return way
 
     def use(self, way: Way) -> None:
-        """Run the model in this way from now on; what was read is forgotten."""
+        """Run the model in this way from now on. Empties the cache."""
         self.way = way
         kinds = set(getattr(self.config, "layer_types", None) or ())
         window = self.window if way.window else None
@@ -91,7 +95,7 @@ class TargetModel:
 
     @property
     def plain_reason(self) -> str:
-        """Why this model cannot check drafts; "" if it can."""
+        """Why this model cannot verify drafts; "" if it can."""
         return self.way.reason
 
     @property
@@ -104,7 +108,7 @@ class TargetModel:
         return self._cache.length if self._rolls_back else self._plain.length
 
     def start(self, capacity: int) -> None:
-        """Forget everything; make room for `capacity` rows, drafts included."""
+        """Empty the cache and allocate `capacity` rows, drafts included."""
         if self._rolls_back:
             self._cache = RollbackCache(int(self.config.num_hidden_layers), capacity)
         else:
@@ -122,9 +126,9 @@ class TargetModel:
         chunk: int = PREFILL_CHUNK,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Read `ids` in chunks; only one row of scores is ever made.
+        """Read `ids` in chunks; the model computes scores for one row of each only.
 
-        `progress` is told before each chunk how many of them are read.
+        `progress` is called before each chunk with the number of ids read.
         """
         if not self._rolls_back:
             self._plain.prefill(ids, chunk, progress)
@@ -136,7 +140,7 @@ class TargetModel:
             self._cache.keep(range(len(part)))
 
     def lay_out(self, token: int, tree: DraftTree) -> "Layout":
-        """What one pass over `token`, the tree's root, and the tree reads."""
+        """The inputs of one pass over `token`, which is the tree's root, and the tree."""
         start = self.length
         positions = [start, *(start + depth for depth in tree.depths())]
         mask = self._masks.make(tree, positions, start) if len(tree) else None
@@ -154,21 +158,21 @@ class TargetModel:
         return self.score(self.lay_out(token, tree))
 
     def finish_device_work(self) -> None:
-        """Wait for the device, so that a clock read next tells the truth."""
+        """Wait until the device has done its queued work, so that a clock read next is right."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
 
     def truncate(self, length: int) -> None:
-        """Forget all rows from `length` on. Only for a model that can roll back."""
+        """Drop the cache's rows from `length` on. Does nothing for a model that decodes plainly."""
         if self._rolls_back:
             self._cache.truncate(length)
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
-        """Keep the root's row of the last pass and those of `nodes`, ascending."""
-        if self._rolls_back:  # otherwise a pass has kept its one row itself
+        """Keep the last pass's rows of the root and of `nodes` (ascending); drop its other rows."""
+        if self._rolls_back:  # otherwise the pass itself has kept its only row
             self._cache.keep([0, *(node + 1 for node in nodes)])
 
     def _pass(self, ids: Sequence[int], positions: list[int], mask: Any, keep: int) -> Tensor:
@@ -187,7 +191,7 @@ class TargetModel:
 
 
 def _proven(config: Any) -> bool:
-    """Whether the tests prove this model: a family of theirs, and nothing in it that they lack."""
+    """Whether the tests cover this model: its family, its kinds of layers and its windows."""
     kinds = set(getattr(config, "layer_types", None) or ())
     slides = _PROVEN.get(config.model_type)
     return slides is not None and kinds <= _KNOWN_KINDS and (slides or not window_numbers(config))

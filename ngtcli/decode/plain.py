@@ -1,4 +1,4 @@
-"""Plain decoding with a model's own state, or without any, for models that cannot roll back."""
+"""Plain decoding for models whose cache cannot be rolled back: with their own state, or without."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,21 +10,21 @@ from transformers import DynamicCache
 
 from ngtcli.decode.ways import REREAD, Way
 
-_STATES = ("past_key_values", "cache_params", "state")  # what models call what they carry on
+_STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
 
 
 class PlainRows:
-    """The rows read so far, behind the passes that read them: one sequence, front to back."""
+    """Reads one sequence from its beginning to its end; `length` tokens of it are read."""
 
     def __init__(self, hf: Any, way: Way) -> None:
         self._hf, self._way = hf, way
         self._accepts = accepted(hf)
-        # Some models fill a cache that they are given and do not return it.
+        # Some models fill the cache that they are given but do not return it.
         config = hf.config.get_text_config()
         self._state: dict[str, Any] = (
             {"past_key_values": DynamicCache(config=config)} if way.cache else {}
         )
-        self._ids: list[int] = []  # all read so far, where they are read again at each pass
+        self._ids: list[int] = []  # all ids so far, for a model that reads them again at each pass
         self.length = 0
 
     def prefill(
@@ -32,7 +32,7 @@ class PlainRows:
     ) -> None:
         """Read `ids`, in one pass where the model does not carry its state across chunks.
 
-        `progress` is told before each chunk how many of them are read.
+        `progress` is called before each chunk with the number of ids read.
         """
         chunk = chunk if self._way.chunks else max(1, len(ids))
         for at in range(0, len(ids), chunk):
@@ -40,9 +40,9 @@ class PlainRows:
             self.read(ids[at : at + chunk])
 
     def read(self, ids: Sequence[int], scored: bool = False) -> Tensor:
-        """One pass over `ids`, which are kept; scores (1, vocabulary) after the last.
+        """One pass over `ids`; scores (1, vocabulary) after the last. The sequence grows by `ids`.
 
-        Without `scored`, a model that reads everything again at each pass only takes note.
+        Without `scored`, a model that reads everything again at each pass stores the ids unread.
         """
         self._ids += ids
         reread = self._way.kind == REREAD

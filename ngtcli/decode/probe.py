@@ -1,11 +1,11 @@
-"""How is this model to be run? Found by running it, against `transformers`' own generate.
+"""Probes how a model is to be run: runs it, and compares with `transformers`' own generate.
 
-What counts as the truth are the scores of `generate` on one arbitrary prompt, longer than every
-window of the configuration. Drafts are checked only by a model whose steps in a cache that rolls
-back, and whose rows of a wide tree with a deep late path, give those scores. Any other is run token
-by token in the first way that gives them. Where none does, because generate contradicts itself (it
-cuts the cache to a window that the model's mask does not know), the truth is one pass without a
-cache. A model that fits neither is refused.
+The reference is the scores of `generate` on one arbitrary prompt, longer than every window of the
+configuration. A model verifies drafts only if its single steps in a cache that can be rolled back,
+and its rows of a wide tree with a deep path in the last rows, give those scores. Any other model is
+run token by token in the first way that gives them. Where no way does, because `generate`
+contradicts itself (it cuts the cache to a window that the model's mask does not have), the
+reference is one pass without a cache. A model that agrees with neither is refused.
 """
 
 import warnings
@@ -30,11 +30,14 @@ from ngtcli.errors import ModelError
 if TYPE_CHECKING:
     from ngtcli.decode.model import TargetModel
 
-# Tokens: past the windows of 4,096 that are common; reading more takes a CPU minutes.
+# Tokens: longer than the common windows of 4,096; a CPU takes minutes to read more.
 LONGEST = 4224
 _SHORTEST = 24
-_WIDEST, _NARROWEST = 512, 40  # siblings before the path: as many as the window, in these bounds
-_END = 2304  # tokens of context up to which its end is tried: learned positions end at 2,048
+_WIDEST, _NARROWEST = (
+    512,
+    40,
+)  # siblings before the path: as many as the window has tokens, within these bounds
+_END = 2304  # tokens of context up to which its end is probed: learned positions end at 2,048
 _EMPTY = DraftTree()
 
 _STATE_KINDS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
@@ -55,19 +58,19 @@ NO_CACHE = "it keeps no cache: everything is read again at each token"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Tokens of the prompt, and wrong siblings before the path, that a probe takes."""
+    """How many prompt tokens, and wrong siblings before the path, a probe uses."""
 
     prompt: int
     siblings: int
 
     @property
     def rows(self) -> int:
-        """Rows of cache that it needs, a step's and a little more."""
+        """Rows of cache that the probe needs, some to spare."""
         return self.prompt + self.siblings + 2 * NEW_TOKENS
 
 
 def sizes(model: "TargetModel") -> Sizes:
-    """Longer than every window that matters and can be reached, as far as the context goes."""
+    """A prompt longer than every window below LONGEST tokens, as far as the context allows."""
     known = [n for n in window_numbers(model.config).values() if n < min(model.context, LONGEST)]
     window = max(known, default=0)
     room = model.context - 2 * NEW_TOKENS
@@ -77,7 +80,7 @@ def sizes(model: "TargetModel") -> Sizes:
 
 @torch.inference_mode()
 def find_way(model: "TargetModel") -> Way:
-    """The way to run `model`, whose own `way` is used meanwhile. Raises ModelError."""
+    """The way to run `model`. Changes `model.way` while it probes. Raises ModelError."""
     taken = sizes(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -96,7 +99,7 @@ def find_way(model: "TargetModel") -> Way:
 
 
 def _why_plain(model: "TargetModel") -> str:
-    """Why drafts need not even be tried, by the configuration; "" where they are to be tried."""
+    """Why, by its configuration, the model cannot verify drafts; "" where a probe must tell."""
     kinds = set(getattr(model.config, "layer_types", None) or ())
     for reason, of in (
         (KEEPS_STATE, _STATE_KINDS),
@@ -108,14 +111,14 @@ def _why_plain(model: "TargetModel") -> str:
     if kinds - _KNOWN_KINDS:
         return f"its layers are of a kind unknown here ({min(kinds - _KNOWN_KINDS)})"
     for name, number in window_numbers(model.config).items():
-        # A sliding window is in our mask at any length; of another nothing is known but by trying.
+        # The tree mask applies a sliding window of any length; another window must be probed.
         if "window" in name and name != "sliding_window" and LONGEST <= number < model.context:
             return f"its {name} of {number} tokens is too long to be tried"
     return ""
 
 
 def _tree_reason(model: "TargetModel", truth: Reference, taken: Sizes) -> str:
-    """Why drafts are not checked, with `model.way` set to what was tried last; "" if they are."""
+    """Why the model cannot verify drafts, "" if it can; `model.way` is the last one probed."""
     reason = NO_TREE_MASK
     for window in (True, False) if model.window is not None else (True,):
         model.use(Way(TREES, window=window))
@@ -129,7 +132,7 @@ def _tree_reason(model: "TargetModel", truth: Reference, taken: Sizes) -> str:
 
 
 def _holds(claim: Callable[[], bool]) -> bool:
-    """Whether it is true; a model that fails in any way on the way there does not hold it."""
+    """Whether `claim` is true; it is false of a model that raises an error meanwhile."""
     try:
         return claim()
     except (MemoryError, torch.OutOfMemoryError, ModelError):
@@ -150,7 +153,7 @@ def _steps_agree(model: "TargetModel", truth: Reference, rows: int) -> bool:
 
 
 def _tree_agrees(model: "TargetModel", truth: Reference, taken: Sizes) -> bool:
-    """Whether the path scores as it should behind all its wrong siblings, and one sibling too."""
+    """Whether the path after all its wrong siblings, and two of these, have the right scores."""
     model.truncate(len(truth.prompt) - 1)
     tree = _wide_tree(truth, taken.siblings, model.vocabulary)
     rows = model.forward(truth.prompt[-1], tree)
@@ -174,7 +177,7 @@ def _wide_tree(truth: Reference, siblings: int, vocabulary: int) -> DraftTree:
 
 
 def _step_by_step(model: "TargetModel", truth: Reference, path: tuple[int, ...]) -> torch.Tensor:
-    """Scores after prompt and `path`, a token a pass, behind what the cache holds of the prompt."""
+    """Scores after prompt and `path`, one token a pass; the cache holds the prompt."""
     start = len(truth.prompt) - 1
     model.truncate(start)
     for token in (truth.prompt[-1], *path[:-1]):
@@ -186,9 +189,9 @@ def _step_by_step(model: "TargetModel", truth: Reference, path: tuple[int, ...])
 
 
 def _end_agrees(model: "TargetModel", truth: Reference) -> bool:
-    """Whether a tree that ends with the context scores as its path does token by token.
+    """Whether a tree at the context's end has the scores that its path has token by token.
 
-    Nothing is read before it: the rows up to there are zeros.
+    The rows before the tree are zeros: no prompt is read.
     """
     siblings = min(_NARROWEST, model.context // 2)
     start = model.context - siblings - NEW_TOKENS
@@ -205,7 +208,7 @@ def _end_agrees(model: "TargetModel", truth: Reference) -> bool:
 
 
 def _plain_way(model: "TargetModel", truth: Reference, reason: str) -> Way | None:
-    """The first way that gives the reference's scores token by token, if there is one."""
+    """The first way that gives the reference's scores token by token; None if no way does."""
     for way in _plain_ways(reason):
         model.use(way)
         if _holds(lambda: _steps_agree(model, truth, 0)):

@@ -1,4 +1,4 @@
-"""What a model says of one arbitrary prompt by `transformers`' own generate, for probes."""
+"""Reference scores for probes: those of `transformers`' own generate on one arbitrary prompt."""
 
 import random
 import warnings
@@ -14,9 +14,9 @@ from transformers import GenerationConfig
 from ngtcli.errors import ModelError
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
-_HIDDEN = -1e6  # a score below it says "never": only that both say so is compared
-# The root mean square of differences, over the spread of the scores. Derived: rounding leaves 1e-6
-# to 1e-5 in float32 and 0.01 to 0.03 in bfloat16; a fault in mask or position is of the order of 1.
+_HIDDEN = -1e6  # scores below it are masked: compared is only whether both are
+# The root mean square of differences, over the spread of the scores. Derived: rounding gives 1e-6
+# to 1e-5 in float32 and 0.01 to 0.03 in bfloat16; a wrong mask or position gives about 1.
 _FLOAT32, _HALF = 3e-4, 0.15
 
 
@@ -24,7 +24,7 @@ _FLOAT32, _HALF = 3e-4, 0.15
 class Reference:
     """A prompt, the tokens that followed it, and `scores` (NEW_TOKENS, vocabulary) before each.
 
-    `exact`: the model runs in float32, so that only rounding in float32 is to be expected.
+    `exact`: the model runs in float32, so that scores differ by rounding in float32 only.
     """
 
     prompt: list[int]
@@ -40,7 +40,7 @@ class Reference:
 def same_scores(rows: Sequence[Tensor], truth: Sequence[Tensor] | Tensor, exact: bool) -> bool:
     """Whether rows agree but for rounding; unless `exact`, whether most of them do.
 
-    In half precision a near tie, as between two experts, can turn single rows.
+    In half precision a near tie, as between two experts, can change single rows.
     """
     errors = sorted(_difference(row, true) for row, true in zip(rows, truth, strict=True))
     if exact:
@@ -65,10 +65,10 @@ def _difference(row: Tensor, true: Tensor) -> float:
 
 
 def references(hf: Any, name: str, length: int, vocabulary: int) -> Iterator[Reference]:
-    """What `generate` says after `length` arbitrary tokens, then what one pass without cache says.
+    """The scores of `generate` after `length` arbitrary tokens, then of one pass without cache.
 
-    Whichever of the two cannot be had is left out. Raises ModelError where neither can, and for
-    scores that are not numbers.
+    One that the model fails to give is left out. Raises ModelError where it fails to give both,
+    and for scores that are not numbers.
     """
     rng = random.Random(0)
     prompt = [rng.randrange(vocabulary) for _ in range(length)]
@@ -102,7 +102,7 @@ def scores_are_not_numbers(name: str) -> ModelError:
 def check_causal(hf: Any, name: str, prompt: Sequence[int]) -> None:
     """Raise ModelError where scores depend on tokens that come later: then it is no decoder.
 
-    A model that cannot be run so, without a cache, is not judged.
+    Passes a model that cannot be run without a cache.
     """
     try:
         long, short = _whole_pass(hf, prompt[:16]), _whole_pass(hf, prompt[:8])
@@ -117,7 +117,7 @@ def check_causal(hf: Any, name: str, prompt: Sequence[int]) -> None:
 
 @contextmanager
 def plain_generation(hf: Any) -> Iterator[None]:
-    """Within it, `generate` is plain greedy search, whatever the checkpoint's settings suggest."""
+    """A context in which `generate` is plain greedy search, whatever the checkpoint suggests."""
     own = hf.generation_config
     hf.generation_config = GenerationConfig()
     try:

@@ -65,9 +65,10 @@ class Sampler:
         self._spoken = Spoken(prompt) if settings.penalized else None
 
     def best(self, scores: Tensor) -> list[int] | None:
-        """Greedy choices for all rows, (k + 1, vocabulary); None where each needs a look.
+        """Greedy choices for all rows of scores, (k + 1, vocabulary); None unless greedy.
 
-        -1 stands for the choice of a row whose best score is no finite number.
+        The choice is -1 for a row whose best score is not finite. None with penalties, too: they
+        depend on the path.
         """
         if self.settings.greedy and not self.settings.penalized:
             choices = scores.argmax(dim=-1)
@@ -79,7 +80,7 @@ class Sampler:
     def choose(self, scores: Tensor, output: Sequence[int]) -> int:
         """The token after prompt and `output`, from its scores, shape (vocabulary,).
 
-        -1 where they are no numbers: NaN, or infinite at the best.
+        -1 where the best score is not finite, or NaN.
         """
         scores = self._penalize(scores.float(), output)
         if self.settings.greedy:
@@ -113,8 +114,8 @@ class Sampler:
     def _draw(self, probabilities: Tensor, position: int) -> int:
         """Exponential race: of all tokens the one whose number divided by its probability is least.
 
-        A rounding error in the scores can change the outcome only where the two first are as near
-        as that, whereas one in a cumulative distribution adds up over all tokens.
+        A rounding error in the scores changes the outcome only where the two least numbers differ
+        by less than it; in a cumulative distribution errors would add up over all tokens.
         """
         race = torch.from_numpy(keyed_race(self.settings.seed, position, len(probabilities)))
         token = int((probabilities / race.to(probabilities.device)).argmax())
@@ -122,10 +123,11 @@ class Sampler:
 
 
 class Spoken:
-    """Which tokens prompt and output hold. It follows an output from call to call, so that a call
-    costs what is new in it; one that steps back, as after a walk down a tree, is followed too.
+    """Counts the tokens of prompt and output.
 
-    `seen` (vocabulary,), bool: in prompt or output. `times` (vocabulary,), int64: in the output.
+    `follow` changes the counts by what differs from the output before, at its end, so that a call
+    costs as much as is new. `seen` (vocabulary,), bool: in prompt or output. `times` (vocabulary,),
+    int64: how often in the output.
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
@@ -138,7 +140,7 @@ class Spoken:
         return self._in_prompt | (self.times > 0)
 
     def follow(self, output: Sequence[int], scores: Tensor) -> None:
-        """Count `output`; `scores` tell the size of the vocabulary, and the device."""
+        """Count `output`; `scores` give the size of the vocabulary, and the device."""
         if not len(self.times):
             self.times = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
             self._in_prompt = torch.zeros_like(self.times, dtype=torch.bool)

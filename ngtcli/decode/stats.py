@@ -4,32 +4,53 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 PARTS = ("draft", "tree", "forward", "verify", "cache")
 
 
 class Stopwatch:
-    """Splits decoding into PARTS, in seconds. `settle` is called before the clock is read.
+    """Splits the seconds of a step into PARTS: `start`, then `with watch("draft"): …` part by part.
 
-    Without `settle` the work of an asynchronous device is booked where it is waited for.
+    A part's time begins where that of the part before it ended, so nothing between two is lost;
+    parts do not nest. `wait_for_device` is called before a part ends. Without it the work of an
+    asynchronous device counts for the part that waits for its result.
+
+    >>> watch = Stopwatch()
+    >>> watch.start()
+    >>> with watch("draft"):
+    ...     pass
+    >>> watch.elapsed_s >= watch.parts["draft"] > 0.0
+    True
     """
 
-    def __init__(self, settle: Callable[[], None] | None = None) -> None:
+    def __init__(self, wait_for_device: Callable[[], None] | None = None) -> None:
         self.parts = dict.fromkeys(PARTS, 0.0)
-        self._settle = settle
-        self._last = time.perf_counter()
+        self._wait = wait_for_device
+        self._part = ""
+        self._began = self._last = time.perf_counter()
 
     def start(self) -> None:
         """Begin a step."""
-        self._last = time.perf_counter()
+        self._began = self._last = time.perf_counter()
 
-    def lap(self, part: str) -> None:
-        """Book the time since the last reading to `part`."""
-        if self._settle is not None:
-            self._settle()
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the beginning of the step to the end of its last part."""
+        return self._last - self._began
+
+    def __call__(self, part: str) -> Self:
+        self._part = part
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        if self._wait is not None:
+            self._wait()
         now = time.perf_counter()
-        self.parts[part] += now - self._last
+        self.parts[self._part] += now - self._last
         self._last = now
 
 
@@ -48,7 +69,7 @@ class Statistics:
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
 
     def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
-        """Count one verify step; `emitted` tokens came of it, `accepted` of them drafted."""
+        """Count one step that emitted `emitted` tokens, `accepted` of them drafted."""
         self.steps += 1
         self.drafted_tokens += drafted
         self.accepted_tokens += accepted
@@ -57,7 +78,7 @@ class Statistics:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens emitted per verify step."""
+        """Tokens emitted per step."""
         return self.new_tokens / self.steps if self.steps else 0.0
 
     @property
@@ -65,7 +86,7 @@ class Statistics:
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
 
     def add(self, other: "Statistics") -> None:
-        """Add up with the figures of another run."""
+        """Add the figures of another run."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.acceptance_histogram.update(other.acceptance_histogram)

@@ -1,4 +1,4 @@
-"""The walk that accepts drafted tokens."""
+"""Verification: which nodes of a draft tree are accepted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path
     """Walk from the root, descending as long as a child holds the token the model chose.
 
     `choose(node, tokens)` is the model's token after `node` (-1: the root), where `tokens` were
-    accepted in this walk. It is called once for each node on the path, so nothing is drawn twice.
-    Probes are passed over.
+    accepted in this walk. It is called once for each node on the path, so no token is drawn twice.
+    Probes are never accepted.
     """
     children = {(tree.parents[node], tree.tokens[node]): node for node in range(tree.drafts)}
     nodes: list[int] = []

@@ -1,4 +1,4 @@
-"""How a model is run, as probing finds it, kept for each configuration in the cache folder."""
+"""How a model is run, as probing found it; stored for each configuration in the cache folder."""
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -9,20 +9,20 @@ from typing import Any
 from ngtcli import __version__
 from ngtcli.storage import home, key_of, read_json, write_json
 
-TREES = "trees"  # drafts are checked, in a cache that rolls back
-STEPS = "steps"  # one token a pass, the model keeps its own state
-REREAD = "reread"  # one token a pass, everything is read again: the model keeps nothing
+TREES = "trees"  # drafts are verified, in a cache that can be rolled back
+STEPS = "steps"  # one token a pass; the model has a state of its own
+REREAD = "reread"  # one token a pass; the model has no state and reads everything again
 _FORMAT = 1
 _MOST_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`reason`: why drafts are not checked, "" if they are.
+    """`reason`: why drafts are not verified, "" if they are.
 
-    `window`: the configuration's window is one of the tree mask (kind TREES). `positions`: the
-    model is told positions; `cache`: it is given its cache at the first pass; `chunks`: a prompt
-    may be read in several passes (the other kinds).
+    `window`: the tree mask applies the configuration's window (kind TREES). For the other kinds:
+    `positions`: the model takes position ids; `cache`: it takes a new cache at the first pass;
+    `chunks`: it may read a prompt in several passes.
     """
 
     kind: str = TREES
@@ -34,7 +34,7 @@ class Way:
 
 
 def way_path(hf: Any) -> Path:
-    """The file of a configuration's way: its name says all that a probe's outcome depends on."""
+    """The file of a way; its name is a hash of all that the result of probing depends on."""
     versions = [__version__, *(version(name) for name in ("transformers", "torch"))]
     config = hf.config.to_json_string(use_diff=False)
     attention = getattr(hf.config, "_attn_implementation", None)
@@ -43,10 +43,10 @@ def way_path(hf: Any) -> Path:
 
 
 def load_way(path: Path) -> Way | None:
-    """The kept way; None where there is none, or none that can be believed."""
+    """The stored way; None where there is none, or where its file holds no valid one."""
     try:
         stored = read_json(path, _MOST_BYTES)
-    except Exception:  # whatever is wrong with it, probing anew mends it
+    except Exception:  # probing anew replaces a file that is wrong in any way
         return None
     if set(stored) != {f.name for f in fields(Way)}:
         return None
@@ -59,6 +59,6 @@ def load_way(path: Path) -> Way | None:
 
 
 def save_way(path: Path, way: Way) -> None:
-    """Keep `way`; a cache that cannot be written is done without."""
+    """Store `way`. Ignores a cache folder that cannot be written to."""
     with suppress(OSError):
         write_json(path, asdict(way))

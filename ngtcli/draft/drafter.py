@@ -1,12 +1,12 @@
-"""What a drafter is, what it is told, and how it reads its options. Knows no torch.
+"""What a drafter is and what it is told. Knows no torch.
 
 A drafter proposes; it never decides. Whatever it proposes, verification emits the target model's
 own tokens, so a drafter can make a run slower but not different.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from ngtcli.config import RANGES, Settings
 from ngtcli.draft.auto.costs import Costs
 from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree
-from ngtcli.errors import UsageError, nearest, plain_number
 from ngtcli.trie.ngram import NGramTrie
 
 _DEFAULTS = Settings()
@@ -129,36 +129,3 @@ class Feedback:
 
     tree: DraftTree
     top: npt.NDArray[np.int64]
-
-
-Options = TypeVar("Options")
-
-
-def read_options(defaults: Options, options: Mapping[str, str]) -> Options:
-    """`defaults`, a dataclass, with fields replaced by values written as text. Raises UsageError.
-
-    Fields may be int, float, bool ("true" or "false") or str.
-    """
-    known = {f.name: getattr(defaults, f.name) for f in fields(defaults)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for key, text in options.items():
-        if key not in known:
-            raise UsageError(f"no option {key!r}", nearest(key, known) if known else "It has none.")
-        values[key] = _read(key, text, type(known[key]))
-    return replace(defaults, **values)  # type: ignore[type-var]
-
-
-def _read(key: str, text: str, kind: type) -> Any:
-    try:
-        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError):
-        raise UsageError(f"{key} is {text!r}", f"It must be of type {kind.__name__}.") from None
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raise UsageError unless `low <= value <= high`."""
-    if not low <= value <= high:
-        raise UsageError(
-            f"{name} is {plain_number(value)}",
-            f"Give a value from {plain_number(low)} to {plain_number(high)}.",
-        )

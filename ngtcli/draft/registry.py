@@ -1,22 +1,25 @@
 """The registry of drafting methods by name. A method is one file and one line of `_METHODS`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
+from typing import Any
 
-from ngtcli.draft.drafter import Drafter, DraftSettings, read_options
+from ngtcli.draft.drafter import Drafter, DraftSettings
+from ngtcli.draft.options import read_options
 from ngtcli.errors import UsageError, nearest
-
-Factory = Callable[[DraftSettings, Mapping[str, str]], Drafter]
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An entry of the registry. `needs` says what a drafter cannot do without, in words.
+    """An entry of the registry. `needs` says in words what a drafter cannot do without.
 
-    Modules are imported when their method is asked for. `documents` is true where the method
-    drafts from the documents' cached trie; `live` where it works only beside a running model;
-    `costs` where it wants the measured cost of passes.
+    `module` has `make(settings, options)`; the dataclass `Options` stands there too, or in the
+    module `options_module` where importing `module` loads numba and building the drafter compiles.
+    Both are imported when their method is named, and not before.
+    `documents`: the method drafts from the documents' cached trie. `live`: it works only beside a
+    running model. `costs`: it reads the measured cost of passes and the pool of earlier answers.
     """
 
     module: str
@@ -24,12 +27,19 @@ class Method:
     documents: bool = False
     live: bool = False
     costs: bool = False
+    options_module: str = ""
+
+    def read(self, options: dict[str, str]) -> Any:
+        """The method's own options as its dataclass. Raises UsageError; compiles nothing."""
+        return read_options(import_module(self.options_module or self.module).Options(), options)
 
 
 _METHODS = {
     "none": Method("ngtcli.draft.methods.none"),
     "trie": Method("ngtcli.draft.methods.trie", documents=True),
-    "auto": Method("ngtcli.draft.auto.drafter", costs=True),
+    "auto": Method(
+        "ngtcli.draft.auto.drafter", costs=True, options_module="ngtcli.draft.auto.config"
+    ),
     "prompt-lookup": Method("ngtcli.draft.methods.prompt_lookup"),
     "llma": Method("ngtcli.draft.methods.llma"),
     "akunu": Method("ngtcli.draft.methods.akunu"),
@@ -52,31 +62,38 @@ def method_names() -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A method as it was asked for, `NAME[:KEY=VALUE]…`.
+class MethodSpec:
+    """A method as its user wrote it, `NAME[:KEY=VALUE]…`, with all its options read.
 
-    Shared settings among the keys are already in `settings`; `options` are the method's own.
+    Shared settings among the keys are already in `settings`; `options` are the method's own, an
+    instance of its dataclass.
     """
 
     spec: str
     name: str
-    method: Method
+    entry: Method
     settings: DraftSettings
-    options: Mapping[str, str]
+    options: Any
 
-    def make(self) -> Drafter:
-        """A new drafter. Raises UsageError for a wrong option."""
-        factory: Factory = import_module(self.method.module).make
-        try:
-            return factory(self.settings, self.options)
-        except UsageError as error:
-            raise UsageError(f"method {self.name}: {error}", error.hint) from None
+    def build(self) -> Drafter:
+        """A new drafter. Raises UsageError where something that it needs is missing."""
+        drafter: Drafter
+        with _named(self.name):
+            drafter = import_module(self.entry.module).make(self.settings, self.options)
+        return drafter
+
+    def check(self) -> None:
+        """Raise UsageError where something is missing, as `build` does; compile nothing."""
+        if not self.entry.options_module:
+            self.build()
 
 
-def want(spec: str, settings: DraftSettings) -> Wanted:
-    """Read a method such as "trie" or "trtllm:max_draft_len=8". Raises UsageError.
+def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
+    """Read a method such as "trie" or "trtllm:max_draft_len=8"; `settings` are the defaults.
 
-    >>> want("trie:lp=4", DraftSettings()).settings.lp
+    Raises UsageError for an unknown name and for a wrong option. Builds and compiles nothing.
+
+    >>> parse_method("trie:lp=4", DraftSettings()).settings.lp
     4
     """
     name, *pairs = spec.split(":")
@@ -88,11 +105,21 @@ def want(spec: str, settings: DraftSettings) -> Wanted:
         if not (key and equals and value):
             raise UsageError(f"method {spec!r}: {pair!r} is no option", "Write NAME:KEY=VALUE.")
         options[key] = value
-    shared = {k: v for k, v in options.items() if k in _SHARED}
-    own = {k: v for k, v in options.items() if k not in _SHARED}
-    return Wanted(spec, name, _METHODS[name], read_options(settings, shared), own)
+    shared = read_options(settings, {k: v for k, v in options.items() if k in _SHARED})
+    with _named(name):
+        own = _METHODS[name].read({k: v for k, v in options.items() if k not in _SHARED})
+    return MethodSpec(spec, name, _METHODS[name], shared, own)
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Put the method's name before the message of a UsageError."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"method {method}: {error}", error.hint) from None
 
 
 def make_drafter(spec: str, settings: DraftSettings) -> Drafter:
     """A new drafter. Raises UsageError for an unknown method or a wrong option."""
-    return want(spec, settings).make()
+    return parse_method(spec, settings).build()

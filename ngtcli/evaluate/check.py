@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.prompts import Prompt
-from ngtcli.session import Session
+from ngtcli.session import AnswerOptions, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,8 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 def _output(
     session: Session, prompt: Prompt, method: str, num_draft: int
 ) -> tuple[list[int], float]:
-    run = session.answer(prompt, method, num_draft).run
-    for _ in run:
-        pass
+    options = AnswerOptions(method, num_draft)
+    run = session.answer(prompt, options).run.finish()
     return run.output, run.statistics.mean_acceptance_length
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ngtcli.config import Settings
 from ngtcli.draft.drafter import draft_settings
-from ngtcli.draft.registry import want
+from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, UsageError
 
 
@@ -13,7 +13,7 @@ def unreadable(methods: Sequence[str], settings: Settings) -> list[dict[str, str
     refused = []
     for method in methods:
         try:
-            want(method, draft_settings(settings))
+            parse_method(method, draft_settings(settings))
         except NgtError as error:
             refused.append(refusal(method, error))
     return refused

@@ -9,6 +9,8 @@ of costs and of scores cannot be swept on a recording, which has neither costs n
 
 from dataclasses import dataclass
 
+from ngtcli.draft.options import check_range
+
 
 @dataclass(frozen=True, slots=True)
 class AutoConfig:
@@ -85,3 +87,13 @@ class AutoConfig:
 
 
 CONFIG = AutoConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`trust` is how many observations the fitted escape probabilities weigh."""
+
+    trust: float = CONFIG.trust
+
+    def __post_init__(self) -> None:
+        check_range("trust", self.trust, 1.0, 1e6)

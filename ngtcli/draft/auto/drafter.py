@@ -9,15 +9,14 @@ Escape probabilities start from `escapes.json`, fitted on recorded runs
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, arrange, grow
@@ -26,28 +25,11 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.repeats import Repeats
 from ngtcli.draft.auto.sources import MatchState, Sources
 from ngtcli.draft.auto.usefulness import ScoreUsefulness
-from ngtcli.draft.drafter import (
-    Context,
-    Drafter,
-    DraftSettings,
-    Feedback,
-    check_range,
-    read_options,
-)
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
 
 _EMPTY = DraftTree()
-
-
-@dataclass(frozen=True, slots=True)
-class AutoOptions:
-    """`trust` is how many observations the fitted escape probabilities weigh."""
-
-    trust: float = CONFIG.trust
-
-    def __post_init__(self) -> None:
-        check_range("trust", self.trust, 1.0, 1e6)
 
 
 class Auto(Drafter):
@@ -61,7 +43,7 @@ class Auto(Drafter):
 
     def __init__(
         self,
-        options: AutoOptions,
+        options: Options,
         escapes: npt.NDArray[np.float64],
         costs: Costs | None = None,
         pool: Pool | None = None,
@@ -216,14 +198,13 @@ class SearchLimits:
 def _compile() -> None:
     """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
     costs = Costs({CONFIG.short_context: CostCurve({1: 1.0})})
-    drafter = Auto(AutoOptions(), fitted_escapes(), costs)
+    drafter = Auto(Options(), fitted_escapes(), costs)
     drafter.reset(Context((1, 2, 1, 2), references=((2, 1),), vocabulary=3))
     drafter.propose((), 4)
     drafter.learn(Feedback(_EMPTY, np.zeros((1, CONFIG.ranks_read), np.int64)))
     drafter.observe([1])
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    own = read_options(AutoOptions(), options)
+def make(settings: DraftSettings, options: Options) -> Drafter:
     _compile()
-    return Auto(own, fitted_escapes(), settings.costs, settings.pool)
+    return Auto(options, fitted_escapes(), settings.costs, settings.pool)

@@ -15,10 +15,11 @@ What decides drafts:
 - All is forgotten at `reset`: the chapter's tables belong to one generation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, chain
 
 
@@ -80,5 +81,5 @@ class Akunu(Drafter):
             self._best[context] = token
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Akunu(read_options(Options(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return Akunu(options)

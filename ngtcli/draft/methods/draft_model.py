@@ -7,23 +7,17 @@ often both draw the same token; unlike rejection sampling this keeps the text of
 with and without drafts. The default is Chen et al.'s K = 4.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import (
-    Assistant,
-    Context,
-    Drafter,
-    DraftSettings,
-    check_range,
-    read_options,
-)
+from ngtcli.draft.drafter import Assistant, Context, Drafter, DraftSettings
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class DraftModelOptions:
+class Options:
     """Tokens drafted a step."""
 
     gamma: int = 4
@@ -35,7 +29,7 @@ class DraftModelOptions:
 class DraftModel(Drafter):
     """Hands the text to the assistant and its answer to verification."""
 
-    def __init__(self, assistant: Assistant, options: DraftModelOptions) -> None:
+    def __init__(self, assistant: Assistant, options: Options) -> None:
         self._assistant, self._gamma = assistant, options.gamma
 
     def reset(self, context: Context) -> None:
@@ -48,8 +42,7 @@ class DraftModel(Drafter):
         pass
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    read = read_options(DraftModelOptions(), options)
+def make(settings: DraftSettings, options: Options) -> Drafter:
     if settings.assistant is None:
         raise UsageError("there is no draft model", "Name one with --draft-model.")
-    return DraftModel(settings.assistant, read)
+    return DraftModel(settings.assistant, options)

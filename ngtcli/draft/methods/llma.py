@@ -17,10 +17,11 @@ The references are the documents in the prompt. A prompt without documents is it
 whole; the paper always has some.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, chain
 
 
@@ -72,5 +73,5 @@ class Llma(Drafter):
         pass  # the next `propose` sees them in its ids
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Llma(read_options(Options(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return Llma(options)

@@ -15,24 +15,18 @@ Defaults are the paper's for 7B models; LADE's own examples use 5, 7, 7.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import (
-    Context,
-    Drafter,
-    DraftSettings,
-    Feedback,
-    check_range,
-    read_options,
-)
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import ROOT, DraftTree
 
 _EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
-class LookaheadOptions:
+class Options:
     """N, W and G of the paper."""
 
     level: int = 5
@@ -51,7 +45,7 @@ class Lookahead(Drafter):
 
     top_k = 1
 
-    def __init__(self, options: LookaheadOptions) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
         self.reset(Context(()))
 
@@ -136,5 +130,5 @@ class Lookahead(Drafter):
         pass
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Lookahead(read_options(LookaheadOptions(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return Lookahead(options)

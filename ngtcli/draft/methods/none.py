@@ -1,17 +1,17 @@
 """Plain decoding: empty drafts, so every step is one token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.tree import DraftTree
 
 _EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
-class NoOptions:
-    """For methods whose only options are the shared settings."""
+class Options:
+    """There are none."""
 
 
 class NoDrafts(Drafter):
@@ -27,6 +27,5 @@ class NoDrafts(Drafter):
         pass
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    read_options(NoOptions(), options)
+def make(settings: DraftSettings, options: Options) -> Drafter:
     return NoDrafts()

@@ -16,10 +16,11 @@ What decides drafts:
 An index of the first place of every n-gram grows with the text; nothing is ever scanned again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, chain
 
 
@@ -67,5 +68,5 @@ class PromptLookup(Drafter):
         self._indexed = len(ids)
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return PromptLookup(read_options(Options(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return PromptLookup(options)

@@ -11,17 +11,11 @@ source verifies all 80 nodes: give `--num-draft 80`; below that the nodes of the
 (rank + 1) along their path are kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import (
-    Context,
-    Drafter,
-    DraftSettings,
-    Feedback,
-    check_range,
-    read_options,
-)
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import ROOT, DraftTree, in_depth_first_order
 
 # The paper's tree (its appendix; version 2.2.2 of the authors' code): children by path of ranks.
@@ -47,7 +41,7 @@ _TREE = tuple(static_tree())
 
 
 @dataclass(frozen=True, slots=True)
-class RecyclingOptions:
+class Options:
     """k, under its name in the source; the tree has ranks 0 to 7."""
 
     output_id_topk: int = 8
@@ -59,7 +53,7 @@ class RecyclingOptions:
 class Recycling(Drafter):
     """Holds the matrix, as rows of the tokens seen so far."""
 
-    def __init__(self, options: RecyclingOptions) -> None:
+    def __init__(self, options: Options) -> None:
         self.top_k = options.output_id_topk
         self._unseen = (0,) * self.top_k
         self._successors: dict[int, tuple[int, ...]] = {}
@@ -103,5 +97,5 @@ class Recycling(Drafter):
         pass
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Recycling(read_options(RecyclingOptions(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return Recycling(options)

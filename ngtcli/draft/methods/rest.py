@@ -28,8 +28,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
 from ngtcli.storage import DamagedFileError
@@ -162,5 +163,5 @@ def _tree(paths: Mapping[Path, int], budget: int) -> DraftTree:
     )
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Rest(read_options(Options(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return Rest(options)

@@ -12,11 +12,12 @@ count what followed the last tokens of the text; the longer the match, the longe
   does without it, -1 sets no limit; else the oldest outputs are dropped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import UsageError
 
@@ -69,8 +70,7 @@ class Suffix(Drafter):
         self._cache.add_active_response(self._request, list(tokens))
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    own = read_options(Options(), options)
+def make(settings: DraftSettings, options: Options) -> Drafter:
     try:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
     except ImportError as error:
@@ -78,4 +78,4 @@ def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
             f"arctic-inference cannot be imported ({error})",
             "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++ compiler).",
         ) from None
-    return Suffix(SuffixDecodingCache(own.max_tree_depth, own.max_cached_requests), own)
+    return Suffix(SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests), options)

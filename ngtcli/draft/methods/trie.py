@@ -9,17 +9,22 @@ The context's trie is the documents' (cached) and the rest of the prompt's (smal
 sequence's frequency is the sum over both, as in one trie of the whole context.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, read_options
-from ngtcli.draft.methods.none import NoOptions
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.trie.growing import GrowingTrie, Node
 from ngtcli.trie.ngram import NGramTrie
 
 Pair = tuple[int | None, Node | None]  # a sequence's node in the documents' and in the grown trie
 _NO_DOCUMENTS = Context(())
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """There are none but the shared settings."""
 
 
 class TrieDrafter(Drafter):
@@ -121,6 +126,5 @@ class TrieDrafter(Drafter):
         yield from both[at:]
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    read_options(NoOptions(), options)
+def make(settings: DraftSettings, options: Options) -> Drafter:
     return TrieDrafter(settings.n, settings.lp, settings.learn_output)

@@ -22,10 +22,11 @@ What decides drafts, all as in the source:
 `max_draft_len`; 5 is what the project sets itself for small batches (then with n-grams of 3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, check_range, read_options
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, chain
 
 Ngram = tuple[int, ...]
@@ -134,5 +135,5 @@ class Trtllm(Drafter):
         return longest
 
 
-def make(settings: DraftSettings, options: Mapping[str, str]) -> Drafter:
-    return Trtllm(read_options(Options(), options))
+def make(settings: DraftSettings, options: Options) -> Drafter:
+    return Trtllm(options)

@@ -11,7 +11,7 @@ from ngtcli.decode.reference import plain_generation
 from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompts import Prompt
-from ngtcli.session import Session
+from ngtcli.session import AnswerOptions, Session
 
 BASELINE = "none"
 AGAINST: dict[str, dict[str, int]] = {
@@ -67,7 +67,8 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
         own[:] = [session.new_drafter(spec)]
 
     def decode(prompt: Prompt, split: bool = False) -> Generation:
-        run = session.answer(prompt, spec, split_times=split, drafter=own[0]).run
+        options = AnswerOptions(spec, split_times=split, drafter=own[0])
+        run = session.answer(prompt, options).run
         undrafted = drafted = 0
         for _ in run:
             undrafted += run.statistics.drafted_tokens == drafted
@@ -80,7 +81,7 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant:
 
     return Contestant(
         method,
-        None if method == BASELINE else session.wanted(spec).settings.num_draft,
+        None if method == BASELINE else session.parse_method(spec).settings.num_draft,
         ready,
         decode,
         lambda prompt: decode(prompt, split=True),

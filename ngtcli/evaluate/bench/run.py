@@ -20,7 +20,7 @@ from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
 from ngtcli.evaluate.replay.traces import TraceWriter
 from ngtcli.presets import Preset, load_preset
 from ngtcli.prompts import Prompt
-from ngtcli.session import Session
+from ngtcli.session import AnswerOptions, Session
 
 Notify = Callable[[str], None]
 _AS_IT_IS = Preset("message", Path(), "{documents}")
@@ -153,9 +153,7 @@ def record(
         try:
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
-                run = session.answer(prompt, BASELINE).run
-                for _ in run:
-                    pass
+                run = session.answer(prompt, AnswerOptions(BASELINE)).run.finish()
                 trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
                 lengths.append(len(run.output))
         except KeyboardInterrupt:

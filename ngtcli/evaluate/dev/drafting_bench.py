@@ -19,9 +19,9 @@ import torch
 
 from ngtcli.decode.load import load_model
 from ngtcli.documents.load import load
-from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.auto.drafter import Auto, AutoOptions
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.methods.trie import TrieDrafter
@@ -135,7 +135,7 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
 
     `observe` takes in five tokens, `learn` the runners-up of each node.
     """
-    drafter = Auto(AutoOptions(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0, 64: 1.0})}))
+    drafter = Auto(Options(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0, 64: 1.0})}))
     drafter.reset(Context(ids, vocabulary=model.vocabulary))
     rng = random.Random(0)
     taken: dict[str, list[float]] = {k: [] for k in ("propose", "layout", "learn", "observe")}

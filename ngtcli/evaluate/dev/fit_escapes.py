@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import SCORES, Tallies, attribute
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.drafter import Auto, AutoOptions
+from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import ESCAPES, SHAPE
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
@@ -33,7 +33,7 @@ def fit(traces: Sequence[Trace], rounds: int) -> tuple[npt.NDArray[np.float64], 
     for _ in range(rounds):
         tallies = Tallies(escapes, np.zeros(SHAPE), np.zeros(SHAPE))
         logs: list[float] = []
-        drafter = Auto(AutoOptions(trust=1e6), escapes, pool=Pool())
+        drafter = Auto(Options(trust=1e6), escapes, pool=Pool())
         for trace in traces:
             drafter.reset(Context(trace.prompt_ids))
             for token in trace.output_ids:

@@ -16,7 +16,7 @@ import numpy as np
 from ngtcli.decode.stats import Statistics
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.registry import Wanted, want
+from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, is_odd, read_traces
@@ -135,9 +135,9 @@ def run_replay(
     progress(f"Reading {folder} …")
     traces = read_traces(folder, template, turns, max_mb)
     chosen = select(traces.traces, tasks, limit, ids)
-    wanted, refused = _able(methods, settings or DraftSettings())
+    able, refused = _able(methods, settings or DraftSettings())
     rows = []
-    for one in wanted:
+    for one in able:
         for num_draft in budgets(one, num_drafts):
             progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
             try:
@@ -161,15 +161,18 @@ def run_replay(
     }
 
 
-def budgets(wanted: Wanted, num_drafts: Sequence[int]) -> list[int]:
+def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:
     """The numbers of nodes to measure a method at; one that its spec names stands for all.
 
-    >>> budgets(want("trie:num_draft=8", DraftSettings()), [16, 32])
+    >>> budgets(parse_method("trie:num_draft=8", DraftSettings()), [16, 32])
     [8]
     """
-    if wanted.name == "none":
+    if method.name == "none":
         return [0]
-    own = (want(wanted.spec, replace(wanted.settings, num_draft=k)).settings for k in num_drafts)
+    own = (
+        parse_method(method.spec, replace(method.settings, num_draft=k)).settings
+        for k in num_drafts
+    )
     return list(dict.fromkeys(settings.num_draft for settings in own))
 
 
@@ -202,13 +205,13 @@ def select(
 
 def _able(
     methods: Sequence[str], settings: DraftSettings
-) -> tuple[list[Wanted], list[dict[str, str]]]:
+) -> tuple[list[MethodSpec], list[dict[str, str]]]:
     """The methods that a recording can measure, and the others with the reason."""
     able, refused = [], []
     for spec in methods:
-        one = want(spec, settings)
-        if one.method.live:
-            refused.append({"method": spec, "reason": f"it needs {one.method.needs}"})
+        one = parse_method(spec, settings)
+        if one.entry.live:
+            refused.append({"method": spec, "reason": f"it needs {one.entry.needs}"})
         else:
             able.append(one)
     return able, refused
@@ -223,22 +226,22 @@ def context_of(trace: Trace, traces: TraceSet) -> Context:
 
 
 def _run(
-    one: Wanted, num_draft: int, traces: TraceSet, chosen: Sequence[Trace], fresh: bool
+    one: MethodSpec, num_draft: int, traces: TraceSet, chosen: Sequence[Trace], fresh: bool
 ) -> dict[str, Tally]:
     """Tallies by task."""
     tallies: dict[str, Tally] = {}
     if not fresh:
         one = replace(one, settings=replace(one.settings, pool=Pool()))
-    drafter = one.make()
+    drafter = one.build()
     for trace in chosen:
         if fresh:
-            drafter = one.make()
+            drafter = one.build()
         tally = replay(trace, drafter, context_of(trace, traces), num_draft)
         tallies.setdefault(trace.task, Tally()).add(tally)
     return tallies
 
 
-def _rows(one: Wanted, num_draft: int, tallies: dict[str, Tally]) -> list[dict[str, Any]]:
+def _rows(one: MethodSpec, num_draft: int, tallies: dict[str, Tally]) -> list[dict[str, Any]]:
     head = {"method": one.spec, "num_draft": num_draft}
     rows = [{**head, "task": task, **tally.row()} for task, tally in tallies.items()]
     overall = Tally()

@@ -106,9 +106,9 @@ def _checked(name: str, text: str, at: int, part: str) -> list[Value]:
 
 def _check_method(spec: str) -> None:
     from ngtcli.draft.drafter import DraftSettings  # here: numpy comes with it
-    from ngtcli.draft.registry import want
+    from ngtcli.draft.registry import parse_method
 
-    want(spec, DraftSettings())
+    parse_method(spec, DraftSettings())
 
 
 def _values(name: str, text: str, at: int, part: str) -> list[Value]:
@@ -223,8 +223,8 @@ def grid(axes: Sequence[Axis], base: Settings) -> tuple[list[Cell], list[Skipped
 
 def _settings(base: Settings, values: Mapping[str, Any]) -> Settings:
     from ngtcli.draft.drafter import draft_settings
-    from ngtcli.draft.registry import want
+    from ngtcli.draft.registry import parse_method
 
     made = replace(base, **values)
-    want(made.method, draft_settings(made))
+    parse_method(made.method, draft_settings(made))
     return made

@@ -13,7 +13,7 @@ from ngtcli.config import DRAFTING, Settings
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
-from ngtcli.draft.registry import want
+from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.replay.run import context_of, replay, select
@@ -61,10 +61,10 @@ def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
                 f"Sweep {', '.join(DRAFTING)}, or leave --replay out.",
             )
     for cell in cells:
-        wanted = want(cell.settings.method, DraftSettings())
-        if wanted.method.live:
+        method = parse_method(cell.settings.method, DraftSettings())
+        if method.entry.live:
             raise UsageError(
-                f"a recording cannot measure {wanted.name}: it needs {wanted.method.needs}",
+                f"a recording cannot measure {method.name}: it needs {method.entry.needs}",
                 "Leave --replay out to measure it on a model.",
             )
 
@@ -105,8 +105,8 @@ class Recording:
             costs=Costs({SHORT: CostCurve(self._seconds)}),
             pool=Pool(quotes=settings.pool_documents) if settings.pool else None,
         )
-        wanted = want(settings.method, shared)
-        drafter, own = wanted.make(), wanted.settings
+        method = parse_method(settings.method, shared)
+        drafter, own = method.build(), method.settings
         runs: list[tuple[int, float]] = []
         steps = 0
         for trace in self._traces:
@@ -115,7 +115,7 @@ class Recording:
             runs.append((tally.statistics.new_tokens, passes + sum(tally.draft_us) / 1e6))
             steps += tally.statistics.steps
         builds = []
-        if wanted.method.documents:
+        if method.entry.documents:
             builds = [timed_trie([t.prompt_ids], own.n, own.lp)[1:] for t in self._traces]
         return measurement(runs, steps, builds)
 
@@ -148,22 +148,19 @@ class Running:
         }
 
     def _session(self, settings: Settings) -> "Session":
-        """The session of a model; it is warmed up once."""
-        from ngtcli.session import Session
+        """A new session of a model, which is loaded and warmed up once."""
+        from ngtcli.session import AnswerOptions, Session  # here: it loads torch
 
         key = (settings.model, settings.draft_model, settings.device, settings.dtype)
         if key not in self._sessions:
             self._loading = True
             session = Session(settings, self._say, self._warn_once, persist=False)
             self._sessions[key] = session
-            session.settings = replace(settings, max_tokens=min(8, settings.max_tokens))
-            for _ in session.answer(self._prompt(session, self._items[0]), "none"):
-                pass
+            short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
+            prompt = self._prompt(short, self._items[0])
+            short.answer(prompt, AnswerOptions("none")).finish()
             self._loading = False
-        session = self._sessions[key]
-        session.settings = settings
-        session.forget()  # drafters of another cell have other settings
-        return session
+        return self._sessions[key].with_settings(settings)
 
     def _prompt(self, session: "Session", item: Item) -> Prompt:
         return session.prompt(self._preset, item.documents, item.question)
@@ -180,21 +177,20 @@ class Running:
 
     def measure(self, settings: Settings) -> Measurement:
         """Answer all prompts, in order."""
+        from ngtcli.session import AnswerOptions  # here: it loads torch
+
         session = self._session(settings)
-        wanted = session.wanted()
-        tries = wanted.method.documents and not session.model.plain_reason
+        method = session.parse_method()
+        tries = method.entry.documents and not session.model.plain_reason
         runs, builds, steps = [], [], 0
         for item in self._items:
             prompt = self._prompt(session, item)
             trie = None
             if tries:
                 ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
-                trie, *build = timed_trie(ids, wanted.settings.n, wanted.settings.lp)
+                trie, *build = timed_trie(ids, method.settings.n, method.settings.lp)
                 builds.append(build)
-            answer = session.answer(prompt, trie=trie)
-            for _ in answer:
-                pass
-            made = answer.run.statistics
+            made = session.answer(prompt, AnswerOptions(trie=trie)).finish().run.statistics
             runs.append((made.new_tokens, made.decode_s))
             steps += made.steps
         return measurement(runs, steps, builds)

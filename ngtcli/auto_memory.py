@@ -1,0 +1,115 @@
+"""What `auto` keeps from answer to answer: earlier answers of the model, and what passes cost."""
+
+from collections.abc import Callable
+from copy import copy
+
+from ngtcli.config import Settings
+from ngtcli.decode.costs import calibrate, load_costs, save_costs
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.auto.costs import SHORT, Costs
+from ngtcli.draft.auto.pool import TOKENS, Pool, load_pool, pool_path, save_pool
+from ngtcli.storage import DamagedFileError
+
+Notify = Callable[[str], None]
+
+
+class PassCosts:
+    """What passes of a model cost on its device; `known` is None until they are loaded.
+
+    With `stored` they are read from a file in the cache folder and written there.
+    """
+
+    def __init__(self, model: TargetModel, stored: bool, progress: Notify, warn: Notify) -> None:
+        self.known: Costs | None = None
+        self._model, self._stored = model, stored
+        self._progress, self._warn = progress, warn
+
+    def load(self, measure: bool) -> Costs | None:
+        """The costs: known, or read, or else measured now and stored, unless not to `measure`.
+
+        None for a model that decodes without drafts, and where nothing is known of its costs.
+        """
+        if self.known is None and not self._model.plain_reason:
+            self.known = self._read(measure) if self._stored else None
+            if self.known is None and measure:
+                self._progress("Measuring what a pass costs …")
+                self.known = Costs({SHORT: calibrate(self._model)})
+                self.save()
+        return self.known
+
+    def _read(self, measure: bool) -> Costs | None:
+        try:
+            return load_costs(self._model)
+        except DamagedFileError as error:
+            then = "measured anew" if measure else "not used"
+            self._warn(f"the cost file is {then}: {error}")
+            return None
+
+    def save(self) -> None:
+        """Store what is known."""
+        if self.known is not None and self._stored:
+            save_costs(self._model, self.known)
+
+
+class AutoMemory:
+    """The pool of earlier answers of a model, and the costs of its passes.
+
+    `costs` and `pool` are None until `load`, and after it where the settings switch them off.
+    With `persist` they are kept in files of the cache folder. Without, nothing is read or written:
+    what else runs on the machine has no part in a measurement.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        settings: Settings,
+        persist: bool,
+        progress: Notify,
+        warn: Notify,
+    ) -> None:
+        self.costs: Costs | None = None
+        self.pool: Pool | None = None
+        self._model, self._settings, self._persist, self._warn = model, settings, persist, warn
+        self._passes = PassCosts(model, persist, progress, warn)
+        self._path = pool_path(model.tokenizer.fingerprint, settings.model)
+
+    def with_settings(self, settings: Settings) -> "AutoMemory":
+        """A memory for other settings of the same model: without answers, its costs shared."""
+        other = copy(self)
+        other._settings, other.costs, other.pool = settings, None, None
+        return other
+
+    def load(self) -> None:
+        """Read what is stored of costs and pool, and measure costs where none are."""
+        self.costs = self._passes.load(self._settings.calibrate)
+        if self.pool is None:
+            self.pool = self._read_pool() if self._persist else self.empty_pool()
+
+    def empty_pool(self) -> Pool | None:
+        """A new pool without answers; None where the settings want none."""
+        return Pool(TOKENS, self._settings.pool_documents) if self._settings.pool else None
+
+    def _read_pool(self) -> Pool | None:
+        quotes = self._settings.pool_documents
+        if not self._settings.pool:
+            return None
+        try:
+            return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
+        except DamagedFileError as error:
+            self._warn(f"the pool of earlier answers is begun anew: {error}")
+            return self.empty_pool()
+
+    def save(self) -> None:
+        """Store the new answers of the pool, and the costs as steps have refined them."""
+        try:
+            if self.pool is not None and self._persist:
+                save_pool(self._path, self.pool, self._settings.model, self._model.vocabulary)
+            elif self.pool is not None:
+                self.pool.new.clear()
+        except OSError as error:
+            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
+        self._passes.save()
+
+    def forget(self) -> None:
+        """Drop the pool; the next `load` begins with what is stored. Costs stay."""
+        self.pool = None
