@@ -22,20 +22,20 @@ from ngtcli.cli.facts import (
     summary_facts,
     unused_words,
 )
-from ngtcli.cli.files import check_output_file, standard_input
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
-from ngtcli.cli.reading import read_documents
-from ngtcli.cli.streams import Notes, print_line, terminal_width
+from ngtcli.cli.output import check_output_file, print_line, write_result
+from ngtcli.cli.reading import read_documents, standard_input
+from ngtcli.cli.streams import terminal_width
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Document, Loaded
 from ngtcli.documents.names import utf8
-from ngtcli.errors import INTERRUPTED, ContextOverflowError, InputError, NgtError, UsageError
+from ngtcli.errors import INTERRUPTED, ContextOverflowError, InputError, UsageError
 from ngtcli.presets import Preset
 from ngtcli.prompts import look_alikes
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.terminal import visible, wants_color
-from ngtcli.storage import write_atomically
 
 if TYPE_CHECKING:
     from ngtcli.session import Answer, Session
@@ -299,19 +299,10 @@ def _sink(request: Request, answer: "Answer", notes: Notes) -> Sink:
 def _deliver(request: Request, answer: "Answer", kept: Collector) -> None:
     """The JSON object to stdout, or the file, where one was asked for."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept)) + "\n"
+        body = dump_json(answer_json(request, answer, kept))
     elif request.output:
-        body = visible(kept.text.rstrip("\n")) + "\n"
+        body = visible(kept.text.rstrip("\n"))
     else:
         return
-    if not request.output:
-        print_line(body.rstrip("\n"))
-        return
-    try:
-        write_atomically(request.output, body)
-    except OSError as error:
-        print_line(body.rstrip("\n"))  # rather here than lost
-        raise NgtError(
-            f"{request.output}: {(error.strerror or str(error)).lower()}",
-            "The answer went to standard output; choose another file with -o.",
-        ) from None
+    hint = "The answer went to standard output; choose another file with -o."
+    write_result(body, request.output, hint)

@@ -12,7 +12,7 @@ import typer
 
 from ngtcli import process
 from ngtcli.checkpoint import check_models
-from ngtcli.cli.bench_flags import (
+from ngtcli.cli.bench_options import (
     LIVE_METHODS,
     REPLAYED_METHODS,
     AgainstOption,
@@ -37,11 +37,12 @@ from ngtcli.cli.bench_flags import (
     TemplateOption,
     TurnsOption,
 )  # fmt: skip
+from ngtcli.cli.bench_results import Delivery
 from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
+from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.results import Delivery
-from ngtcli.cli.streams import Notes, once, piped_stdin
+from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError

@@ -7,9 +7,10 @@ import typer
 
 from ngtcli.checkpoint import check_models
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
+from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, once, print_line, print_table
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError

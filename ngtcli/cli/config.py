@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     JsonOption,
     PresetOption,
@@ -13,7 +14,7 @@ from ngtcli.cli.options import (
     resolve_without_preset,
     with_settings,
 )
-from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved
 from ngtcli.errors import UsageError
 from ngtcli.presets import load_preset

@@ -6,7 +6,7 @@ import typer
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.options import JsonOption
-from ngtcli.cli.streams import print_line, print_table
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.render.sinks import dump_json
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)

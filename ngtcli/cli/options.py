@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.completion import of_setting, presets
-from ngtcli.cli.streams import Notes
+from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     SETTING_NAMES,
     Layer,

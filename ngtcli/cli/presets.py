@@ -7,7 +7,7 @@ import typer
 
 from ngtcli.cli.completion import presets
 from ngtcli.cli.options import JsonOption
-from ngtcli.cli.streams import print_line, print_table
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.presets import load_preset, load_presets, preset_folders
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.files import standard_input
 from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
-from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.cli.reading import read_documents, skipped_json, standard_input
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.results import counted

@@ -9,10 +9,10 @@ import typer
 
 from ngtcli import process
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
-from ngtcli.cli.streams import Notes
-from ngtcli.cli.tune_output import check_outputs, deliver
 from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
+from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
 
 _DATA = "Data"

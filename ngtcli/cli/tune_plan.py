@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.errors import UsageError
 from ngtcli.presets import Preset
