@@ -1,7 +1,5 @@
 """`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +8,7 @@ import typer
 from ngtcli import process
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, command_line, with_settings
 from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
 from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
@@ -102,17 +100,32 @@ def tune(
 
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
-    data = Data(replay, task or [], limit, ids, costs, texts, prompts)
+    data = Data(
+        replay=replay,
+        tasks=task or [],
+        limit=limit,
+        ids=ids,
+        costs=costs,
+        texts=texts,
+        prompts=prompts,
+    )
     plan = read_plan(axes, flags or {}, preset)
     check_data(data, plan)
     saved = _saved(write, force)
     notes = Notes(verbose)
-    report = _measure(data, plan, rounds, state, fresh, notes)
+    report = _measure(data, plan, notes, rounds=rounds, state=state, fresh=fresh)
     if plan.remark and (notes.terminal or verbose):
         notes.say(plan.remark, dim=True)
     interrupted = report is None or not report["complete"]
     if report is not None:
-        deliver(report, form, html, output, plan.base.color, verbose)
+        deliver(
+            report,
+            form=form,
+            html=html,
+            output=output,
+            color=plan.base.color,
+            verbose=verbose,
+        )
     if interrupted:
         notes.warn("interrupted; run the same command again to go on")
         raise typer.Exit(INTERRUPTED)
@@ -130,7 +143,7 @@ def _saved(name: str | None, force: bool) -> Path | None:
 
 
 def _measure(
-    data: Data, plan: Plan, rounds: int, state: Path | None, fresh: bool, notes: Notes
+    data: Data, plan: Plan, notes: Notes, *, rounds: int, state: Path | None, fresh: bool
 ) -> dict[str, Any] | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     from ngtcli.evaluate.sweep.run import measure_all, report
@@ -156,7 +169,7 @@ def _measure(
     about = {
         "preset": plan.preset.name,
         "method": plan.base.method,
-        "command": command(),
+        "command": command_line(),
         "skipped": skipped,
     }
     return {**made, **about} if made["cells"] else None
@@ -183,11 +196,6 @@ def _duration(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def command() -> str:
-    """The command line as it was given."""
-    return shlex.join(["ngt", *sys.argv[1:]])
 
 
 def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from ngtcli.cli.output import check_output_file, write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import UsageError
+from ngtcli.render import heatmap
+from ngtcli.render.heatmap_page import to_html
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import wants_color
 
@@ -24,6 +26,7 @@ def check_outputs(forms: Mapping[str, bool], html: Path | None, output: Path | N
 
 def deliver(
     report: Mapping[str, Any],
+    *,
     form: str,
     html: Path | None,
     output: Path | None,
@@ -31,23 +34,22 @@ def deliver(
     verbose: bool,
 ) -> None:
     """Print the report, or write it to `output`; a page as well where one was asked for."""
-    write_result(_text(report, form, output is None, color, verbose), output)
+    on_terminal = output is None and sys.stdout.isatty()
+    write_result(_text(report, form, on_terminal, color, verbose), output)
     if html is not None:
-        from ngtcli.render.heatmap_page import to_html
-
         write_page(to_html(report), html)
 
 
-def _text(report: Mapping[str, Any], form: str, to_stdout: bool, color: str, verbose: bool) -> str:
-    from ngtcli.render import heatmap
-
+def _text(
+    report: Mapping[str, Any], form: str, on_terminal: bool, color: str, verbose: bool
+) -> str:
     if form == "json":
         return dump_json(report)
     if form == "markdown":
         return heatmap.to_markdown(report)
     if form == "csv":
         return heatmap.to_csv(report)
-    if not (to_stdout and sys.stdout.isatty()):
+    if not on_terminal:
         return heatmap.to_plain(report)
     return heatmap.to_terminal(
         report, terminal_width(sys.stdout), wants_color(sys.stdout, color), verbose
