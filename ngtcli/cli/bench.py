@@ -33,7 +33,7 @@ from ngtcli.cli.bench_options import (
     TasksOption,
     TemplateOption,
     TurnsOption,
-)  # fmt: skip
+)
 from ngtcli.cli.bench_request import (
     BenchRequest,
     check_race,
