@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ngtcli.checkpoint import BUILTIN_PATH, find
-from ngtcli.cli.answer import Request, run
+from ngtcli.cli.answer_request import AnswerRequest
+from ngtcli.cli.answering import run
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ContextOverflowError, ModelError
@@ -23,12 +24,12 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
     options = {k: values.pop(k) for k in ("json", "verbose") if k in values}
     task = "ask" if question else "summarize"
     run(
-        Request(
-            task,
-            Loaded(tuple(documents)),
-            question,
-            Settings(**values),
-            load_preset(task),
+        AnswerRequest(
+            task=task,
+            loaded=Loaded(tuple(documents)),
+            question=question,
+            settings=Settings(**values),
+            preset=load_preset(task),
             dry_run=True,
             **options,
         )

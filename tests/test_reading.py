@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.app import app
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import skipped_json, tell
-from ngtcli.cli.streams import Notes
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ngtcli.cli import streams
-from ngtcli.cli.streams import Notes, own_streams, print_line, print_table, terminal_width
+from ngtcli.cli import notes
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.streams import own_streams, terminal_width
 from ngtcli.config import check_value
 from ngtcli.errors import UsageError
 from ngtcli.render.sinks import PlainSink, TerminalSink
@@ -97,7 +99,7 @@ def test_a_plain_terminal_gets_no_control_sequence(monkeypatch) -> None:
         quiet.remark("The built-in model quotes sentences.")
         quiet.facts(["4 tokens"])
         quiet.legend(["prompt"])
-        streams.report_error(UsageError("wrong", "Right it."))
+        notes.report_error(UsageError("wrong", "Right it."))
         told = Notes(verbose=True)
         told.status("Reading …")
         told.clear()
@@ -108,7 +110,7 @@ def test_a_plain_terminal_gets_no_control_sequence(monkeypatch) -> None:
 def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:
     err = Screen()
     monkeypatch.setattr(sys, "stderr", err)
-    streams.report_error(UsageError(f"no method '{'x' * 90_000}' here", "Right it."))
+    notes.report_error(UsageError(f"no method '{'x' * 90_000}' here", "Right it."))
     first, hint = err.getvalue().replace("\r\x1b[K", "").splitlines()
     assert first.startswith("ngt: no method 'xxx") and first.endswith("xxx' here")
     assert len(first) < 2000 and hint == "Right it."
@@ -302,7 +304,7 @@ def test_ranges_are_given_without_powers_of_ten() -> None:
 
 def test_what_holds_for_every_prompt_is_said_once() -> None:
     said: list[str] = []
-    say = streams.once(said.append)
+    say = notes.once(said.append)
     for message in ("Reading the prompt …", "Preparing to draft …", "Reading the prompt …"):
         say(message)
     assert said == ["Reading the prompt …", "Preparing to draft …"]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.checkpoint import BUILTIN_PATH
-from ngtcli.cli.streams import pointed
+from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError

@@ -9,7 +9,8 @@ import typer
 
 from ngtcli import __version__, process
 from ngtcli.cli.lazy import LazyGroup
-from ngtcli.cli.streams import finish_stdout, own_streams, report_error
+from ngtcli.cli.notes import report_error
+from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
 
 

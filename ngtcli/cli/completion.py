@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from ngtcli.config import CHOICES
+from ngtcli.presets import preset_files
 
 Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds
@@ -39,8 +40,6 @@ def methods(incomplete: str) -> list[str]:
 @_quietly
 def presets(incomplete: str) -> list[str]:
     """Names of presets."""
-    from ngtcli.presets import preset_files
-
     return list(preset_files())
 
 

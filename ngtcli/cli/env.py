@@ -11,7 +11,7 @@ import typer
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.options import JsonOption
-from ngtcli.cli.streams import print_line, print_table
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.config import Settings, merge, standing_layers
 from ngtcli.render.sinks import dump_json
 from ngtcli.storage import home

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings
 from ngtcli.render.sinks import Collector
 
 if TYPE_CHECKING:
-    from ngtcli.cli.answer import Request
     from ngtcli.decode.steps import Step
     from ngtcli.prompts import Prompt
     from ngtcli.session import Answer
 
 
-def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[str, Any]:
+def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> dict[str, Any]:
     """The object that --json prints."""
     prompt: Prompt = answer.prompt
     body: dict[str, Any] = {
@@ -40,7 +40,7 @@ def answer_json(request: "Request", answer: "Answer", kept: Collector) -> dict[s
     return body
 
 
-def dry_run_json(request: "Request", prompt: "Prompt | None", context: int) -> dict[str, Any]:
+def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) -> dict[str, Any]:
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
     return {
         "task": request.task,
@@ -58,7 +58,7 @@ def dry_run_json(request: "Request", prompt: "Prompt | None", context: int) -> d
     }
 
 
-def _documents(request: "Request") -> list[dict[str, Any]]:
+def _documents(request: AnswerRequest) -> list[dict[str, Any]]:
     return [
         {"name": d.name, "sha256": d.sha256, "characters": len(d.text)} for d in request.documents
     ]

@@ -21,14 +21,14 @@ class Entry:
 
 # In the order of the listing; the tests hold each line against what the command itself says.
 COMMANDS: dict[str, Entry] = {
-    "summarize": Entry("answer", "summarize", "Summarize documents: ngt summarize article.txt"),
+    "summarize": Entry("summarize", "summarize", "Summarize documents: ngt summarize article.txt"),
     "ask": Entry(
-        "answer",
+        "ask",
         "ask",
         'Answer a question from documents: ngt ask --docs ./notes "When is high tide?" ',
     ),
     "check": Entry(
-        "measure",
+        "check",
         "check",
         "Decode with and without drafts and compare every token; exit 6 at a difference.",
     ),
@@ -44,10 +44,10 @@ COMMANDS: dict[str, Entry] = {
         "schema",
         "Print the JSON Schema of what --json prints, of one command or of all that have one.",
     ),
-    "trie": Entry("tries", "trie_app", "The cached n-gram tries of documents."),
-    "presets": Entry("stores", "presets_app", "Presets: how a task is worded and set."),
-    "config": Entry("stores", "config_app", "Settings and where they come from."),
-    "models": Entry("stores", "models_app", "Models on this machine."),
+    "trie": Entry("trie", "trie_app", "The cached n-gram tries of documents."),
+    "presets": Entry("presets", "presets_app", "Presets: how a task is worded and set."),
+    "config": Entry("config", "config_app", "Settings and where they come from."),
+    "models": Entry("models", "models_app", "Models on this machine."),
 }
 
 

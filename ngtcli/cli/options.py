@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Annotated, Any
@@ -9,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.completion import of_setting, presets
-from ngtcli.cli.streams import Notes
+from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     SETTING_NAMES,
     Layer,
@@ -87,9 +89,12 @@ def _parameter(name: str) -> inspect.Parameter:
     kind: Any = list[str] if isinstance(default, tuple) else type(default)
     shown = "" if default in ("", ()) else f" [default: {default}]"
     option = typer.Option(
-        *flags, help=_HELP[name] + shown, rich_help_panel=panel, show_default=False,
+        *flags,
+        help=_HELP[name] + shown,
+        rich_help_panel=panel,
+        show_default=False,
         autocompletion=of_setting(name),
-    )  # fmt: skip
+    )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -155,3 +160,8 @@ def _merged(layers: list[Layer]) -> Resolved:
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return resolved
+
+
+def command_line() -> str:
+    """The command line as it was given."""
+    return shlex.join(["ngt", *sys.argv[1:]])

@@ -1,14 +1,28 @@
-"""Documents read for a command, and what is said on stderr of those that were left out."""
+"""Documents read for a command, from files or stdin; what was left out is said on stderr."""
 
+import sys
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from ngtcli.cli.streams import Notes
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped, kinds
-from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.load import STDIN, Loaded, load
 
 _SHOWN = 5  # lines about single files; -v shows all
+
+
+def standard_input(paths: Sequence[str]) -> BinaryIO | None:
+    """Standard input where something is piped in, or where `paths` name it: then also a terminal.
+
+    None where there is none to read.
+    """
+    stdin = piped_stdin()
+    if stdin is not None or STDIN not in paths or sys.stdin is None or sys.stdin.closed:
+        return stdin
+    Notes().say("Reading what is typed here; Ctrl-D at the start of a line ends it.")
+    return sys.stdin.buffer
 
 
 def read_documents(

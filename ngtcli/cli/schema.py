@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from ngtcli.cli.streams import print_line
+from ngtcli.cli.output import print_line
 from ngtcli.render.sinks import dump_json
 
 

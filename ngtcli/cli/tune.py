@@ -1,96 +1,61 @@
 """`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
 
-import shlex
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ngtcli import process
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, with_settings
-from ngtcli.cli.streams import Notes
-from ngtcli.cli.tune_output import check_outputs, deliver
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, command_line, with_settings
+from ngtcli.cli.tune_options import (
+    CostsOption,
+    CsvOption,
+    DocsOption,
+    ForceOption,
+    FreshOption,
+    HtmlOption,
+    IdsOption,
+    ItemsArgument,
+    LimitOption,
+    MarkdownOption,
+    OutputOption,
+    PromptsOption,
+    ReplayOption,
+    RoundsOption,
+    StateOption,
+    SweepOption,
+    TaskOption,
+    WriteOption,
+)
 from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
+from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
-
-_DATA = "Data"
-_OUTPUT = "Output"
 
 
 @with_settings
 def tune(
     context: typer.Context,
-    items: Annotated[
-        list[str] | None,
-        typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on."),
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option("--sweep", help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C."),
-    ] = None,
-    replay: Annotated[
-        Path | None,
-        typer.Option("--replay", help="Measure on this recording.", rich_help_panel=_DATA),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", help="Of a recording only this task.", rich_help_panel=_DATA),
-    ] = None,
-    ids: Annotated[
-        str,
-        typer.Option("--ids", help="Of a recording all, odd or even ids.", rich_help_panel=_DATA),
-    ] = "all",
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Most prompts of a task.", rich_help_panel=_DATA),
-    ] = None,
-    costs: Annotated[
-        Path | None,
-        typer.Option(
-            "--costs",
-            help="Seconds of a pass by its rows, as JSON, for a recording.",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    docs: Annotated[
-        list[str] | None,
-        typer.Option("--docs", "-d", help="Texts to measure on.", rich_help_panel=_DATA),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option("--prompts", help="Prompts as JSON lines.", rich_help_panel=_DATA),
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, max=1000, help="How often to measure each cell.")
-    ] = 3,
+    items: ItemsArgument = None,
+    sweep: SweepOption = None,
+    replay: ReplayOption = None,
+    task: TaskOption = None,
+    ids: IdsOption = "all",
+    limit: LimitOption = None,
+    costs: CostsOption = None,
+    docs: DocsOption = None,
+    prompts: PromptsOption = None,
+    rounds: RoundsOption = 3,
     preset: PresetOption = None,
-    state: Annotated[
-        Path | None, typer.Option("--state", help="Keep finished measurements in this file.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew, whatever was measured before.")
-    ] = False,
-    write: Annotated[
-        str | None,
-        typer.Option("--write", help="Save the winner as this preset.", rich_help_panel=_OUTPUT),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace that preset.", rich_help_panel=_OUTPUT)
-    ] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown.", rich_help_panel=_OUTPUT)
-    ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.", rich_help_panel=_OUTPUT)] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", help="Write a page to this file.", rich_help_panel=_OUTPUT),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the report to this file, whole."),
-    ] = None,
+    state: StateOption = None,
+    fresh: FreshOption = False,
+    write: WriteOption = None,
+    force: ForceOption = False,
+    markdown: MarkdownOption = False,
+    csv: CsvOption = False,
+    html: HtmlOption = None,
+    output: OutputOption = None,
     json: JsonOption = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
@@ -102,17 +67,32 @@ def tune(
 
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
-    data = Data(replay, task or [], limit, ids, costs, texts, prompts)
+    data = Data(
+        replay=replay,
+        tasks=task or [],
+        limit=limit,
+        ids=ids,
+        costs=costs,
+        texts=texts,
+        prompts=prompts,
+    )
     plan = read_plan(axes, flags or {}, preset)
     check_data(data, plan)
     saved = _saved(write, force)
     notes = Notes(verbose)
-    report = _measure(data, plan, rounds, state, fresh, notes)
+    report = _measure(data, plan, notes, rounds=rounds, state=state, fresh=fresh)
     if plan.remark and (notes.terminal or verbose):
         notes.say(plan.remark, dim=True)
     interrupted = report is None or not report["complete"]
     if report is not None:
-        deliver(report, form, html, output, plan.base.color, verbose)
+        deliver(
+            report,
+            form=form,
+            html=html,
+            output=output,
+            color=plan.base.color,
+            verbose=verbose,
+        )
     if interrupted:
         notes.warn("interrupted; run the same command again to go on")
         raise typer.Exit(INTERRUPTED)
@@ -130,7 +110,7 @@ def _saved(name: str | None, force: bool) -> Path | None:
 
 
 def _measure(
-    data: Data, plan: Plan, rounds: int, state: Path | None, fresh: bool, notes: Notes
+    data: Data, plan: Plan, notes: Notes, *, rounds: int, state: Path | None, fresh: bool
 ) -> dict[str, Any] | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     from ngtcli.evaluate.sweep.run import measure_all, report
@@ -156,7 +136,7 @@ def _measure(
     about = {
         "preset": plan.preset.name,
         "method": plan.base.method,
-        "command": command(),
+        "command": command_line(),
         "skipped": skipped,
     }
     return {**made, **about} if made["cells"] else None
@@ -183,11 +163,6 @@ def _duration(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def command() -> str:
-    """The command line as it was given."""
-    return shlex.join(["ngt", *sys.argv[1:]])
 
 
 def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, piped_stdin
+from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.errors import UsageError
 from ngtcli.presets import Preset
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ngtcli.evaluate.sweep.run import Source
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """What to measure on: a recording and a part of it, or texts; without any, the examples."""
 
@@ -30,7 +31,7 @@ class Data:
     prompts: Path | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The sweep: its axes, its cells, the settings below them, and the task's preset."""
 
@@ -61,7 +62,7 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
         if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
             base = replace(base, num_draft=Settings().num_draft)
     cells, skipped = grid(axes, base)
-    return Plan(axes, cells, skipped, base, chosen, remark)
+    return Plan(axes=axes, cells=cells, skipped=skipped, base=base, preset=chosen, remark=remark)
 
 
 def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:

@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ngtcli.cli.files import check_output_file
-from ngtcli.cli.streams import Notes, print_line, terminal_width
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import check_output_file, write_page, write_result
+from ngtcli.cli.streams import terminal_width
+from ngtcli.errors import UsageError
+from ngtcli.render.report import page
 from ngtcli.render.results import counted, facts, tables
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import to_markdown, to_plain, to_terminal
 from ngtcli.render.terminal import visible, wants_color
-from ngtcli.storage import write_atomically
 
 
 class Delivery:
@@ -21,6 +22,7 @@ class Delivery:
     def __init__(
         self,
         notes: Notes,
+        *,
         json: bool,
         markdown: bool,
         output: Path | None,
@@ -36,18 +38,14 @@ class Delivery:
 
     def deliver(self, result: Mapping[str, Any]) -> None:
         """The result in its form, and the page where one is wanted. Raises NgtError."""
-        if self._output:
-            self._write(self._output, self._text(result) + "\n", result)
-        else:
-            print_line(self._text(result, sys.stdout.isatty()))
+        on_terminal = self._output is None and sys.stdout.isatty()
+        write_result(self._text(result, on_terminal), self._output)
         for note in result.get("notes", []):
             self._notes.warn(note)
         if self._html:
-            from ngtcli.render.report import page
+            write_page(page(result), self._html)
 
-            self._write(self._html, page(result), None)
-
-    def _text(self, result: Mapping[str, Any], terminal: bool = False) -> str:
+    def _text(self, result: Mapping[str, Any], on_terminal: bool) -> str:
         if self._json:
             return dump_json(result)
         if result["kind"] == "record":
@@ -56,17 +54,7 @@ class Delivery:
         shown, line = tables(result), " · ".join(facts(result))
         if self._markdown:
             return to_markdown(shown) + "\n\n" + visible(line)
-        if terminal:
+        if on_terminal:
             width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, self._color)
             return to_terminal(shown, [line], width, colour)
         return to_plain(shown) + f"\n\n# {visible(line)}"
-
-    def _write(self, path: Path, text: str, result: Mapping[str, Any] | None) -> None:
-        try:
-            write_atomically(path, text)
-        except OSError as error:
-            if result is not None:
-                print_line(text.rstrip("\n"))  # rather here than lost
-            raise NgtError(
-                f"{path}: {(error.strerror or str(error)).lower()}", "Choose another file."
-            ) from None

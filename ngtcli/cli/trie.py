@@ -1,23 +1,28 @@
-"""Commands about the cached tries of documents and the datastores kept beside them."""
+"""`ngt trie`: the cached tries of documents and the datastores kept beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.files import standard_input
 from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
-from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, print_line, print_table
+from ngtcli.cli.reading import read_documents, skipped_json, standard_input
+from ngtcli.cli.trie_rows import datastore_row, print_facts, table_cells, trie_row
+from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.pretrained import load_tokenizer
 from ngtcli.render.results import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.storage import DamagedFileError, home
+from ngtcli.tokens import Tokenizer
+from ngtcli.trie import listing
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
@@ -26,32 +31,6 @@ trie_app.add_typer(pool_app, name="pool")
 # The settings that decide which trie a text has, and how texts are read.
 _READ = ("model", "n", "lp", "max_mb", "max_files", "max_depth", "strict")
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
-
-
-def _trie_row(file: Any) -> dict[str, Any]:
-    return {
-        "kind": "trie",
-        "key": file.key,
-        "n": file.n,
-        "lp": file.lp,
-        "tokens": file.tokens,
-        "nodes": file.nodes,
-        "bytes": file.bytes,
-        "documents": list(file.documents),
-        "path": str(file.path),
-    }
-
-
-def _datastore_row(file: Any) -> dict[str, Any]:
-    return {
-        "kind": "datastore",
-        "key": file.key,
-        "name": file.name,
-        "tokens": file.tokens,
-        "bytes": file.bytes,
-        "documents": list(file.documents),
-        "path": str(file.path),
-    }
 
 
 @trie_app.command("build")
@@ -78,8 +57,7 @@ def trie_build(
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     documents = loaded.documents
     notes.status("Building …")
-    from ngtcli.pretrained import load_tokenizer
-    from ngtcli.trie.documents import document_trie
+    from ngtcli.trie.documents import document_trie  # here: it loads numpy
 
     tokenizer = load_tokenizer(settings.model)
     if rest:
@@ -99,8 +77,10 @@ def trie_build(
     print_line(dump_json(body) if json else line)
 
 
-def _build_datastore(documents: Sequence[Document], name: str, tokenizer: Any) -> dict[str, Any]:
-    from ngtcli.draft.methods import datastore
+def _build_datastore(
+    documents: Sequence[Document], name: str, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    from ngtcli.draft.methods import datastore  # here: it loads numpy
 
     built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
     try:
@@ -115,29 +95,14 @@ def _build_datastore(documents: Sequence[Document], name: str, tokenizer: Any) -
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
     """List cached tries and datastores, the newest first."""
-    from ngtcli.trie.listing import list_datastores, list_tries
-
-    found = [(f.created, _trie_row(f)) for f in list_tries()]
-    found += [(f.created, _datastore_row(f)) for f in list_datastores()]
+    found = [(f.created, trie_row(f)) for f in listing.list_tries()]
+    found += [(f.created, datastore_row(f)) for f in listing.list_datastores()]
     rows = [row for _, row in sorted(found, key=lambda item: -item[0])]
     if json:
         print_line(dump_json(rows))
         return
     header = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
-    print_table(header, [_cells(row) for row in rows])
-
-
-def _cells(row: dict[str, Any]) -> list[Any]:
-    what = visible(" ".join([row["kind"], row.get("name", "")])).strip()
-    figures = [row.get(name, "") for name in ("n", "lp")]
-    size = f"{row['bytes'] / 1e6:.1f} MB"
-    names = _names(row["documents"])
-    return [what, row["key"][:12], row["tokens"], row.get("nodes", ""), size, *figures, names]
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    print_table(header, [table_cells(row) for row in rows])
 
 
 @trie_app.command("show")
@@ -149,22 +114,36 @@ def trie_show(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
-    from ngtcli.trie import listing, store
-
     if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX)):
-        trie_file, other = listing.describe_trie(Path(path)), listing.describe_datastore(Path(path))
-        if trie_file is None and other is None:
-            raise InputError(f"{path}: not a trie file", "See ngt trie list.")
         given = {flag(name): True for name in flags or {}} | {"--preset": preset}
-        refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
-        _print_facts(_trie_row(trie_file) if trie_file else _datastore_row(other), json)
+        _show_file(path, given, json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings
-    from ngtcli.pretrained import load_tokenizer
-
     tokenizer = load_tokenizer(settings.model)
     loaded = read_documents([path], standard_input([path]), settings, Notes())
-    key = store.trie_key(tokenizer.fingerprint, loaded.documents, settings.n, settings.lp)
+    row, top = _cached(path, loaded.documents, settings, tokenizer)
+    facts = {**row, "most_frequent": top}
+    print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
+
+
+def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
+    """What is in a file of the cache, which depends on no flag: none may be `given`."""
+    trie = listing.describe_trie(Path(path))
+    datastore = None if trie else listing.describe_datastore(Path(path))
+    row = trie_row(trie) if trie else datastore_row(datastore) if datastore else None
+    if row is None:
+        raise InputError(f"{path}: not a trie file", "See ngt trie list.")
+    refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
+    print_facts(row, json)
+
+
+def _cached(
+    path: str, documents: Sequence[Document], settings: Settings, tokenizer: Tokenizer
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of the documents' trie and its most frequent n-grams. Raises InputError."""
+    from ngtcli.trie import store  # here: it loads numpy
+
+    key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
     except DamagedFileError as error:
@@ -176,33 +155,17 @@ def trie_show(
         {"text": tokenizer.decode(sequence), "count": count}
         for sequence, count in trie.most_frequent(settings.lp, 10)
     ]
-    facts = {**_trie_row(file), "most_frequent": top}
-    _print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
+    return trie_row(file), top
 
 
 def _build_hint(path: str) -> str:
     return f"Build it with ngt trie build {path}"
 
 
-def _print_facts(facts: dict[str, Any], json: bool) -> None:
-    if json:
-        print_line(dump_json(facts))
-        return
-    for name, value in facts.items():
-        if name == "most_frequent":
-            for item in value:
-                print_line(f"{item['count']:>8}  {visible(item['text']).strip()!r}")
-        else:
-            shown = ", ".join(value) if isinstance(value, list) else value
-            print_line(f"{name}: {visible(str(shown))}")
-
-
 @trie_app.command("clear")
 def trie_clear(json: JsonOption = False) -> None:
     """Delete all cached tries and datastores."""
-    from ngtcli.trie.listing import clear_tries
-
-    files, size = clear_tries()
+    files, size = listing.clear_tries()
     if json:
         print_line(dump_json({"files": files, "bytes": size}))
     else:

@@ -1,15 +1,16 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ngtcli.checkpoint import check_models
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
+from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading import read_documents, skipped_json
-from ngtcli.cli.streams import Notes, once, print_line, print_table
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
@@ -53,8 +54,8 @@ def check(
         asked = read_documents(docs or [], None, settings, notes)
     else:
         texts = asked = example_texts()
-    work = _work(texts.documents, asked.documents, chosen)
-    rows = _compare(work, settings, num_drafts, notes)
+    items = _items(texts.documents, asked.documents, chosen)
+    rows = _compare(items, settings, num_drafts, notes)
     different = [r for r in rows if not r["identical"]]
     if json:
         skipped = skipped_json([*texts.skipped, *asked.skipped])
@@ -78,20 +79,26 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-Work = list[tuple[str, Preset, Document, str]]
+class CheckItem(NamedTuple):
+    """What one prompt is made of, to be decoded in both ways; `question` is empty for a summary."""
+
+    name: str
+    preset: Preset
+    document: Document
+    question: str = ""
 
 
-def _work(texts: Sequence[Document], asked: Sequence[Document], chosen: Preset) -> Work:
+def _items(texts: Sequence[Document], asked: Sequence[Document], chosen: Preset) -> list[CheckItem]:
     """A summary of each text and of each of its paragraphs, and six questions a document."""
     ask = load_preset("ask")
-    work: Work = []
+    items: list[CheckItem] = []
     for text in texts:
-        work.append((f"summarize {text.name}", chosen, text, ""))
+        items.append(CheckItem(f"summarize {text.name}", chosen, text))
         for i, part in enumerate(_paragraphs(text), 1):
-            work.append((f"summarize {text.name} ¶{i}", chosen, part, ""))
+            items.append(CheckItem(f"summarize {text.name} ¶{i}", chosen, part))
     for text in asked:
-        work += [(f"ask {text.name}: {q}", ask, text, q) for q in QUESTIONS]
-    return work
+        items += [CheckItem(f"ask {text.name}: {q}", ask, text, q) for q in QUESTIONS]
+    return items
 
 
 def _paragraphs(document: Document) -> list[Document]:
@@ -100,7 +107,7 @@ def _paragraphs(document: Document) -> list[Document]:
 
 
 def _compare(
-    work: Work, settings: Settings, num_drafts: list[int], notes: Notes
+    items: Sequence[CheckItem], settings: Settings, num_drafts: list[int], notes: Notes
 ) -> list[dict[str, Any]]:
     check_models(settings.model, settings.draft_model)
     from ngtcli.evaluate.check import compare
@@ -108,10 +115,10 @@ def _compare(
 
     session = Session(settings, once(notes.status), notes.warn, persist=False)
     rows = []
-    for done, (name, preset, document, question) in enumerate(work):
-        notes.status(f"{done} of {len(work)} prompts compared")
-        prompt = session.prompt(preset, [document], question)
-        rows += [c.as_json() for c in compare(session, [(name, prompt)], num_drafts)]
+    for done, item in enumerate(items):
+        notes.status(f"{done} of {len(items)} prompts compared")
+        prompt = session.prompt(item.preset, [item.document], item.question)
+        rows += [c.as_json() for c in compare(session, [(item.name, prompt)], num_drafts)]
     notes.clear()
     return rows
 

@@ -1,0 +1,88 @@
+"""What `ngt summarize` and `ngt ask` are asked for: shared flags, and what they come to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import check_output_file
+from ngtcli.cli.reading import read_documents, standard_input
+from ngtcli.config import Settings
+from ngtcli.documents.load import STDIN, Document, Loaded
+from ngtcli.errors import InputError
+from ngtcli.presets import Preset
+from ngtcli.prompts import look_alikes
+from ngtcli.tokens import Tokenizer
+
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the answer to this file, whole.")
+]
+TokensOption = Annotated[
+    bool, typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
+]
+DryOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
+]
+ExplainOption = Annotated[
+    bool, typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """What is asked, of what, and how the answer is to be shown."""
+
+    task: str
+    settings: Settings
+    preset: Preset
+    loaded: Loaded = Loaded(())
+    question: str = ""
+    json: bool = False
+    json_tokens: bool = False
+    output: Path | None = None
+    dry_run: bool = False
+    verbose: bool = False
+    explain: bool = False
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        return self.loaded.documents
+
+
+def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
+    """The documents named, or what is piped in. Raises InputError."""
+    stdin = standard_input(paths)
+    if not paths and stdin is None:
+        raise InputError("no documents given", hint)
+    try:
+        notes = Notes(request.verbose)
+        return read_documents(paths or [STDIN], stdin, request.settings, notes)
+    except InputError as error:
+        if paths:
+            raise
+        raise InputError(str(error), f"No document was named. {hint}") from None
+
+
+def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
+    """Raise UsageError for what was asked for by a flag and would not happen."""
+    check_output_file(request.output)
+    refuse_ignored(flags, request.settings)
+    forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
+    for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
+        refuse_colour(form, flags)
+    if request.dry_run:
+        refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
+        tokens = {"--json-tokens": request.json_tokens}
+        refuse_beside("--dry-run", tokens, "Give --dry-run --json.")
+        refuse_beside("--dry-run", {"-o": request.output}, "Redirect it: ngt … --dry-run > FILE")
+
+
+def remark_look_alikes(request: AnswerRequest, tokenizer: Tokenizer, notes: Notes) -> None:
+    """With -v: which texts hold what looks like a control token."""
+    if request.verbose:
+        for words in look_alikes(request.documents, request.question, tokenizer):
+            notes.remark(words)

@@ -1,0 +1,135 @@
+"""How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from ngtcli import process
+from ngtcli.checkpoint import check_models
+from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
+from ngtcli.cli.dry_run import dry_run
+from ngtcli.cli.facts import (
+    answer_json,
+    explanation,
+    origins,
+    policy_words,
+    summary_facts,
+    unused_words,
+)
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import write_result
+from ngtcli.cli.streams import terminal_width
+from ngtcli.errors import INTERRUPTED
+from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
+from ngtcli.render.terminal import visible, wants_color
+
+if TYPE_CHECKING:
+    from ngtcli.session import Answer, Session
+
+
+def run(request: AnswerRequest) -> None:
+    """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
+    notes = Notes(request.verbose)
+    try:
+        if request.dry_run:
+            dry_run(request, notes)
+            return
+        session = _session(request, notes)
+        prompt = session.prompt(request.preset, request.documents, request.question)
+        remark_look_alikes(request, session.model.tokenizer, notes)
+        answer = session.answer(prompt)
+    except KeyboardInterrupt:
+        notes.warn("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(request, answer, notes)
+
+
+def _session(request: AnswerRequest, notes: Notes) -> "Session":
+    if request.settings.model == "builtin" and notes.terminal:
+        notes.remark(
+            "The built-in model is a small demonstration that quotes sentences;"
+            " name a real one with -m FOLDER."
+        )
+    check_models(request.settings.model, request.settings.draft_model)
+    notes.status("Starting …")
+    from ngtcli.session import Session  # here: it loads torch
+
+    return Session(request.settings, notes.status, notes.warn)
+
+
+def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+    """Run the answer into its sinks; on Ctrl-C keep what came."""
+    kept = Collector()
+    sinks: list[Sink] = [kept]
+    if request.json or request.json_tokens or request.output:
+        process.unwind_on_interrupt()  # even an empty answer is delivered
+    else:
+        sinks.append(_sink(request, answer, notes))
+    try:
+        _run_into(sinks, kept, request, answer, notes)
+    except KeyboardInterrupt:
+        answer.interrupted = True
+    except Exception:
+        if not process.interrupted():  # else a library made this of the Ctrl-C
+            raise
+        answer.interrupted = True
+    notes.clear()
+    for sink in sinks:
+        sink.close()
+    with process.unbroken():
+        _deliver(request, answer, kept)
+    _conclude(request, answer, notes)
+
+
+def _run_into(
+    sinks: Sequence[Sink], kept: Collector, request: AnswerRequest, answer: "Answer", notes: Notes
+) -> None:
+    for step in answer:
+        if kept.tokens:
+            notes.clear()
+        else:
+            process.unwind_on_interrupt()
+            notes.begin_answer()
+        for sink in sinks:
+            sink.step(step.tokens)
+        if request.explain:
+            notes.say(explanation(answer, step), dim=True)
+
+
+def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+    """What is said below an answer; exit code 130 where it was interrupted."""
+    if notes.terminal or request.verbose:
+        notes.facts(summary_facts(request.settings, answer))
+    if request.verbose:
+        notes.remark(" ".join(policy_words(answer)))
+        notes.remark(unused_words(answer))
+    if answer.finish_reason == "context":
+        notes.warn("the answer is cut off: the context is full")
+    if answer.interrupted:
+        notes.warn("interrupted; the answer is incomplete")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
+    """Where the text goes as it comes."""
+    color = wants_color(sys.stdout, request.settings.color)
+    if color and request.verbose and request.settings.method != "none":
+        notes.legend(origins(answer))
+    if sys.stdout.isatty():
+        return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
+    return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
+
+
+def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector) -> None:
+    """The JSON object to stdout, or the file, where one was asked for."""
+    if request.json or request.json_tokens:
+        body = dump_json(answer_json(request, answer, kept))
+    elif request.output:
+        body = visible(kept.text.rstrip("\n"))
+    else:
+        return
+    hint = "The answer went to standard output; choose another file with -o."
+    write_result(body, request.output, hint)

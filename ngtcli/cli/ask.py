@@ -1,0 +1,77 @@
+"""`ngt ask`: the answer to a question, from documents."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli.answer_request import (
+    AnswerRequest,
+    DryOption,
+    ExplainOption,
+    OutputOption,
+    TokensOption,
+    check_request,
+    documents_of,
+)
+from ngtcli.cli.answering import run
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.documents.names import utf8
+from ngtcli.errors import UsageError
+
+
+@with_settings
+def ask(
+    words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
+    docs: Annotated[
+        list[str] | None,
+        typer.Option("--docs", "-d", help="File, folder, glob or -; may be given again."),
+    ] = None,
+    preset: PresetOption = None,
+    output: OutputOption = None,
+    json: JsonOption = False,
+    json_tokens: TokensOption = False,
+    dry_run: DryOption = False,
+    explain: ExplainOption = False,
+    verbose: VerboseOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Answer a question from documents: ngt ask --docs ./notes "When is high tide?" """
+    question = _question(words)
+    if not question.strip():
+        raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
+    resolved, chosen = resolve(flags or {}, preset, "ask")
+    if "{question}" not in chosen.template:
+        raise UsageError(
+            f"preset {chosen.name} has no place for a question", "Put {question} in its template."
+        )
+    request = AnswerRequest(
+        task="ask",
+        question=utf8(question.strip()),
+        settings=resolved.settings,
+        preset=chosen,
+        json=json,
+        json_tokens=json_tokens,
+        output=output,
+        dry_run=dry_run,
+        verbose=verbose,
+        explain=explain,
+    )
+    check_request(request, flags or {})
+    loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
+    run(replace(request, loaded=loaded))
+
+
+def _question(words: Sequence[str]) -> str:
+    """The question, which must be one word of the command line."""
+    if len(words) == 1:
+        return words[0]
+    if file := next((w for w in words if os.path.exists(w)), None):
+        raise UsageError(f"{file} stands where the question does", "Give -d before each document.")
+    joined = shlex.quote(" ".join(words))
+    shown = joined if len(joined) < 200 else "'…'"
+    what = f"the question is {len(words)} words without quotes"
+    raise UsageError(what, f"Put it in quotes: ngt ask {shown}")

@@ -1,0 +1,146 @@
+"""What commands say on stderr: the status line, notes, and what went wrong."""
+
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+
+from ngtcli import process
+from ngtcli.cli.streams import stderr_width
+from ngtcli.errors import GrammarError, NgtError
+from ngtcli.render.terminal import (
+    DIM,
+    cut,
+    drafted_style,
+    is_plain,
+    paint,
+    reveal,
+    visible,
+    wants_color,
+)
+
+LONGEST_LINE = 2000  # characters of a line of an error: guessed
+_WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
+
+
+class Notes:
+    """What goes to stderr. On a terminal one status line is shown and wiped again."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.verbose = verbose
+        self.said = False
+        self._wipes = self.terminal and not is_plain()
+        self._status = False
+
+    def status(self, message: str) -> None:
+        """A passing line: what is being done right now."""
+        if self._wipes:
+            process.wipe_at_end(_WIPE.encode())
+            line = cut(reveal(visible(message)), stderr_width() - 1)
+            sys.stderr.write((_WIPE if self._status else "") + line)
+            sys.stderr.flush()
+            self._status = True
+        elif self.verbose:
+            self.say(message)
+
+    def clear(self) -> None:
+        """Wipe the status line."""
+        if self._status:
+            sys.stderr.write(_WIPE)
+            sys.stderr.flush()
+            self._status = False
+            process.wipe_at_end(b"")
+
+    def begin_answer(self) -> None:
+        """Before the answer's first words: no status line, and below other lines an empty one."""
+        self.clear()
+        if self.said and self.terminal and sys.stdout.isatty():
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+        self.said = False
+
+    def say(self, message: str, dim: bool = False) -> None:
+        """A line that stays."""
+        self.clear()
+        self.said = True
+        text = reveal(visible(message))
+        styled = paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text
+        sys.stderr.write(styled + "\n")
+        sys.stderr.flush()
+
+    def remark(self, message: str) -> None:
+        """A dim sentence, broken between words."""
+        for line in textwrap.wrap(message, stderr_width() - 1):
+            self.say(line, dim=True)
+
+    def warn(self, message: str) -> None:
+        self.say(f"ngt: {message}")
+
+    def legend(self, origins: Sequence[str]) -> None:
+        """What the colours of an answer mean: the names of what its drafts may come from."""
+        painted, drafted = wants_color(sys.stderr, "auto"), origins or ["drafted"]
+        self.clear()
+        self.said = True
+        for line in lines_of([*drafted, "the model's own"], stderr_width() - len("Sources: ")):
+            words = [paint(w, drafted_style(w)) if painted and w in drafted else w for w in line]
+            sys.stderr.write(f"Sources: {' · '.join(words)}\n")
+
+    def facts(self, parts: list[str]) -> None:
+        """Short facts with dots between them, broken between facts at the terminal's width."""
+        for line in lines_of(parts, stderr_width()):
+            self.say(" · ".join(line), dim=True)
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, for each message once, though it holds for every prompt of every round."""
+    said: set[str] = set()
+
+    def first(message: str) -> None:
+        if message not in said:
+            said.add(message)
+            say(message)
+
+    return first
+
+
+def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
+    """Lines of parts that stay below `width` with " · " between them, as far as parts do.
+
+    >>> lines_of(["one", "two", "three"], 10)
+    [['one', 'two'], ['three']]
+    """
+    lines: list[list[str]] = [[]]
+    for part in parts:
+        if lines[-1] and len(" · ".join([*lines[-1], part])) >= width:
+            lines.append([])
+        lines[-1].append(part)
+    return lines
+
+
+def report_error(error: NgtError) -> None:
+    """One line for what happened, one for what to do; between them the text that is wrong."""
+    if sys.stderr.isatty() and not is_plain():
+        sys.stderr.write(_WIPE)  # a status line may stand there
+    shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
+    for line in (f"ngt: {error}", *shown, error.hint):
+        if line:
+            sys.stderr.write(reveal(visible(_shortened(line.replace("\n", " ")))) + "\n")
+
+
+def _shortened(line: str) -> str:
+    """`line` without its middle where a name in it is too long to be read."""
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"
+
+
+def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[str]:
+    """The part of `text` about `place`, and a line with a caret under that character.
+
+    >>> pointed("n=8..x", 5)
+    ['  n=8..x', '       ^']
+    """
+    from rich.cells import cell_len  # wide characters take two columns
+
+    first = max(0, place - before)
+    head = visible(text[first:place].replace("\n", " ").replace("\t", " "))
+    rest = text[place : place + after].replace("\n", " ").replace("\t", " ")
+    return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]
