@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ngtcli.builtin.recipe import Recipe
-from ngtcli.builtin.tasks import Conversation, TaskMixture
-from ngtcli.builtin.tokenizer import ASSISTANT, END, USER
+from ngtcli.builtin.training.recipe import Recipe
+from ngtcli.builtin.training.tasks import Conversation, TaskMixture
+from ngtcli.builtin.training.tokenizer import ASSISTANT, END, USER
 
 HARD_TOKENS = 4  # the tokens that choose a sentence; what follows is copying
 _POOL = 40  # batches drawn at a time, so that rows of like length stand together

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.builtin.lexicon import Lexicon
+from ngtcli.builtin.training.lexicon import Lexicon
 
 LAYERS, HEADS, WIDTH = 5, 2, 256
 ROPE_THETA = 1e8  # so slow that half of the rotary pairs stand still over 4,096 positions

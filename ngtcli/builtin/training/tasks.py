@@ -9,7 +9,7 @@ comes from the generator handed in, so a run can be repeated.
 import random
 from dataclasses import dataclass
 
-from ngtcli.builtin.corpus import Article, Paragraph, is_prose
+from ngtcli.builtin.training.corpus import Article, Paragraph, is_prose
 
 # The wording of presets/summarize.yaml and presets/ask.yaml, which a test holds together.
 SUMMARIZE = "Summarize the text above in a few sentences."

@@ -1,8 +1,10 @@
-"""Train the built-in model from scratch: `python -m ngtcli.builtin.train --data DIR --out DIR`.
+"""Train the built-in model from scratch.
 
-It starts from the circuit of `initial.py` and trains on the mixture of `tasks.py`, in rows that
-grow to the full context. Everything is planned by the clock: the same minutes on a faster machine
-are more steps. A run that was stopped goes on from its last checkpoint in DIR.
+`python -m ngtcli.builtin.training.train --data DIR --out DIR`
+
+Training starts from the circuit of `initial.py` and draws its exercises from `tasks.py`; rows grow
+to the full context. The plan is in minutes, so a faster machine takes more steps. A run that was
+stopped continues from its last checkpoint in DIR.
 """
 
 import argparse
@@ -16,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ngtcli.builtin.batches import Batch, DocumentBatches, loss_of
-from ngtcli.builtin.corpus import Article, read_corpus
-from ngtcli.builtin.recipe import (
+from ngtcli.builtin.training.batches import Batch, DocumentBatches, loss_of
+from ngtcli.builtin.training.corpus import Article, read_corpus
+from ngtcli.builtin.training.recipe import (
     Optimizer,
     Recipe,
     make_lexicon,
@@ -26,8 +28,8 @@ from ngtcli.builtin.recipe import (
     make_tokenizer,
     mark_tokens,
 )
-from ngtcli.builtin.tasks import TaskMixture
-from ngtcli.builtin.tokenizer import as_pretrained
+from ngtcli.builtin.training.tasks import TaskMixture
+from ngtcli.builtin.training.tokenizer import as_pretrained
 
 _HELD_BATCHES = 12
 _SAVE_SECONDS, _SPEAK_SECONDS = 240, 20

@@ -1,4 +1,4 @@
-"""Measure the built-in model: `python -m ngtcli.builtin.evaluate --data DIR`.
+"""Measure the built-in model: `python -m ngtcli.builtin.training.evaluate --data DIR`.
 
 On articles kept out of training whole. Questions: one paragraph of newwiki-qa as the document, and
 again among three paragraphs of other articles; an answer is right if it holds one of the gold
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.builtin.corpus import Article, read_corpus, split_sentences, words
-from ngtcli.builtin.tasks import FUNCTION_WORDS
+from ngtcli.builtin.training.corpus import Article, read_corpus, split_sentences, words
+from ngtcli.builtin.training.tasks import FUNCTION_WORDS
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.presets import load_preset

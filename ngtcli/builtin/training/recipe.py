@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ngtcli.builtin.corpus import Article
-from ngtcli.builtin.initial import HEADS, LAYERS, ROPE_THETA, WIDTH, Marks, plant_circuit
-from ngtcli.builtin.lexicon import Lexicon, count_words
-from ngtcli.builtin.tasks import ASK, SUMMARIZE
-from ngtcli.builtin.tokenizer import ASSISTANT, USER, train_tokenizer
+from ngtcli.builtin.training.corpus import Article
+from ngtcli.builtin.training.initial import HEADS, LAYERS, ROPE_THETA, WIDTH, Marks, plant_circuit
+from ngtcli.builtin.training.lexicon import Lexicon, count_words
+from ngtcli.builtin.training.tasks import ASK, SUMMARIZE
+from ngtcli.builtin.training.tokenizer import ASSISTANT, USER, train_tokenizer
 
 _REPEAT = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}  # prose counts more than specifications
 
