@@ -1,1 +1,1 @@
-"""The built-in demonstration model: its files in `model/`, how it was made in `training/`."""
+"""The built-in demonstration model: its files (`model/`), its data mixture and its training."""
