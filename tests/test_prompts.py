@@ -217,7 +217,7 @@ def test_cutting_reads_only_what_is_kept() -> None:
 
 
 def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "_EVERY", 0.0)
+    monkeypatch.setattr(counting, "_INTERVAL_S", 0.0)
     told: list[str] = []
 
     def stop(words: str) -> None:
