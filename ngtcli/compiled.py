@@ -217,13 +217,13 @@ def _opened() -> CompileCache:
     class Compiles(event.Listener):
         """Counts the functions that numba compiles, without those that it finds in its cache."""
 
-        def on_start(self, told: Any) -> None:
+        def on_start(self, data: Any) -> None:
             how_long = "" if opened.compiled or not opened.empty else f" (about {COMPILING_S} s)"
             opened.compiled += 1
             if _listeners:
                 _listeners.pop()(f"Compiling once{how_long} …")
 
-        def on_end(self, told: Any) -> None:
+        def on_end(self, data: Any) -> None:
             pass
 
     versions = (numba.__version__, llvmlite.__version__, sys.version, binding.get_host_cpu_name())

@@ -169,10 +169,10 @@ def write_arrays(
 
     if sum(array.nbytes for array in arrays.values()) > most:
         raise OSError(errno.EFBIG, f"more than {most / 1e6:g} MB", str(path))
-    told = {**metadata, "checksum": checksum(arrays)}
+    described = {**metadata, "checksum": checksum(arrays)}
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _write(path, lambda partial: tensors.save_file(dict(arrays), partial, told), "")
+        _write(path, lambda partial: tensors.save_file(dict(arrays), partial, described), "")
     except SafetensorError as error:  # how the library words a full disk
         raise OSError(str(error)) from None
     return path

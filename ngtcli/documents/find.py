@@ -41,6 +41,7 @@ class Skipped:
     kind: str = ""
 
     def as_json(self) -> dict[str, str]:
+        """Name and reason."""
         return {"name": self.name, "reason": self.reason}
 
 

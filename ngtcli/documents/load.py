@@ -35,13 +35,14 @@ READ_HERE = f"Files read here: {', '.join(s for s in LOADERS if s)}, and those w
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text and its name in prompts and output; `sha256` is that of the text in UTF-8, in hex."""
+    """A text and its name in prompts and output."""
 
     name: str
     text: str
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of the text in UTF-8, 64 hex digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 

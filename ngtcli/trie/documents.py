@@ -23,6 +23,7 @@ class TrieReport:
     path: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """Status, seconds and number of nodes."""
         return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
 
 

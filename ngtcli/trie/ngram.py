@@ -50,6 +50,7 @@ class TrieArrays:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAY_NAMES)
 
 
