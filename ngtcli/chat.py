@@ -1,7 +1,8 @@
-"""A message in a model's chat format, with the knowledge of which part the template wrote.
+"""A message in a model's chat format, and which parts of it the template wrote.
 
-The template is rendered with a placeholder as well: what stands around that is the template's, and
-what stands there in its stead is text, however the template trimmed, escaped or repeated it.
+The template is also rendered with a placeholder: what is around the placeholder is the template's.
+What replaces it in the real rendering is text, even if the template trimmed, escaped or repeated
+it.
 """
 
 from collections.abc import Callable
@@ -10,17 +11,17 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 
-# Digits: no filter of a template changes them.
+# Digits, since no filter of a template changes them.
 _PLACEHOLDER = "730281946572"
 _HINT = "Mend the chat template in the model's folder, or name another model (-m)."
-# How a template that knows no parts shows them.
+# How a template that takes no list of parts writes one.
 _SPELLED_OUT = ("'text': '", '"text": "')
 Content = str | list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendered chat. `template` are spans that the template wrote, `message` the first other."""
+    """A rendered chat: its text, the spans that the template wrote, and the first other span."""
 
     text: str
     template: tuple[tuple[int, int], ...]
@@ -28,10 +29,10 @@ class Rendered:
 
 
 def render(backend: Any, message: str) -> Rendered:
-    """`message` as the user's turn, ready for the assistant's.
+    """The chat with `message` as the user's turn, up to the start of the assistant's.
 
-    Raises ModelError where the template fails, leaves the message out, or words the chat otherwise
-    for this message, so that it cannot be told what is text.
+    Raises ModelError if the template fails, omits the message, or writes other text around this
+    message than around the placeholder, so that text and template cannot be distinguished.
     """
     form, pieces = _frame(backend)
     text = _apply(backend, form(message))
@@ -47,13 +48,13 @@ def render(backend: Any, message: str) -> Rendered:
 
 
 def _adds(shown: str, message: str) -> bool:
-    """Whether there is more in `shown` than the message, which the placeholder did not get."""
+    """Whether `shown` contains text beside the message, which the placeholder did not get."""
     at = shown.find(message)
     return at >= 0 and bool(shown[:at].strip() or shown[at + len(message) :].strip())
 
 
 def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
-    """How this template takes a text, and what it writes before, between and after its places."""
+    """The form of content that the template takes, and its text before, between and after it."""
     failure: ModelError | None = None
     for form in (_plain, _parts):
         try:
@@ -75,7 +76,7 @@ def _parts(text: str) -> Content:
 
 
 def _text_length(text: str, pieces: list[str]) -> int | None:
-    """Characters of each copy of the message between `pieces`; None where they are not equal."""
+    """The length in characters of each copy of the message between `pieces`; None if not equal."""
     length, rest = divmod(len(text) - sum(map(len, pieces)), len(pieces) - 1)
     if rest or length < 0:
         return None
@@ -88,12 +89,12 @@ def _text_length(text: str, pieces: list[str]) -> int | None:
 
 
 def _apply(backend: Any, content: Content) -> str:
-    """The rendered chat of one user's turn. Raises ModelError with the template's own message."""
+    """The rendered chat of one user's turn. Raises ModelError with the template's message."""
     try:
         text: str = backend.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
-    except Exception as error:  # templates are programs: syntax, their own refusals, arithmetic
+    except Exception as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", _HINT) from error
     return text

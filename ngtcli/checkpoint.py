@@ -1,7 +1,7 @@
-"""Where a model lies, checked before anything large is imported: a folder, or a hub id.
+"""Find a model, by folder or hub id, and check it before anything large is imported.
 
-A hub id whose files are all in the local cache stands for their folder: no network is used. Any
-other is asked for once, for a few seconds, so that nobody waits for a download that cannot come.
+A hub id whose files are all in the local cache stands for their folder, without network. For any
+other the hub is queried once, for a few seconds, so that no download starts that must fail.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from ngtcli.errors import ModelError
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent / "builtin" / "model"
-_PATIENCE = 5.0  # seconds that the hub has to answer: guessed
+_HUB_WAIT_S = 5.0  # for the hub's answer; guess
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZERS = (
@@ -29,12 +29,11 @@ _HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
 
 
 def find(name: str, needs: Collection[str] = NEEDS) -> str:
-    """The folder of a model given by folder, as "builtin", or by the id of one in the cache.
+    """The folder of the model `name`: a folder, "builtin", or a hub id in the local cache.
 
-    `needs` names what a folder must hold, of NEEDS.
-
-    The id itself where it has to be downloaded. Raises ModelError: there is no such folder, it
-    lacks something, or the hub cannot be reached or does not know the model.
+    For a hub id that must be downloaded it is the id. `needs`, a subset of NEEDS, is what a folder
+    must contain. Raises ModelError if there is no such folder, if it lacks a part, or if the hub
+    cannot be reached or does not have the model.
     """
     if name == BUILTIN:
         return str(BUILTIN_PATH)
@@ -57,19 +56,19 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
 
 
 def check_models(*names: str) -> None:
-    """Raise ModelError for a model that cannot be had; empty names are passed over."""
+    """Raise ModelError as `find` for each name that is not empty."""
     for name in filter(None, names):
         find(name)
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name can only be meant as a path: the hub has no such id."""
+    """Whether a name can only be a path, since no hub id has its form."""
     looks = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.sep * 2 in name
     return looks or not _HUB_ID.fullmatch(name)
 
 
 def _near(path: Path) -> str:
-    """A hint that names what lies beside `path` under a similar name; "" where nothing does."""
+    """A hint with the folder beside `path` that has the most similar name; "" if none has."""
     try:
         beside = [p.name for p in path.absolute().parent.iterdir() if p.is_dir()]
     except OSError:
@@ -79,7 +78,7 @@ def _near(path: Path) -> str:
 
 
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
-    """Raise ModelError where a file is lacking without which no model can be loaded."""
+    """Raise ModelError if a part in `needs` is lacking."""
     if "config" in needs and not (folder / "config.json").is_file():
         adapter = (folder / "adapter_config.json").is_file()
         gguf = any(folder.glob("*.gguf"))
@@ -101,7 +100,7 @@ def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=8)
 def _from_hub(name: str) -> str:
-    """The folder of a hub id that the cache holds, or else the id, when the hub has it."""
+    """The folder of a hub id in the local cache, or else the id, if the hub has it."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -110,35 +109,35 @@ def _from_hub(name: str) -> str:
         _check_folder(name, folder)
         return str(folder)
     except (OSError, ValueError, ModelError, errors.HfHubHTTPError):
-        pass  # not there, or not whole
+        pass  # not in the cache, or not complete
     here = " is not in the local cache, and"
     try:
-        huggingface_hub.model_info(name, timeout=_PATIENCE)
+        huggingface_hub.model_info(name, timeout=_HUB_WAIT_S)
     except errors.OfflineModeIsEnabled:
-        raise ModelError(f"{name}{here} HF_HUB_OFFLINE is set", _meant(name)) from None
+        raise ModelError(f"{name}{here} HF_HUB_OFFLINE is set", _suggestion(name)) from None
     except errors.GatedRepoError:
         raise ModelError(
             f"{name} asks for consent on the hub", "Give it there, then log in: hf auth login"
         ) from None
     except errors.RepositoryNotFoundError:
         raise ModelError(
-            f"{name}: no such folder, and no such model on the hub", _meant(name)
+            f"{name}: no such folder, and no such model on the hub", _suggestion(name)
         ) from None
-    except Exception as error:  # whatever a network can do
+    except Exception as error:  # networks fail in many ways
         raise ModelError(
             f"{name}: no such folder; it{here} the hub cannot be reached ({type(error).__name__})",
-            _meant(name),
+            _suggestion(name),
         ) from None
     return name
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), [BUILTIN], cutoff=0.7)
     return f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or _HINT
 
 
 def why_not_loaded(error: BaseException) -> str:
-    """What went wrong in the library's loading, in a line, where its own says too little."""
+    """Why the library could not load a model, in a line; its own message if that is clear."""
     lines: list[Any] = str(error).strip().splitlines() or [type(error).__name__]
     text = str(lines[0])
     if "backend tokenizer" in text:

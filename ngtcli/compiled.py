@@ -1,11 +1,12 @@
-"""numba's `njit` as it is used here, and where what it compiles is kept.
+"""numba's `njit`, and a checked cache of the functions that it compiles.
 
-Compiling takes several seconds, once for each user, and is kept in the user's cache folder, never
-in the package. numba's cache files are pickles that it reads unchecked, so it never sees the kept
-folder itself: at the start each kept file is compared with its checksum and linked into a folder
-of this process alone, where numba reads and writes; what was compiled is kept whole, as a new
-folder with new checksums that takes the old one's place. Two processes cannot mix their files and
-a damaged folder is compiled anew. A folder that somebody else owns or may write to is not used.
+Compiling takes several seconds, once per user. The results are stored in the user's cache folder,
+never in the package. numba's cache files are pickles that it reads unchecked, so it does not read
+the stored folder itself: at the start each stored file is compared with its checksum and linked
+into a folder of this process, which numba reads and writes. New results are stored as a new folder
+with checksums, which replaces the old one. Two processes thus cannot mix their files, and the
+content of a damaged folder is compiled again. A folder that another user owns or can write to is
+not used.
 """
 
 import atexit
@@ -29,24 +30,24 @@ from ngtcli.storage import home
 
 F = TypeVar("F")
 
-COMPILING_S = 10  # seconds that compiling all of `auto` takes: measured on one slow core
-LARGEST = 16_000_000  # bytes of one file; the largest here has 0.2 MB
-ABANDONED_S = 60.0  # a process's folder that is older and not locked has no process: guessed
-UNUSED_S = 30 * 86400.0  # what another version compiled goes when unused for so long: guessed
-_REPLACED = 5  # times that a folder may be replaced while it is read: guessed
+COMPILING_S = 10  # to compile all functions of `auto`; measured on one slow core
+LARGEST = 16_000_000  # bytes of a file; guess: the largest has 0.2 MB
+ABANDONED_S = 60.0  # age from which an unlocked folder has no process any more; guess
+UNUSED_S = 30 * 86400.0  # after which another version's unused results are removed; guess
+_REPLACED = 5  # attempts to read a folder that other processes replace meanwhile; guess
 _SUMS, _KEPT, _OWN, _VERSION = "checksums.json", "kept-", "run-", "ngt-"
 
 
 class CompileCache:
-    """One process's copy of what is kept in `base`; `folder` is None where none can be made.
+    """This process's copy, in `folder`, of the results stored in `base`; None if it cannot be made.
 
-    `remark` says what the user should know: that nothing can be kept, or that it was damaged.
+    `remark` is a message for the user: that results cannot be stored, or that they were damaged.
     """
 
     def __init__(self, base: Path) -> None:
         self.base, self.remark = base, ""
         self.folder: Path | None = None
-        self.empty = True  # whether nothing that was kept can be used
+        self.empty = True  # whether there are no stored results to use
         self.compiled = 0  # functions, since the last `keep`
         self._lock = -1
         self._process = os.getpid()  # a fork of it does not own the folder
@@ -58,29 +59,29 @@ class CompileCache:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
-        damaged = self._take_kept() if base.is_dir() and not self.remark else []
+        damaged = self._take_stored() if base.is_dir() and not self.remark else []
         if damaged and self.empty:
             self.remark = f"the compiled functions in {base} are damaged; they are compiled anew"
         if writable:
             self._tidy(damaged)
 
-    def _take_kept(self) -> list[Path]:
-        """Take over what is kept; the folders that are damaged.
+    def _take_stored(self) -> list[Path]:
+        """Link the stored results into this process's folder; returns the damaged folders.
 
-        A folder that is gone meanwhile was replaced by another process: its successor is read.
+        A folder that vanishes meanwhile was replaced by another process: its successor is read.
         """
         damaged: list[Path] = []
         for _ in range(_REPLACED):
-            kept = self._kept()
-            untaken = [folder for folder in kept if not self._take(folder)]
+            stored = self._stored()
+            untaken = [folder for folder in stored if not self._take(folder)]
             damaged = [folder for folder in untaken if folder.exists()]
-            self.empty = len(untaken) == len(kept)
+            self.empty = len(untaken) == len(stored)
             if not self.empty or len(damaged) == len(untaken):
                 break
         return damaged
 
     def _make_base(self) -> bool:
-        """Make the folder; whether this process may write to it. Sets `remark` where it may not."""
+        """Make the folder; whether this process can write to it. Sets `remark` if it cannot."""
         try:
             self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = self.base.stat()
@@ -93,39 +94,39 @@ class CompileCache:
             tempfile.TemporaryFile(dir=self.base).close()
             return True
         except OSError as error:
-            if not any(self._kept()):
+            if not any(self._stored()):
                 self.remark = (
                     f"compiled functions are not kept: {self.base.parent}:"
                     f" {(error.strerror or str(error)).lower()}"
                 )
             return False
 
-    def _kept(self) -> list[Path]:
-        """The folders that hold what was compiled, the newest first."""
+    def _stored(self) -> list[Path]:
+        """The folders with stored results, the newest first."""
         with suppress(OSError):
             found = [f for f in self.base.glob(f"{_KEPT}*") if f.is_dir() and not f.is_symlink()]
             return sorted(found, key=lambda f: f.stat().st_mtime_ns, reverse=True)
         return []
 
-    def _take(self, kept: Path) -> bool:
-        """Link the files of a kept folder into this process's; whether all were as they should."""
+    def _take(self, stored: Path) -> bool:
+        """Link the files of a stored folder into this process's; whether all are undamaged."""
         assert self.folder is not None
         try:
-            sums = json.loads(read_bounded(kept / _SUMS, LARGEST))
+            sums = json.loads(read_bounded(stored / _SUMS, LARGEST))
             for name, wanted in sums.items():
-                source, own = kept / name, self.folder / name
+                source, own = stored / name, self.folder / name
                 if own.resolve().parent.parent != self.folder.resolve():
                     return False
                 if hashlib.sha256(read_bounded(source, LARGEST)).hexdigest() != wanted:
                     return False
             for name in sums:
-                _link(kept / name, self.folder / name)
+                _link(stored / name, self.folder / name)
         except (OSError, ValueError, AttributeError, TypeError, RecursionError):
             return False
         return bool(sums)
 
     def keep(self) -> None:
-        """Keep what was compiled since the last time; where that cannot be, do without."""
+        """Store what was compiled since the last call; an OSError is ignored."""
         if not self.compiled or self.folder is None or self.folder.parent != self.base:
             return
         if self._process != os.getpid():
@@ -139,12 +140,12 @@ class CompileCache:
                 _link(file, partial / name)
                 sums[name] = hashlib.sha256(file.read_bytes()).hexdigest()
             (partial / _SUMS).write_text(json.dumps(sums), encoding="utf-8")
-            older = self._kept()
+            older = self._stored()
             partial.rename(partial.with_name(partial.name.replace(_OWN, _KEPT)))
             self._tidy(older)
 
     def close(self) -> None:
-        """Keep what was compiled and remove the process's own folder."""
+        """Store what was compiled and remove this process's folder."""
         self.keep()
         if self.folder is not None and self._process == os.getpid():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -152,7 +153,7 @@ class CompileCache:
             self.folder = None
 
     def _tidy(self, folders: list[Path]) -> None:
-        """Remove `folders`, those of processes that are gone, and of versions long unused."""
+        """Remove `folders`, those of ended processes, and those of versions unused for UNUSED_S."""
         now = time.time()
         with suppress(OSError):
             os.utime(self.base)
@@ -168,7 +169,7 @@ class CompileCache:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy where there can be no link."""
+    """Link `source` as `target`, or copy it if it cannot be linked."""
     target.parent.mkdir(exist_ok=True, mode=0o700)
     try:
         os.link(source, target)
@@ -177,7 +178,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Whether no process holds the lock of its folder."""
+    """Whether no process has locked this folder."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,16 +190,17 @@ def _abandoned(folder: Path) -> bool:
 
 
 def cache_folder(versions: str) -> Path:
-    """The folder for this source with these versions.
+    """The cache folder for the present source and these versions.
 
-    numba looks only at the file of the function it compiles; that calls functions of other files.
+    The name has a hash of all source that is compiled, since numba checks only the file of a
+    function, not those of functions that it calls. Raises UsageError as `home`, and OSError.
     """
     digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
     package = Path(__file__).parent
     digest.update(os.fsencode(package))
     for file in sorted([*package.glob("trie/**/*.py"), *package.glob("draft/**/*.py")]):
         digest.update(file.read_bytes())
-    # numba's own variable names the place where that is set.
+    # numba's own variable takes precedence.
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     base = Path(chosen) if chosen else home("cache") / "compiled"
     return base / (_VERSION + digest.hexdigest()[:32])
@@ -206,22 +208,22 @@ def cache_folder(versions: str) -> Path:
 
 @cache
 def _opened() -> CompileCache:
-    """The cache of this process, made at the first `njit`; numba is imported then."""
+    """The cache of this process, opened by the first `njit`, which also imports numba."""
     import llvmlite
     import numba
     from llvmlite import binding
     from numba.core import event
 
     class Compiles(event.Listener):
-        """Hears of each function that numba compiles, not of those that it finds in its cache."""
+        """Counts the functions that numba compiles, without those that it finds in its cache."""
 
-        def on_start(self, told: Any) -> None:
+        def on_start(self, data: Any) -> None:
             how_long = "" if opened.compiled or not opened.empty else f" (about {COMPILING_S} s)"
             opened.compiled += 1
             if _listeners:
                 _listeners.pop()(f"Compiling once{how_long} …")
 
-        def on_end(self, told: Any) -> None:
+        def on_end(self, data: Any) -> None:
             pass
 
     versions = (numba.__version__, llvmlite.__version__, sys.version, binding.get_host_cpu_name())
@@ -237,13 +239,13 @@ _listeners: list[Callable[[str], object]] = []
 
 
 def announce(tell: Callable[[str], object]) -> None:
-    """Call `tell` with a status line, once, when next something must be compiled."""
+    """Call `tell` with a status line, once, when a function is compiled next."""
     _listeners[:] = [tell]
 
 
 def keep() -> str:
-    """Keep what was compiled since the last time; what the user should know, once, or ""."""
-    if not _opened.cache_info().currsize:  # to ask must not import numba
+    """Store what was compiled since the last call; returns a message for the user once, or ""."""
+    if not _opened.cache_info().currsize:  # opening the cache would import numba
         return ""
     _opened().keep()
     remark, _opened().remark = _opened().remark, ""
@@ -251,13 +253,13 @@ def keep() -> str:
 
 
 def close() -> None:
-    """Keep what was compiled and remove what this process needed; nothing is compiled after it."""
+    """Store what was compiled and remove this process's folder; compile nothing after this."""
     if _opened.cache_info().currsize:
         _opened().close()
 
 
 def njit(**options: Any) -> Callable[[F], F]:
-    """numba's decorator; what it compiles is kept where that is possible."""
+    """numba's decorator `njit`; what it compiles is cached if possible."""
     cached = _opened().folder is not None
     import numba
 
@@ -266,9 +268,9 @@ def njit(**options: Any) -> Callable[[F], F]:
 
 
 def unowned(function: F) -> F:
-    """Compile without counting who owns an array, which is half the time of such short loops.
+    """Compile a function without reference counts of arrays, half the time of very short loops.
 
-    A function compiled like this can make no array. numba does not list the option in its types.
+    Such a function cannot create arrays. numba does not list the option in its types.
     """
     decorate: Callable[[F], F] = njit(_nrt=False)
     return decorate(function)

@@ -1,4 +1,4 @@
-"""How many tokens a model takes, by its configuration and its tokenizer. Knows nothing of torch."""
+"""How many tokens a model takes, by its configuration and tokenizer. Independent of torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,27 +7,27 @@ from typing import Any
 from ngtcli.errors import ModelError
 from ngtcli.tokens import Tokenizer
 
-# The names that configurations give to their number of positions; the first that is there counts.
+# Names of the number of positions in configurations; the first that is set counts.
 _POSITIONS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
     "max_target_positions", "seq_length", "n_ctx", "max_seq_length",
 )  # fmt: skip
-_UNLIMITED = 1 << 20  # tokens, where a configuration names no number: guessed
-_TURNING = {"longrope", "dynamic"}
+_UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
+_CHANGING_ROPES = {"longrope", "dynamic"}
 
 
 @dataclass(frozen=True, slots=True)
 class ContextLimit:
-    """The most tokens of prompt and answer together; `reason` where it is less than the model's."""
+    """The most tokens of prompt and answer together; `reason`, if that is less than configured."""
 
     tokens: int
     reason: str = ""
 
 
 def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
-    """The least of what configuration, tokenizer and rotary positions allow.
+    """The smallest limit of configuration, tokenizer and rotary positions.
 
-    Raises ModelError where the configuration's number is none.
+    Raises ModelError if the configuration's number is not a positive integer.
     """
     name, positions = next(
         ((n, p) for n in _POSITIONS if (p := getattr(config, n, None)) is not None),
@@ -50,9 +50,10 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
 
 
 def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
-    """Kinds of rope that turn every row anew past a length, kept rows too, with that length.
+    """(kind, length in tokens) of ropes that rotate all keys differently beyond that length.
 
-    The parameters are one mapping, or one for each kind of layer.
+    That includes keys that are in the cache. The parameters are one mapping, or one per kind of
+    layer.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in (rope, *(v for v in rope.values() if isinstance(v, dict))):
@@ -60,5 +61,5 @@ def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
         first = parameters.get("original_max_position_embeddings") or getattr(
             config, "original_max_position_embeddings", None
         )
-        if kind in _TURNING and isinstance(first, int) and first > 0:
+        if kind in _CHANGING_ROPES and isinstance(first, int) and first > 0:
             yield kind, first

@@ -1,8 +1,8 @@
-"""Which of a tokenizer's tokens control a model, and encoding text so that it never becomes one.
+"""Control tokens of a tokenizer, and encoding without control tokens from text.
 
-A chat template's own pieces may hold control tokens; documents, questions and names may not. The
-whole is encoded at once first. Only if a control token came out of text, it is encoded again by a
-muted copy of the tokenizer, in which no control token has a name that a text could hold.
+The parts of a prompt that the chat template wrote may contain control tokens; documents, questions
+and names may not. The prompt is first encoded whole. If text gave a control token, the prompt is
+encoded again by a copy of the tokenizer in which control tokens have names that no text contains.
 """
 
 import json
@@ -18,9 +18,9 @@ from ngtcli.errors import ModelError
 # A span is (first character, character after the last).
 Spans = Sequence[tuple[int, int]]
 
-# Marks such as <tool_call>, [INST] and <|im_end|> may be added without being called special.
+# Marks such as <tool_call>, [INST] and <|im_end|> may be added tokens that are not called special.
 _MARK = re.compile(r"[<\[{｟〈].*[>\]}｠〉]", re.DOTALL)
-# Gemma adds the tags of HTML, which it read as text in training; no template uses them.
+# Gemma adds the tags of HTML, which were text in its training; no template uses them.
 _HTML = re.compile(
     r"</?(?:table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|blockquote|strong|em|b|i|u|s|sub|sup"
     r"|code|p|ul|ol|li|br|div|span|a|pre)>"
@@ -29,14 +29,14 @@ _HTML = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Token ids and the character each starts at; no starts where the tokenizer cannot tell."""
+    """Token ids and the index of their first characters; `starts` is empty if not known."""
 
     ids: list[int]
     starts: list[int]
 
 
 class ControlTokens:
-    """The control tokens of one `transformers` tokenizer: ids to their texts."""
+    """The control tokens of a `transformers` tokenizer; `texts` maps their ids to their names."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -49,24 +49,25 @@ class ControlTokens:
         }
         longest_first = sorted(self.texts.values(), key=len, reverse=True)
         self._search = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._muted: _Muted | None = None
+        self._renamed: _RenamedCopy | None = None
 
     def first_in(self, text: str) -> str:
-        """The first text of a control token in `text`, "" where there is none."""
+        """The first name of a control token in `text`, "" if there is none."""
         found = self._search.search(text)
         return found.group() if found else ""
 
     def encode(self, text: str, special: bool, template: Spans) -> Coded:
-        """Ids in which control tokens come from the spans of `template` alone.
+        """The ids of `text`, in which control tokens come only from the spans of `template`.
 
-        Where no text looks like a control token they are the ids of the whole. With `special` the
-        tokenizer's own marks stand around it. Raises ModelError where text cannot be kept text.
+        Without names of control tokens in the text they are those that the tokenizer gives. With
+        `special` they are between the tokenizer's marks. Raises ModelError if text cannot be
+        encoded without control tokens.
         """
         if self._fast is None:
             return Coded(self._slow(text, special, template), [])
         ids, spans = self._whole(text, special)
-        if self._strays(text, ids, spans, template):
-            ids, spans = self._encode_muted(text, special, template)
+        if self._has_stray(text, ids, spans, template):
+            ids, spans = self._encode_renamed(text, special, template)
         return Coded(ids, [start for start, _ in spans])
 
     def _whole(self, text: str, special: bool) -> tuple[list[int], list[tuple[int, int]]]:
@@ -76,8 +77,8 @@ class ControlTokens:
         )  # fmt: skip
         return list(coded["input_ids"]), coded["offset_mapping"]
 
-    def _strays(self, text: str, ids: list[int], spans: Spans, template: Spans) -> bool:
-        """Whether a control token stands for something outside `template`."""
+    def _has_stray(self, text: str, ids: list[int], spans: Spans, template: Spans) -> bool:
+        """Whether a control token is that of a span outside `template`."""
         if self.texts.keys().isdisjoint(ids):
             return False
         return any(not _inside(place, template) for _, place in self._controls_in(text, ids, spans))
@@ -85,9 +86,10 @@ class ControlTokens:
     def _controls_in(
         self, text: str, ids: list[int], spans: Spans
     ) -> list[tuple[int, tuple[int, int]]]:
-        """(id, span) of control tokens that stand for a part of `text`, not of what is unknown.
+        """(id, span) of the control tokens that are those of a part of `text`.
 
-        A token may take the white space beside it along; the span is that of its own text.
+        A token's span may include white space beside its name; the span returned is the name's. The
+        token for unknown text counts only where its name is in the text.
         """
         found: list[tuple[int, tuple[int, int]]] = []
         for token, (start, end) in zip(ids, spans, strict=True):
@@ -101,12 +103,12 @@ class ControlTokens:
                 found.append((token, (start, end)))
         return found
 
-    def _encode_muted(
+    def _encode_renamed(
         self, text: str, special: bool, template: Spans
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        if self._muted is None:
-            self._muted = _Muted(self._fast, self.texts)
-        return self._muted.encode(text, special, self._in_template(text, template))
+        if self._renamed is None:
+            self._renamed = _RenamedCopy(self._fast, self.texts)
+        return self._renamed.encode(text, special, self._in_template(text, template))
 
     def _in_template(self, text: str, template: Spans) -> list[tuple[int, tuple[int, int]]]:
         """(id, span) of the control tokens that the template itself writes, in order."""
@@ -118,7 +120,7 @@ class ControlTokens:
         return found
 
     def _slow(self, text: str, special: bool, template: Spans) -> list[int]:
-        """As `encode`, by a tokenizer written in Python, which tells no places."""
+        """As `encode`, with a tokenizer written in Python, which gives no spans."""
         matches = list(self._search.finditer(text))
         if all(_inside(m.span(), template) for m in matches):
             return list(self._backend.encode(text, add_special_tokens=special))
@@ -144,10 +146,10 @@ class ControlTokens:
         return list(ids)
 
 
-class _Muted:
-    """A copy of a fast tokenizer whose control tokens bear names that are drawn at random.
+class _RenamedCopy:
+    """A copy of a fast tokenizer in which control tokens have random names.
 
-    Its vocabulary, too, holds the names, for a Unigram model finds `</s>` there by itself.
+    They are renamed in the vocabulary, too, since a Unigram model finds `</s>` there by itself.
     """
 
     def __init__(self, fast: Any, texts: dict[int, str]) -> None:
@@ -163,9 +165,10 @@ class _Muted:
     def encode(
         self, text: str, special: bool, controls: Sequence[tuple[int, tuple[int, int]]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and spans of `text`, with `controls` (id, span) in it as what they are."""
+        """Ids and spans of `text`, with the control tokens `controls` (id, span) and no others."""
         parts: list[str] = []
-        places, shifts = [0], [0]  # from a place in the named text on: what leads back to `text`
+        # From a place in the renamed text on, what to add for the place in `text`.
+        places, shifts = [0], [0]
         at = shift = 0
         for token, (start, end) in controls:
             name = self._names[token]
@@ -176,16 +179,16 @@ class _Muted:
         coded = self._copy.encode_batch(["".join([*parts, text[at:]])], add_special_tokens=special)
         ids = [self._ids.get(i, i) for i in coded[0].ids]
 
-        def back(place: int) -> int:
+        def original(place: int) -> int:
             return place + shifts[bisect_right(places, place) - 1]
 
-        return ids, [(back(start), back(end)) for start, end in coded[0].offsets]
+        return ids, [(original(start), original(end)) for start, end in coded[0].offsets]
 
 
 def _controls(name: str, special: bool, template: str) -> bool:
-    """Whether an added token controls the model: a special one, a template's, or a mark by shape.
+    """Whether an added token is a control token: special, in the template, or of a mark's form.
 
-    White space and single characters, such as a "!" that also serves as padding, are text.
+    White space and single characters, such as a "!" that is also used for padding, are text.
     """
     if len(name.strip(" \t\r\n\v\f▁")) < 2:
         return False
@@ -201,11 +204,11 @@ def _inside(span: tuple[int, int], spans: Spans) -> bool:
 
 
 def _rename(state: dict[str, Any], names: dict[str, str]) -> None:
-    """Give the tokens `names` other names in a tokenizer's JSON: added, in the model, unknown."""
+    """Rename tokens (`names`: old to new) in all parts of a tokenizer's JSON, in place."""
     state["truncation"] = state["padding"] = None
     for token in state["added_tokens"]:
         if token["content"] in names:
-            # Found as it stands, before the text is normalised and whatever stands beside it.
+            # To be found before the text is normalised, and inside words, too.
             token |= {"content": names[token["content"]], "normalized": False, "single_word": False}
     model = state["model"]
     if isinstance(model["vocab"], dict):
@@ -219,6 +222,6 @@ def _rename(state: dict[str, Any], names: dict[str, str]) -> None:
 
 
 def _makes(merge: Any, names: dict[str, str]) -> bool:
-    """Whether a merge reads or writes one of `names`."""
+    """Whether a merge takes or makes one of `names`."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left in names or right in names or left + right in names

@@ -1,7 +1,7 @@
-"""Tokens of long texts, counted piece by piece and only as far as anyone asks.
+"""Count the tokens of long texts piece by piece, only as far as needed.
 
-A piece ends before a white space where there is one. Beside such an end the tokens may differ from
-those of the whole by a few, so what is counted here decides only what is far from a limit.
+A piece ends before white space if there is any. Near its end a few tokens may differ from those of
+the whole, so these counts decide only far from a limit.
 """
 
 import time
@@ -12,11 +12,11 @@ from ngtcli.tokens import Tokenizer, piece_end
 Status = Callable[[str], None]
 
 PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
-_EVERY = 0.3  # seconds between two status lines; guessed
+_INTERVAL_S = 0.3  # between two status lines; guess
 
 
 class Progress:
-    """Says how far reading has come, now and then: "Reading 12k of 30k tokens …"."""
+    """Sends a status line at intervals: "Reading 12k of 30k tokens …"."""
 
     def __init__(self, characters: int, status: Status) -> None:
         self._characters, self._status = characters, status
@@ -24,10 +24,10 @@ class Progress:
         self._last = time.monotonic()
 
     def add(self, characters: int, tokens: int) -> None:
-        """`characters` more have been read, which are `tokens` tokens."""
+        """Count `characters` more as read, which are `tokens` tokens."""
         self._read += characters
         self._tokens += tokens
-        if time.monotonic() - self._last < _EVERY:
+        if time.monotonic() - self._last < _INTERVAL_S:
             return
         self._last = time.monotonic()
         whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
@@ -35,7 +35,7 @@ class Progress:
 
 
 def short(tokens: int) -> str:
-    """A count as a status line shows it.
+    """A number of tokens in the form of a status line.
 
     >>> short(812), short(12_345), short(12_345_678)
     ('812', '12k', '12.3M')
@@ -46,7 +46,7 @@ def short(tokens: int) -> str:
 
 
 class Head:
-    """The beginning of a text in tokens, as far as it has been read."""
+    """The start of a text, encoded as far as `read` was called."""
 
     def __init__(self, text: str, tokenizer: Tokenizer, progress: Progress) -> None:
         self.text, self._tokenizer, self._progress = text, tokenizer, progress
@@ -55,15 +55,16 @@ class Head:
         self._at = 0
 
     def __len__(self) -> int:
-        """Tokens read so far."""
+        """The number of tokens read so far."""
         return len(self._ids)
 
     @property
     def done(self) -> bool:
+        """Whether all of the text is read."""
         return self._at >= len(self.text)
 
     def read(self, size: int = PIECE) -> None:
-        """Read about `size` characters more."""
+        """Encode about `size` characters more. Raises ModelError as `Tokenizer.locate`."""
         end = piece_end(self.text, self._at, size)
         coded = self._tokenizer.locate(self.text[self._at : end])
         self._ids += coded.ids
@@ -72,7 +73,7 @@ class Head:
         self._at = end
 
     def cut(self, tokens: int) -> str:
-        """The text of the first `tokens` tokens, of those read."""
+        """The text of the first `tokens` tokens, or of all that were read."""
         if tokens >= len(self._ids):
             return self.text if self.done else self.text[: self._at]
         if len(self._starts) == len(self._ids):
@@ -81,7 +82,7 @@ class Head:
 
 
 def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Progress) -> int:
-    """Tokens of `texts`, each by itself; counting stops when there are more than `limit`."""
+    """The number of tokens of `texts`, each by itself; counting stops beyond `limit`."""
     tokens = 0
     for text in texts:
         at = 0

@@ -1,21 +1,21 @@
-"""Every error a user can meet, with its exit code.
+"""The errors that end a command, with their exit codes.
 
 NgtError (1)
 ├── UsageError (2)            wrong flag, setting or preset
-│   └── GrammarError (2)      a text that breaks off from its grammar at one character
+│   └── GrammarError (2)      a text that its grammar rejects at one character
 ├── InputError (3)            a document is missing, unreadable or empty
-├── ModelError (4)            the model cannot be had
+├── ModelError (4)            the model cannot be loaded
 ├── ContextOverflowError (5)  the prompt does not fit the context
 ├── ClosedPipeError (0)       standard output was closed, as by head
 └── DifferenceError (6)       `ngt check` found different tokens
 
-An error is one line for what happened (`str(error)`) and one for what to do (`hint`).
+`str(error)` is one line for what happened, `hint` one for what to do.
 """
 
 import difflib
 from collections.abc import Iterable
 
-INTERRUPTED = 130
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 + SIGINT, as shells have it
 
 
 class NgtError(Exception):
@@ -35,7 +35,7 @@ class UsageError(NgtError):
 
 
 class GrammarError(UsageError):
-    """A written text is wrong at character `place` of `text`; both are shown, with a caret."""
+    """A text that the user wrote is wrong at index `place` of `text`; output marks the place."""
 
     def __init__(self, message: str, text: str, place: int, hint: str) -> None:
         super().__init__(message, hint)
@@ -73,7 +73,7 @@ class DifferenceError(NgtError):
 
 
 def shortened(path: str, most: int = 80) -> str:
-    """A path for one line of a message: its end, of at most `most` characters.
+    """The end of a path, at most `most` characters, for one line of a message.
 
     >>> shortened("/a/very/long/folder/notes.txt", 12)
     '…r/notes.txt'
@@ -82,18 +82,19 @@ def shortened(path: str, most: int = 80) -> str:
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names the known word nearest to `name`, else `otherwise`, else lists them all.
+    """A hint: the known word most similar to `name`, else `otherwise`, else all known words.
 
     >>> nearest("num_drafts", ["n", "lp", "num_draft"])
     'Did you mean num_draft?'
     """
     choices = list(known)
-    close = difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.6)  # quadratic in lengths
+    # Its time is quadratic in the lengths.
+    close = difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.6)
     return f"Did you mean {close[0]}?" if close else otherwise or f"Known: {', '.join(choices)}."
 
 
 def plain_number(value: float) -> str:
-    """A number in digits alone, without an exponent.
+    """A number in decimal digits, without an exponent.
 
     >>> plain_number(1e6), plain_number(1e-6), plain_number(0.5)
     ('1000000', '0.000001', '0.5')

@@ -1,7 +1,7 @@
-"""Prompts that fit the model's context: refused or cut where they do not, without reading it all.
+"""Prompts that fit the model's context: a longer one is refused or cut.
 
-What is far too long is known from its first tokens (counting.py); what comes near the limit is
-encoded whole, and that alone decides.
+Of a prompt that is much too long only the start is counted (counting.py). One near the limit is
+encoded whole, and that number decides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from ngtcli.presets import Preset
 from ngtcli.prompts import Cut, Prompt, build_prompt, code, word
 from ngtcli.tokens import LONG, Tokenizer
 
-_EXACT = 1 << 15  # tokens that are always counted to the end, about 0.1 s; guessed
-_NAMES = 1 << 20  # tokens up to which names are counted for the message; about 4 s, guessed
-_SPARE = 1000  # one part in so many of the room may stay empty beside cut documents; guessed
-_SHOWN = 20  # cuts that are told one by one; guessed
+_EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
+_NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
+_SPARE = 1000  # 1 / _SPARE of the room may stay unused beside cut documents; guess
+_SHOWN = 20  # cuts that are reported one by one; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be fitted, and into what: `context` positions, `room` of them for the prompt."""
+    """The parts of a prompt; `context` positions in all, `answer` of them for the answer."""
 
     preset: Preset
     documents: Sequence[Document]
@@ -35,15 +35,16 @@ class Task:
 
     @property
     def room(self) -> int:
-        """Positions for a prompt that leaves room for the answer, or for what can be spared."""
+        """Positions for a cut prompt: `context` less `answer`, or less a quarter of `context`."""
         return self.context - min(self.answer, self.context // 4)
 
     def build(self, documents: Sequence[Document]) -> Prompt:
+        """The prompt with these documents. Raises ModelError as `build_prompt`."""
         return build_prompt(self.preset, documents, self.question, self.tokenizer, self.vocabulary)
 
     @property
     def frame(self) -> list[Document]:
-        """The documents without their texts."""
+        """The documents with empty texts."""
         return [replace(d, text="") for d in self.documents]
 
 
@@ -59,10 +60,11 @@ def fit_prompt(
     vocabulary: int = 0,
     status: Status = lambda _: None,
 ) -> Prompt:
-    """A prompt that leaves room in `context` positions: one token, or `answer` where it is cut.
+    """A prompt of less than `context` tokens.
 
-    With `overflow="truncate"` the documents, never the question, are cut: the longest first, down
-    to one common length; the head of each is kept. `status` hears how far reading has come. Raises
+    With `overflow="truncate"` it also leaves room for `answer` tokens, but for at most a quarter of
+    the context; to fit, the documents are cut to one common number of tokens, keeping the start of
+    each. The question is never cut. `status` gets lines on how much is read. Raises
     ContextOverflowError with both numbers, and ModelError as `build_prompt`.
     """
     task = Task(preset, documents, question, tokenizer, context, answer, vocabulary, status)
@@ -81,23 +83,23 @@ def fit_prompt(
 
 
 def _near(limit: int) -> int:
-    """Up to here a count in pieces does not decide."""
-    return limit + limit // 8  # guessed: pieces add a token or two in thousands
+    """The count in pieces up to which only a count of the whole decides."""
+    return limit + limit // 8  # guess: pieces add a token or two per thousand
 
 
 def _count_beyond(task: Task, limit: int) -> str | None:
-    """In words, how many tokens the prompt has if that is beyond `limit`, else None."""
+    """In words, the number of tokens of the prompt if it is beyond `limit`, else None."""
     frame = word(task.preset, task.frame, task.question).text
     texts = [frame, *(d.text for d in task.documents)]
     characters = sum(map(len, texts))
-    if characters <= limit:  # not worth counting twice
+    if characters <= limit:  # short enough to be counted whole
         return None
     progress = Progress(characters, task.status)
     return f"more than {limit}" if count(texts, limit, task.tokenizer, progress) > limit else None
 
 
 def _cut(task: Task) -> Prompt:
-    """The prompt, or the longest that fits with all documents cut at one height."""
+    """The prompt, or the longest that fits with all documents cut at one number of tokens."""
     texts = [d.text.strip() for d in task.documents]
     progress = Progress(min(sum(map(len, texts)), 5 * task.room), task.status)
     heads = [Head(text, task.tokenizer, progress) for text in texts]
@@ -131,7 +133,7 @@ def _shorter(task: Task, heads: Sequence[Head], kept: Sequence[int]) -> list[Doc
 
 
 def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
-    """What became of the documents that were cut; their tokens if they are counted quickly."""
+    """The documents that were cut; their tokens only if that many are counted quickly."""
     known = sum(len(d.text) for d in task.documents) <= LONG
     for document, short, k in zip(task.documents, prompt.documents, kept, strict=True):
         text = document.text.strip()
@@ -142,7 +144,7 @@ def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
 
 
 def _frame_tokens(task: Task) -> int:
-    """Tokens of the prompt without its documents. Raises ContextOverflowError for too many."""
+    """The number of tokens of the prompt without documents' texts. Raises ContextOverflowError."""
     frame = word(task.preset, task.frame, task.question).text
     progress = Progress(len(frame), task.status)
     if count([frame], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
@@ -155,7 +157,7 @@ def _frame_tokens(task: Task) -> int:
 
 
 def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
-    """A sentence for each document that was cut; many are summed up."""
+    """A sentence per document that was cut; beyond _SHOWN one for the rest."""
     for cut in cuts[:_SHOWN]:
         if cut.tokens is not None:
             yield f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit"
@@ -167,7 +169,7 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
 
 
 def _no_room(task: Task) -> ContextOverflowError:
-    """Which part leaves no room for documents: the names, the question or the preset's wording."""
+    """The error for names, question or wording of the preset that leave no room for documents."""
     names = [word(replace(task.preset, template="{documents}"), task.frame, "").text]
     wording = [word(task.preset, [], "").text]
     many = len(task.documents)
@@ -187,10 +189,10 @@ def _no_room(task: Task) -> ContextOverflowError:
 
 
 def read_level(heads: Sequence[Head], total: int) -> list[int]:
-    """`level` of the heads' lengths, each read only as far as that needs."""
-    size = max(256, 6 * total // len(heads))  # characters: a token has about four; guessed
+    """`level` of the heads' lengths; each head is read only as far as that needs."""
+    size = max(256, 6 * total // len(heads))  # characters; guess: a token has about four
     while True:
-        # One that has not been read to its end counts as longer than all that can be kept.
+        # A head that is not read to its end counts as longer than `total`.
         kept = level([len(h) if h.done else len(h) + total for h in heads], total)
         short = [h for h, k in zip(heads, kept, strict=True) if not h.done and len(h) <= k]
         if not short:
@@ -200,7 +202,7 @@ def read_level(heads: Sequence[Head], total: int) -> list[int]:
 
 
 def level(lengths: Sequence[int], total: int) -> list[int]:
-    """`lengths` cut at one common height so that their sum is at most `total`.
+    """`lengths` bounded by the largest number with which their sum is at most `total`.
 
     >>> level([5, 100, 40], 65)
     [5, 30, 30]

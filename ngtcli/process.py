@@ -1,13 +1,13 @@
-"""The process itself: its standard streams, the signals that end it, and how it ends.
+"""The process: its standard streams, the signals that end it, and its end.
 
-Imports nothing that takes time, so that the handlers stand before anything else is loaded.
-Until there is something to keep, a signal ends the process at once: nothing is worth unwinding
-for, and libraries turn a KeyboardInterrupt that meets their imports into other errors. From
-`unwind_on_interrupt` on a first Ctrl-C raises KeyboardInterrupt and a second one ends the process.
-A file that is being written inside `unbroken()` is written to its end before.
+This module imports only fast modules, so that the handlers are set before anything else is loaded.
+At first a signal ends the process at once: there are no results yet, and libraries turn a
+KeyboardInterrupt during their import into other errors. After `unwind_on_interrupt` the first
+Ctrl-C raises KeyboardInterrupt and the second ends the process. Before it ends, a block of
+`unbroken()` is completed.
 
-Python runs handlers between two of its own instructions only; a thread that waits for signals ends
-the process where the main thread is inside a library's code.
+Python runs handlers only between two of its own instructions. While the main thread runs a
+library's code, a thread that waits for signals ends the process.
 """
 
 import _thread
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
-AGAIN_S = 0.2  # what comes sooner is the same key press, or `timeout` signalling twice: guessed
-WRITE_S = 2.0  # longest wait for a file that is being written: guessed
+AGAIN_S = 0.2  # sooner, a second Ctrl-C is the same key press, or `timeout` signalling twice; guess
+WRITE_S = 2.0  # longest wait for a file that is being written; guess
 _ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
 class _State:
-    """What a signal meets."""
+    """What the signal handlers need to know."""
 
     def __init__(self) -> None:
-        self.keeps = False  # there is something to keep: Ctrl-C unwinds at first
+        self.unwinds = False  # whether the first Ctrl-C raises KeyboardInterrupt
         self.interrupted = False
-        self.wipe = b""  # what removes the status line that stands on stderr
-        self.writes = 0  # blocks of `unbroken` that are open
-        self.held = 0  # the signal that came meanwhile
+        self.wipe = b""  # control sequence that erases the status line on stderr
+        self.writes = 0  # nested blocks of `unbroken`
+        self.delayed = 0  # the first signal during such a block; 0 for none
         self.main = _thread.get_ident()
         self.writing = _thread.RLock()
         self.ending = _thread.allocate_lock()
@@ -44,10 +44,10 @@ _state = _State()
 
 
 def guard() -> None:
-    """Open what is missing of the standard streams and set the handlers; once, by the process."""
+    """Open missing standard streams and set the signal handlers; called once, at the start."""
     _open_missing()
     for number in _ENDING:
-        # What nohup ignores stays so; a Ctrl-C is obeyed in the background as well.
+        # What nohup ignores stays ignored; SIGINT is handled in background processes, too.
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _handle)
     sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
@@ -56,22 +56,22 @@ def guard() -> None:
 
 
 def unwind_on_interrupt() -> None:
-    """From now on a first Ctrl-C raises KeyboardInterrupt, so that what there is can be kept."""
-    _state.keeps = True
+    """From now on the first Ctrl-C raises KeyboardInterrupt, so that results can be saved."""
+    _state.unwinds = True
 
 
 def interrupted() -> bool:
-    """Whether a Ctrl-C came that raised KeyboardInterrupt: libraries may have swallowed it."""
+    """Whether a Ctrl-C raised KeyboardInterrupt, even if a library caught it."""
     return _state.interrupted
 
 
 def wipe_at_end(control: bytes) -> None:
-    """What a signal that ends the process writes to stderr first; b"" for nothing."""
+    """Set the bytes that a signal writes to stderr before it ends the process; b"" for none."""
     _state.wipe = control
 
 
 class unbroken:  # noqa: N801
-    """A block that no signal breaks off; one that came meanwhile takes effect at the end."""
+    """A block that no signal interrupts; a signal during it takes effect at its end."""
 
     def __enter__(self) -> None:
         _state.writing.acquire()
@@ -85,26 +85,26 @@ class unbroken:  # noqa: N801
     ) -> None:
         _state.writes -= 1
         _state.writing.release()
-        if not _state.writes and _state.held:
-            number, _state.held = _state.held, 0
+        if not _state.writes and _state.delayed:
+            number, _state.delayed = _state.delayed, 0
             _handle(number, None)
 
 
 def leave(code: int) -> "NoReturn":
-    """End the process without the libraries' teardown, which takes torch up to two seconds."""
+    """End the process with exit code `code`, without the libraries' teardown (torch: up to 2 s)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except Exception:  # it has been reported, or cannot be
+        except Exception:  # reported already, or impossible to report
             pass
     os._exit(code)
 
 
 def _handle(number: int, frame: object) -> None:
     if _state.writes:
-        _state.held = _state.held or number
-    elif number == signal.SIGINT and _state.keeps:
+        _state.delayed = _state.delayed or number
+    elif number == signal.SIGINT and _state.unwinds:
         if not _state.interrupted:
             _state.interrupted = True
             raise KeyboardInterrupt
@@ -113,12 +113,12 @@ def _handle(number: int, frame: object) -> None:
 
 
 def _end(number: int) -> None:
-    """Say what must be said and end the process, unless another thread is about to."""
+    """Write the last message and end the process, unless another thread does so."""
     if not _state.ending.acquire(blocking=False):
         return
     words = b""
     if number == signal.SIGINT:
-        words = b"\n" * _state.keeps + b"ngt: interrupted\n"
+        words = b"\n" * _state.unwinds + b"ngt: interrupted\n"
     try:
         os.write(2, _state.wipe + words)
     except OSError:
@@ -130,7 +130,7 @@ def _watch_signals() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    # A signal between the fork and `_release` would reach the parent's pipe.
+    # A signal between fork and `_release` would be written to the parent's pipe.
     os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_release)
     _thread.start_new_thread(_watch, (read,))
 
@@ -144,7 +144,7 @@ def _unblock() -> None:
 
 
 def _release() -> None:
-    """In a forked process: its signals are its own, and must not reach the parent's pipe."""
+    """In a forked process: restore the default handlers and leave the parent's pipe."""
     signal.set_wakeup_fd(-1)
     for number in _ENDING:
         if signal.getsignal(number) is _handle:
@@ -154,11 +154,11 @@ def _release() -> None:
 
 
 def _watch(handle: int) -> None:
-    """End the process at signals that the main thread does not come to."""
+    """End the process at signals that the main thread does not handle."""
     first = 0.0
     while data := os.read(handle, 64):
         for number in filter(_ENDING.__contains__, data):
-            if number == signal.SIGINT and _state.keeps:
+            if number == signal.SIGINT and _state.unwinds:
                 first = first or time.monotonic()
                 if time.monotonic() - first < AGAIN_S:
                     continue
@@ -169,14 +169,14 @@ def _watch(handle: int) -> None:
 def _uncaught(
     kind: type[BaseException], error: BaseException, trace: "TracebackType | None"
 ) -> None:
-    """The last net: a Ctrl-C between two blocks that would catch it leaves no traceback."""
+    """Hook for uncaught errors: a KeyboardInterrupt ends the process without a traceback."""
     if issubclass(kind, KeyboardInterrupt):
         _end(signal.SIGINT)
     sys.__excepthook__(kind, error, trace)
 
 
 def _unraisable(args: "Any") -> None:
-    """A Ctrl-C that met a finalizer, where it cannot be raised, comes again."""
+    """Hook for errors in finalizers: a KeyboardInterrupt, which is lost there, is sent again."""
     if isinstance(args.exc_value, KeyboardInterrupt):
         _state.interrupted = False
         _thread.start_new_thread(_again, ())
@@ -185,12 +185,12 @@ def _unraisable(args: "Any") -> None:
 
 
 def _again() -> None:
-    time.sleep(0.01)  # the hook that started this thread must be over, or it would be hit
+    time.sleep(0.01)  # until the hook that started this thread has returned
     signal.pthread_kill(_state.main, signal.SIGINT)
 
 
 def _open_missing() -> None:
-    """/dev/null in the place of standard streams that are closed."""
+    """Open /dev/null for standard streams that are closed."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -1,7 +1,7 @@
-"""Prompts made of a preset, documents and a question. Knows nothing of torch.
+"""Prompts made of a preset, documents and a question. Independent of torch.
 
-A prompt knows which of its tokens stand outside the documents, because the documents' own n-grams
-come from their cached trie.
+A prompt states which of its tokens are outside the documents, because the documents' n-grams come
+from their cached trie.
 """
 
 import re
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """`template` with its `{field}`s filled, once: braces inside a value stay as they are.
+    """`template` with each `{field}` replaced by its value; braces in values are kept.
 
     >>> fill("{text}!", {"text": "{name}"})
     '{name}!'
@@ -30,9 +30,9 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How much of a document was kept where it was cut to fit, in tokens and in characters.
+    """A document that was cut to fit: its tokens and characters, and how many of them were kept.
 
-    `tokens` is None for a document that is too long to be counted to its end.
+    `tokens` is None for a document that is too long to be counted whole.
     """
 
     name: str
@@ -44,11 +44,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model reads. `outside` are the runs of ids that are not a document's.
+    """What the model reads. `outside` are the runs of ids outside the documents.
 
-    Each run overlaps the documents beside it by a few tokens, so that n-grams across the seam
-    are known as well. `references` are the documents' ids as they stand in the prompt; empty where
-    that cannot be told.
+    Each run overlaps the documents beside it by a few tokens, so that it has the n-grams across the
+    border. `references` are the documents' ids in the prompt; empty if not known.
     """
 
     text: str
@@ -61,14 +60,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The user's message and the span of each document in it; none where one has no place."""
+    """The user's message and the span of each document in it; no spans if one is not in it."""
 
     text: str
     documents: tuple[tuple[int, int], ...]
 
 
 def word(preset: Preset, documents: Sequence[Document], question: str) -> Message:
-    """The user's message: the template, filled."""
+    """The user's message: the preset's template with documents and question."""
     form = preset.document if len(documents) == 1 else preset.titled_document
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
@@ -88,7 +87,7 @@ def word(preset: Preset, documents: Sequence[Document], question: str) -> Messag
 
 
 def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
-    """Where the value of the first field `name` stands in the filled template."""
+    """The index of the value of the first field `name` in the filled template; None without it."""
     found = next((m for m in _FIELD.finditer(template) if m.group(1) == name), None)
     return None if found is None else len(fill(template[: found.start()], values))
 
@@ -100,10 +99,10 @@ def build_prompt(
     tokenizer: Tokenizer,
     vocabulary: int = 0,
 ) -> Prompt:
-    """The prompt in the model's chat format, or as plain text where the model has none.
+    """The prompt in the model's chat format, or as plain text if the model has none.
 
-    Raises ModelError where the chat template fails, where no tokens come out, and for ids that are
-    not below `vocabulary`, if that is given.
+    Raises ModelError if the chat template fails, if there are no tokens, and, unless `vocabulary`
+    is 0, for ids that are not below it.
     """
     coded = code(word(preset, documents, question), tokenizer)
     _check_ids(coded.ids, vocabulary)
@@ -114,7 +113,7 @@ def build_prompt(
 
 @dataclass(frozen=True, slots=True)
 class CodedMessage:
-    """A message as the model reads it; `documents` are spans of `ids`, none if not known."""
+    """A message as the model reads it; `documents` are spans of `ids`, empty if not known."""
 
     text: str
     ids: list[int]
@@ -122,7 +121,7 @@ class CodedMessage:
 
 
 def code(message: Message, tokenizer: Tokenizer) -> CodedMessage:
-    """The message in the model's chat format, if it has one, and its ids. Raises ModelError."""
+    """The message in the model's chat format, if any, and its ids. Raises ModelError."""
     if tokenizer.has_chat_template:
         chat = render(tokenizer.backend, message.text)
         text, at = chat.text, _moved(message.text, chat.text[slice(*chat.message)])
@@ -141,7 +140,7 @@ def code(message: Message, tokenizer: Tokenizer) -> CodedMessage:
 
 
 def _moved(message: str, shown: str) -> int | None:
-    """By how much a chat template moved the message's text; None where it changed it."""
+    """The shift of the message's text by the chat template; None if that changed the text."""
     if shown == message:
         return 0
     at = len(message.lstrip()) - len(message)
@@ -161,7 +160,7 @@ def _check_ids(ids: list[int], vocabulary: int) -> None:
 def look_alikes(
     documents: Sequence[Document], question: str, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """A sentence on each text that holds what looks like one of the model's control tokens."""
+    """A sentence per text that contains the name of a control token of the model."""
     texts = [(d.name, f"{d.name}\n{d.text}") for d in documents]
     for name, text in [*texts, ("the question", question)]:
         if found := tokenizer.control.first_in(text):
@@ -181,9 +180,9 @@ def _outside(
     return tuple(_runs(ids, near))
 
 
-def _runs(ids: list[int], wanted: list[bool]) -> list[tuple[int, ...]]:
+def _runs(ids: list[int], is_outside: list[bool]) -> list[tuple[int, ...]]:
     runs: list[list[int]] = [[]]
-    for token, keep in zip(ids, wanted, strict=True):
+    for token, keep in zip(ids, is_outside, strict=True):
         if keep:
             runs[-1].append(token)
         elif runs[-1]:

@@ -1,4 +1,4 @@
-"""Reading no more of a file, a pipe or a stream than a bound allows."""
+"""Read files, pipes and streams up to a bound."""
 
 import errno
 import os
@@ -8,19 +8,19 @@ import time
 from pathlib import Path
 from typing import IO
 
-WRITER_WAIT_S = 5.0  # a named pipe's first writer is waited for so long; guessed
-_PIECE = 1 << 20  # bytes read at once where the size is not known
+WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
+_PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
-    """The bytes of a regular file, or with `pipes` of a named or anonymous pipe.
+    """The bytes of a regular file, or with `pipes` of a pipe; at most `most`.
 
-    Raises OSError: as `open` does; EINVAL for anything else that is no regular file (a device, a
-    socket, a pipe that is not allowed); EFBIG where there are more than `most` bytes; ETIMEDOUT
-    for a pipe that nobody has opened to write for `WRITER_WAIT_S`.
+    Raises OSError: those of `open`; EISDIR for a folder; EINVAL for what is no regular file (a
+    device, a socket, a pipe without `pipes`); EFBIG for more than `most` bytes; ETIMEDOUT for a
+    pipe that no process opens for writing within `WRITER_WAIT_S`.
     """
-    _check_kind(os.stat(path).st_mode, path, pipes)  # to open some devices is to set them going
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    _check_kind(os.stat(path).st_mode, path, pipes)  # opening some devices starts them
+    # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
@@ -37,14 +37,14 @@ def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
 def read_stream(
     stream: IO[bytes], most: int, path: Path | str = "", size: int = 0, first: bytes = b""
 ) -> bytes:
-    """`first`, and after it all that comes from `stream`; `size` bytes are expected of it.
+    """`first`, then the bytes of `stream` to its end; at most `most` in all.
 
-    Raises OSError: EFBIG where there are more than `most` bytes; EAGAIN where a file that does
-    not block has nothing to give, as some below /proc.
+    `size` is the expected number of bytes of the stream, 0 if unknown. Raises OSError: EFBIG for
+    more than `most` bytes; EAGAIN if a non-blocking file has no data, as some below /proc.
     """
     parts, left = [first], most - len(first)
     wanted = size + 1 if size else _PIECE
-    # A buffered `read` asks again after the end of file, which a terminal says only once.
+    # A buffered `read` reads again after the end of file, which a terminal signals only once.
     read = getattr(stream, "read1", stream.read)
     while left >= 0 and (part := read(min(wanted, left + 1))):
         parts.append(part)
@@ -54,7 +54,7 @@ def read_stream(
         raise _too_big(most, path)
     if part is None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
-    return b"".join(parts) if first else b"".join(parts[1:])  # one part alone is not copied
+    return b"".join(parts) if first else b"".join(parts[1:])  # `join` does not copy a single part
 
 
 def _check_kind(mode: int, path: Path | str, pipes: bool) -> None:
@@ -69,15 +69,15 @@ def _too_big(most: int, path: Path | str) -> OSError:
 
 
 def _first_bytes(handle: int, path: Path | str) -> bytes:
-    """What a pipe that does not block holds; waits for a writer, but not for what it writes."""
+    """The data in a non-blocking pipe; waits for a writer, but not for data. Raises OSError."""
     poll, end = select.poll(), time.monotonic() + WRITER_WAIT_S
     poll.register(handle, select.POLLIN)
     while time.monotonic() < end:
         try:
             piece = os.read(handle, _PIECE)
         except BlockingIOError:
-            return b""  # a writer is there and has not written yet
-        if piece or poll.poll(0):  # bytes, or a writer that has been and gone
+            return b""  # there is a writer, which has not written yet
+        if piece or poll.poll(0):  # data, or a writer that closed the pipe again
             return piece
         time.sleep(0.02)
     reason = f"a pipe that nobody wrote to for {WRITER_WAIT_S:g} s"

@@ -1,9 +1,9 @@
-"""What lies on disk: the user's folders, cache keys, bounded reading, whole writing.
+"""Files of the user: folders, cache keys, bounded reading, atomic writing.
 
-Caches are written under a temporary name and renamed, so that a reader never sees half a file and
-two writers cannot mix; the files are readable by their owner alone, for they hold what documents
-and answers say. A run that is killed leaves a temporary file, `*.partial`; the next write to that
-folder removes it. Whatever is wrong with a file that is read back raises one error.
+Cache files are written under a temporary name and renamed, so that a reader never sees a part of
+one and two writers cannot mix theirs. Only their owner can read them, since they contain text of
+documents and answers. A killed run leaves a temporary file, `*.partial`; the next write to that
+folder removes it. A file that is damaged in any way raises one error when it is read.
 """
 
 import errno
@@ -30,9 +30,9 @@ if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neith
 
 Kind = TypeVar("Kind")
 PARTIAL = ".partial"
-LEFT_S = 3600.0  # seconds after which a temporary file is nobody's any more: guessed
-_LARGEST = 2.0**63  # beyond it a number in a file of ours is a mistake
-_DIGITS = 32  # of a key
+LEFT_S = 3600.0  # seconds after which a temporary file is left over; guess
+_LARGEST = 2.0**63  # the largest number read from JSON; derived: files here contain int64 at most
+_DIGITS = 32  # hex digits of a key, 128 bits; guess
 
 
 class DamagedFileError(Exception):
@@ -40,9 +40,9 @@ class DamagedFileError(Exception):
 
 
 def home(kind: str) -> Path:
-    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` where NGT_HOME is set.
+    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` if NGT_HOME is set.
 
-    Raises UsageError where NGT_HOME begins with the name of a user who is not known.
+    Raises UsageError if NGT_HOME starts with the home of an unknown user (`~name`).
     """
     if base := os.environ.get("NGT_HOME"):
         try:
@@ -55,7 +55,7 @@ def home(kind: str) -> Path:
 
 
 def key_of(*parts: object) -> str:
-    """The name of a cache entry: a hash of all it depends on, 32 hex digits.
+    """The name of a cache entry: a hash of all that it depends on, 32 hex digits.
 
     >>> key_of(1, "tokenizer", "model") == key_of("1", "tokenizer", "model")
     True
@@ -67,8 +67,7 @@ def key_of(*parts: object) -> str:
 def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
     """The JSON value in `text`, of type `kind` (dict, list, …). Raises DamagedFileError.
 
-    Refused are text that is not JSON, NaN and infinities, numbers of more than 63 bits, and what is
-    nested too deep to be read.
+    It is also raised for NaN, infinities, numbers beyond 2^63, and values nested too deep to parse.
 
     >>> parse_json('{"1": 0.5}', dict)
     {'1': 0.5}
@@ -107,8 +106,8 @@ def _no_number(text: str) -> float:
 def read_json(path: Path, most: int) -> dict[str, Any]:
     """The JSON object in a file of at most `most` bytes.
 
-    Raises FileNotFoundError, and DamagedFileError for whatever else is wrong: a device or a pipe,
-    a file that cannot be read or is larger, text that `parse_json` refuses.
+    Raises FileNotFoundError; DamagedFileError for a device or pipe, a file that cannot be read or
+    is larger, and text for which `parse_json` raises it.
     """
     try:
         data = read_bounded(path, most)
@@ -120,10 +119,10 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write UTF-8 `text` to a file of the user's, whole or not at all. Raises OSError.
+    """Write `text` in UTF-8 to a file of the user's, completely or not at all. Raises OSError.
 
-    Links are followed, and the mode of a file that is there is kept. What is there and no regular
-    file (a device, a named pipe) is written to directly.
+    Links are followed, and an existing file keeps its mode. A device or named pipe is written to
+    directly.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -140,12 +139,15 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.chmod(mode)
 
-    # A name may be as long as the file system allows; of 40 characters every system has room.
+    # The name may be as long as the file system allows, so only 40 characters of it are used.
     _write(path, write, f".{path.name[:40]}.")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON-ready value to a cache, readable by its owner alone. Raises OSError."""
+    """Write a value as JSON to a cache file that only its owner can read.
+
+    Raises OSError; ValueError for NaN and infinities; TypeError for what JSON does not have.
+    """
     text = json.dumps(value, allow_nan=False)
 
     def write(partial: Path) -> None:
@@ -158,28 +160,28 @@ def write_json(path: Path, value: Any) -> None:
 def write_arrays(
     path: Path, arrays: "Mapping[str, np.ndarray]", metadata: Mapping[str, str], most: int
 ) -> Path:
-    """Write arrays with their checksum to a cache as safetensors, readable by the owner alone.
+    """Write arrays, their checksum and `metadata` as safetensors; only the owner can read the file.
 
-    Raises OSError, EFBIG where they are more than `most` bytes.
+    Returns `path`. Raises OSError, EFBIG if the arrays are more than `most` bytes.
     """
     from safetensors import SafetensorError
     from safetensors import numpy as tensors
 
     if sum(array.nbytes for array in arrays.values()) > most:
         raise OSError(errno.EFBIG, f"more than {most / 1e6:g} MB", str(path))
-    told = {**metadata, "checksum": checksum(arrays)}
+    described = {**metadata, "checksum": checksum(arrays)}
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        _write(path, lambda partial: tensors.save_file(dict(arrays), partial, told), "")
+        _write(path, lambda partial: tensors.save_file(dict(arrays), partial, described), "")
     except SafetensorError as error:  # how the library words a full disk
         raise OSError(str(error)) from None
     return path
 
 
 def _write(path: Path, write: Callable[[Path], None], prefix: str) -> None:
-    """Let `write` fill a temporary file of mode 0600, which then takes the place of `path`."""
+    """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
     remove_leftovers(path.parent, prefix)
-    with process.unbroken():  # an interruption waits, or it would leave the temporary file
+    with process.unbroken():  # an interruption would leave the temporary file
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
         os.close(handle)
         partial = Path(name)
@@ -191,9 +193,10 @@ def _write(path: Path, write: Callable[[Path], None], prefix: str) -> None:
 
 
 def remove_leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> tuple[int, int]:
-    """Remove temporary files of runs that were killed, of a name that begins with `prefix`.
+    """Remove temporary files of killed runs whose names start with `prefix`.
 
-    Younger ones than `older_s` seconds may be another run's and stay. (files, bytes) removed.
+    Files younger than `older_s` seconds stay, since they may be another run's. Returns the number
+    of files and bytes removed.
     """
     now, files, size = time.time(), 0, 0
     with suppress(OSError):
@@ -213,8 +216,8 @@ def read_arrays(
 ) -> "dict[str, np.ndarray]":
     """The int32 arrays of exactly these names from a file that `write_arrays` wrote.
 
-    Raises DamagedFileError where the file is larger than `most` bytes, has other arrays, other
-    metadata than `wanted`, or content that its checksum does not confirm.
+    Raises DamagedFileError if the file is larger than `most` bytes, or has other arrays, other
+    metadata than `wanted`, or another checksum than its content.
     """
     import numpy as np
 
@@ -244,7 +247,7 @@ def _opened(
 
 
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, int]]:
-    """Metadata, and the length of each array by its name. Raises DamagedFileError."""
+    """The metadata of a safetensors file and the length of each array. Raises DamagedFileError."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -257,7 +260,7 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, int]]:
 
 
 def _check_regular(path: Path, most: int | None) -> None:
-    """Raise DamagedFileError for a pipe, a device, a folder, or more than `most` bytes."""
+    """Raise DamagedFileError unless it is a regular file of at most `most` bytes."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise DamagedFileError("not a regular file")
@@ -266,7 +269,7 @@ def _check_regular(path: Path, most: int | None) -> None:
 
 
 def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
-    """Hash of lengths and contents, in the order given."""
+    """SHA-256 in hex of the arrays' lengths and contents, in the order given."""
     import numpy as np
 
     digest = hashlib.sha256()

@@ -7,21 +7,25 @@ from typing import Any, Protocol, TypeVar
 
 from ngtcli.control import Coded, ControlTokens, Spans
 
-LONG = 1 << 18  # characters that take about 0.3 s to encode, measured with the built-in tokenizer
-WHOLE = 1 << 22  # characters; encoding takes 170 to 250 bytes of memory for each, measured
+# Characters beyond which a text is encoded in a thread of its own: 0.3 s with the built-in
+# tokenizer, measured.
+LONG = 1 << 18
+# Characters beyond which a text is encoded in pieces; encoding needs 170 to 250 bytes of memory per
+# character, measured.
+WHOLE = 1 << 22
 T = TypeVar("T")
 
 
 class Decoder(Protocol):
-    """What detokenizing needs of a tokenizer."""
+    """The part of a tokenizer that `Detokenizer` uses."""
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class Tokenizer:
-    """A `transformers` tokenizer behind the few calls that are used here.
+    """A `transformers` tokenizer, reduced to the calls that are used here.
 
-    Text is never control: what looks like a control token in it is encoded as the letters it is.
+    Text never becomes a control token: the name of one in a text is encoded as ordinary letters.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -29,14 +33,14 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> ControlTokens:
-        """The tokens that text must not become."""
+        """The control tokens, as which no text is encoded."""
         return ControlTokens(self.backend)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """Ids of `text`; with `special`, marks such as `<s>` that the tokenizer puts around it.
+        """The ids of `text`; with `special`, between marks that the tokenizer adds, such as `<s>`.
 
-        A text of more than WHOLE characters is encoded in pieces, which bounds the memory; at a
-        piece's end a few ids may then differ from those of the whole.
+        A text of more than WHOLE characters is encoded in pieces, which bounds the memory; a few
+        ids at the ends of pieces may differ from those of the whole. Raises ModelError as `locate`.
         """
         if len(text) <= WHOLE or special:
             return self.locate(text, special).ids
@@ -49,16 +53,17 @@ class Tokenizer:
         return ids
 
     def locate(self, text: str, special: bool = False, template: Spans = ()) -> Coded:
-        """Ids of `text` and where each starts. Control tokens are read in the spans of `template`.
+        """The ids of `text` and their starts. Only spans of `template` give control tokens.
 
-        A long text is encoded beside the main thread, which Ctrl-C can thus interrupt at once.
+        A text of LONG characters is encoded in another thread, so that Ctrl-C interrupts at once.
+        Raises ModelError if text cannot be encoded without control tokens.
         """
         if len(text) < LONG:
             return self.control.encode(text, special, template)
         return interruptibly(lambda: self.control.encode(text, special, template))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, special tokens left out."""
+        """The text of `ids`, without special tokens."""
         text: str = self.backend.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
@@ -66,11 +71,12 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether the tokenizer has a chat template."""
         return bool(getattr(self.backend, "chat_template", None))
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that decides ids: vocabulary, merges, normalisation."""
+        """SHA-256 in hex of all that determines ids: vocabulary, merges, normalisation."""
         import hashlib
         import json
 
@@ -80,7 +86,7 @@ class Tokenizer:
 
 
 def piece_end(text: str, at: int, size: int) -> int:
-    """Where a piece of about `size` characters from `at` ends: before a white space if it can.
+    """The end of a piece of about `size` characters from index `at`: before white space if any.
 
     >>> piece_end("one two three", 0, 10), piece_end("onetwothree", 0, 4)
     (7, 4)
@@ -96,9 +102,9 @@ def piece_end(text: str, at: int, size: int) -> int:
 
 
 def interruptibly(work: Callable[[], T]) -> T:
-    """What `work` returns or raises; Ctrl-C is obeyed while it runs and it is then left behind.
+    """Run `work` in a thread; returns or raises what it does. Ctrl-C ends the wait, not the thread.
 
-    Only for work that lets other threads run, as tokenizers do, and that nothing depends on.
+    Only for work that releases the interpreter lock, as tokenizers do, and has no side effects.
     """
     done: list[T] = []
     failed: list[BaseException] = []
@@ -106,7 +112,7 @@ def interruptibly(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # raised again where it is waited for
+        except BaseException as error:  # raised again in the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -119,20 +125,20 @@ def interruptibly(work: Callable[[], T]) -> T:
 
 
 class Detokenizer:
-    """Text of a growing id sequence, in pieces that never split a character.
+    """The text of a growing sequence of ids, in pieces of whole characters.
 
-    A token's text can depend on its left neighbour, and a character can take several tokens; so a
-    short window is decoded with and without the new ids and the difference is the new text.
+    A token's text can depend on the token before it, and a character can span several tokens. So a
+    short window is decoded with and without the new ids; the difference is the new text.
     """
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._start = 0  # the window of context that is decoded again
-        self._shown = 0  # ids whose text has been given out
+        self._start = 0  # index of the first id of the window
+        self._shown = 0  # number of ids whose text was returned
 
     def push(self, token: int) -> str:
-        """The text that `token` completes; "" while a character is unfinished."""
+        """The text that `token` completes; "" while a character is incomplete."""
         self._ids.append(token)
         before = self._tokenizer.decode(self._ids[self._start : self._shown])
         after = self._tokenizer.decode(self._ids[self._start :])
@@ -141,7 +147,7 @@ class Detokenizer:
         return self._advance(before, after)
 
     def flush(self) -> str:
-        """What is left at the end, unfinished characters as U+FFFD."""
+        """The rest of the text, with U+FFFD for incomplete characters."""
         before = self._tokenizer.decode(self._ids[self._start : self._shown])
         return self._advance(before, self._tokenizer.decode(self._ids[self._start :]))
 

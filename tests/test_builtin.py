@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from ngtcli.builtin.batches import DocumentBatches, pad
-from ngtcli.builtin.corpus import Article, Paragraph, read_corpus, split_sentences
-from ngtcli.builtin.evaluate import Exercise, holds_gold, keyword_baseline, verbatim_share
-from ngtcli.builtin.initial import Marks, plant_circuit
-from ngtcli.builtin.lexicon import Lexicon, count_words, stem
-from ngtcli.builtin.recipe import Recipe, make_model, make_tokenizer
-from ngtcli.builtin.tasks import Conversation, TaskMixture, extract_summary, pseudo_question
+from ngtcli.builtin.training.batches import DocumentBatches, pad
+from ngtcli.builtin.training.corpus import Article, Paragraph, read_corpus, split_sentences
+from ngtcli.builtin.training.evaluate import Exercise, holds_gold, keyword_baseline, verbatim_share
+from ngtcli.builtin.training.initial import Marks, plant_circuit
+from ngtcli.builtin.training.lexicon import Lexicon, count_words, stem
+from ngtcli.builtin.training.recipe import Recipe, make_model, make_tokenizer
+from ngtcli.builtin.training.tasks import (
+    Conversation,
+    TaskMixture,
+    extract_summary,
+    pseudo_question,
+)
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.documents.load import Document
 
@@ -193,7 +198,8 @@ def test_training_runs_resumes_and_exports_a_model_that_loads(tmp_path: Path) ->
 
     data = corpus(tmp_path / "data")
     command = [
-        sys.executable, "-m", "ngtcli.builtin.train", "--data", data, "--out", tmp_path / "out",
+        sys.executable, "-m", "ngtcli.builtin.training.train", "--data", data, "--out",
+        tmp_path / "out",
         "--no-compile", "--minutes",
     ]  # fmt: skip
     first = subprocess.run([*map(str, command), "0.05"], capture_output=True, text=True, check=True)

@@ -95,7 +95,7 @@ def test_beside_control_text_ordinary_text_has_its_own_ids(kind: str, text: str)
     written = "".join(chat.text[a:b] for a, b in chat.template)
     if is_ordinary(tokenizer, chat.text, written):
         whole = tokenizer.backend.encode(chat.text, add_special_tokens=False)
-        assert tokenizer.control._encode_muted(chat.text, False, chat.template)[0] == whole
+        assert tokenizer.control._encode_renamed(chat.text, False, chat.template)[0] == whole
 
 
 @ANY_KIND

@@ -27,7 +27,7 @@ def user_preset(home: Path, name: str, text: str) -> None:
 
 
 def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
-    from ngtcli.builtin.tasks import ASK, SUMMARIZE
+    from ngtcli.builtin.training.tasks import ASK, SUMMARIZE
 
     assert set(preset_files()) >= {"summarize", "ask"}
     assert load_preset("summarize").template == f"{{documents}}\n\n{SUMMARIZE}"
@@ -217,7 +217,7 @@ def test_cutting_reads_only_what_is_kept() -> None:
 
 
 def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "_EVERY", 0.0)
+    monkeypatch.setattr(counting, "_INTERVAL_S", 0.0)
     told: list[str] = []
 
     def stop(words: str) -> None:

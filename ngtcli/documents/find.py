@@ -1,7 +1,8 @@
-"""The files that paths, folders and globs stand for. Reads none of them.
+"""Find the files that paths, folders and globs name; no file is read.
 
-A folder gives its visible files of known kinds, by relative path; links to folders are not
-followed. How many files are looked at, and how deep, has a bound that the settings raise.
+A folder stands for its visible files of known kinds, in the order of their relative paths; links to
+folders are not followed. Settings bound how many files are listed (`max_files`) and how many
+folders deep (`max_depth`).
 """
 
 import glob
@@ -21,8 +22,8 @@ from ngtcli.errors import InputError, shortened
 class Found:
     """A file to read; `real` is its path with links followed.
 
-    `below` is how many of the path's last parts lie below what was named. `outright`: the file
-    itself was named.
+    `below` is the number of the path's last parts that lie below the folder or pattern that the
+    user named. `outright`: the user named the file itself.
     """
 
     path: str
@@ -33,18 +34,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder that was left out. `kind` is its suffix where such files are never read."""
+    """A file or folder that is not read. `kind` is its suffix if files of that kind never are."""
 
     name: str
     reason: str
     kind: str = ""
 
     def as_json(self) -> dict[str, str]:
+        """Name and reason."""
         return {"name": self.name, "reason": self.reason}
 
 
 def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
-    """How many files of which kinds were left out, the commonest first.
+    """The number of skipped files of each kind, the most frequent first; at most `most` kinds.
 
     >>> kinds([Skipped("a.pdf", "", ".pdf"), Skipped("b.pdf", "", ".pdf"), Skipped("c", "", ".x")])
     '.pdf 2, .x 1'
@@ -57,21 +59,21 @@ def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
 
 
 class Finder:
-    """Finds files up to the bounds of `settings`, which hold for all folders together."""
+    """Finds files within the bounds of `settings`, which apply to all paths together."""
 
     def __init__(self, settings: Settings, suffixes: frozenset[str]) -> None:
         self._settings, self._suffixes = settings, suffixes
         self._counts: Counter[str] = Counter()
         self._skipped: list[Skipped] = []
-        self._named = ""  # the path that is being looked at, as errors show it
+        self._named = ""  # the path that is being searched, as errors show it
 
-    def taken(self) -> list[Skipped]:
-        """What was left out since this was last asked."""
-        taken, self._skipped = self._skipped, []
-        return taken
+    def take_skipped(self) -> list[Skipped]:
+        """The files skipped since the last call, which are then forgotten."""
+        skipped, self._skipped = self._skipped, []
+        return skipped
 
     def find(self, path: str) -> Iterator[Found]:
-        """The files of one path; what is left out, `taken` tells. Raises InputError."""
+        """The files of one path; for those skipped see `take_skipped`. Raises InputError."""
         self._named = _short(path)
         try:
             yield from self._find(path)
@@ -79,7 +81,7 @@ class Finder:
             raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
 
     def _find(self, path: str) -> Iterator[Found]:
-        if not path:  # it would stand for the current folder
+        if not path:  # pathlib takes it for the current folder
             raise InputError("an empty path", "Name a file or a folder.")
         root = str(Path(path).expanduser())
         if os.path.isdir(root):
@@ -92,7 +94,10 @@ class Finder:
             raise InputError(f"{self._named}: no such file or folder", "Check the path.")
 
     def _folder(self, root: str) -> Iterator[Found]:
-        """Depth first, without recursion, in the order of the parts of relative paths."""
+        """The files below `root`, depth first, in the order of the parts of their relative paths.
+
+        A stack replaces recursion, so that deep folders raise no RecursionError.
+        """
         waiting = self._listed(root, os.path.realpath(root), 1)
         while waiting:
             entry, real, below = waiting.pop()
@@ -109,7 +114,7 @@ class Finder:
     def _inner(
         self, entry: os.DirEntry[str], real: str, below: int
     ) -> list[tuple[os.DirEntry[str], str, int]]:
-        """What is in a folder inside a folder; nothing where it cannot be listed."""
+        """The entries of a folder inside a folder; none if it is too deep or cannot be listed."""
         if below > self._settings.max_depth:
             reason = f"more than {self._settings.max_depth} folders deep; see --max-depth"
             self._leave_out(entry.path, reason)
@@ -123,7 +128,7 @@ class Finder:
     def _listed(
         self, folder: str, real: str, below: int
     ) -> list[tuple[os.DirEntry[str], str, int]]:
-        """(entry, real path, parts below what was named) of what is visible, the last first."""
+        """(entry, real path, parts below the named path) of visible entries, in reverse order."""
         entries = []
         with os.scandir(folder) as listing:
             for entry in listing:
@@ -133,13 +138,13 @@ class Finder:
         return sorted(entries, key=lambda e: e[0].name, reverse=True)
 
     def _matches(self, pattern: str) -> Iterator[Found]:
-        """Files that match a pattern, whatever their kind; hidden ones only where it says so."""
+        """Files of any kind that match a pattern; hidden ones only if the pattern names a dot."""
         parts = Path(pattern).parts
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-        wild = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
+        variable = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
         base = Path(*parts[:fixed])
-        hidden = any(part.startswith(".") for part in wild)
-        for match in sorted(set(self._counted(base, "/".join(wild)))):
+        hidden = any(part.startswith(".") for part in variable)
+        for match in sorted(set(self._counted(base, "/".join(variable)))):
             below = len(match.parts) - len(base.parts)
             visible = not any(part.startswith(".") for part in match.parts[-below:])
             if (visible or hidden) and not match.is_dir():
@@ -167,7 +172,7 @@ def _short(path: str) -> str:
 
 
 def _is_there(path: str) -> bool:
-    """Whether there is such a file, or link. Raises OSError where that cannot be told."""
+    """Whether there is a file or link at `path`. Raises OSError if that cannot be determined."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -176,6 +181,6 @@ def _is_there(path: str) -> bool:
 
 
 def _suffix(name: str) -> str:
-    """As pathlib has it: that of "notes." and of "README" is empty."""
+    """The suffix in lower case; as in pathlib, that of "notes." and of "README" is empty."""
     suffix = os.path.splitext(name)[1].lower()
     return "" if suffix == "." else suffix

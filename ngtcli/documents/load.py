@@ -1,8 +1,8 @@
-"""Documents from files, folders, globs and standard input. Knows nothing of tokens.
+"""Documents from files, folders, globs and standard input. Independent of tokens.
 
-`LOADERS` is the table of formats: a suffix and a function from bytes to text. What was named
-itself and cannot be read is an error. In folders and globs it is left out, and told: nothing is
-left out silently but hidden files.
+`LOADERS` is the table of formats: a suffix and a function from bytes to text. A file that the user
+named and that cannot be read is an error. One in a folder or glob is skipped and reported; only
+hidden files are skipped silently.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from ngtcli.errors import InputError
 
 STDIN = "-"
 _STDIN_NAME = "stdin"
-_SHOWN = 3  # of the files that could not be read, in an error
+_SHOWN = 3  # unreadable files that an error names; guess
 
 LOADERS: dict[str, Callable[[bytes], str]] = {
     "": decode_text,
@@ -35,19 +35,20 @@ READ_HERE = f"Files read here: {', '.join(s for s in LOADERS if s)}, and those w
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with the name it is shown under; `sha256` is of the text's UTF-8 bytes."""
+    """A text and its name in prompts and output."""
 
     name: str
     text: str
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of the text in UTF-8, 64 hex digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Documents, what was left out of folders and globs, and the names of those that are HTML."""
+    """Documents, the files skipped in folders and globs, and the names of documents in HTML."""
 
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -57,11 +58,11 @@ class Loaded:
 def load(
     paths: Sequence[str], stdin: IO[bytes] | None = None, settings: Settings | None = None
 ) -> Loaded:
-    """Documents of all `paths` in the order given; a folder's in sorted order.
+    """The documents of all `paths` in the order given; those of a folder in sorted order.
 
-    `stdin` is read where a path is "-". A file named twice is loaded once. `settings` bound what
-    is read, and say whether a file of a folder that cannot be read is an error (`strict`).
-    Raises InputError for a path that cannot be read, or that gives no document.
+    The path "-" stands for `stdin`. A file named twice is loaded once. `settings` bound how much is
+    read, and with `strict` an unreadable file in a folder is an error. Raises InputError for a path
+    that cannot be read or contains no document.
     """
     loading = _Loading(stdin, settings or Settings())
     for path in paths:
@@ -70,7 +71,7 @@ def load(
 
 
 class _Loading:
-    """The texts so far, and the bounds that hold for all of them."""
+    """The texts loaded so far, and the bounds for all of them together."""
 
     def __init__(self, stdin: IO[bytes] | None, settings: Settings) -> None:
         self._stdin, self._strict = stdin, settings.strict
@@ -81,16 +82,16 @@ class _Loading:
         self._skipped: list[Skipped] = []
 
     def add(self, path: str) -> None:
-        """Read what one path stands for. Raises InputError."""
+        """Load the documents of one path. Raises InputError."""
         if path == STDIN:
             self._add_stdin()
             return
-        before, known = len(self._skipped), False
+        before, loaded = len(self._skipped), False
         for found in self._finder.find(path):
-            known = self._add_file(found) or known
-        for skipped in self._finder.taken():
+            loaded = self._add_file(found) or loaded
+        for skipped in self._finder.take_skipped():
             self._leave_out(skipped)
-        if not known:
+        if not loaded:
             raise _nothing(path, self._skipped[before:])
 
     def _leave_out(self, skipped: Skipped) -> None:
@@ -112,7 +113,7 @@ class _Loading:
             self._texts[STDIN] = (None, text)
 
     def _add_file(self, found: Found) -> bool:
-        """Whether the file is among the texts now."""
+        """Load a file unless it is loaded; whether it is loaded now."""
         if found.real not in self._seen:
             self._seen.add(found.real)
             try:
@@ -126,13 +127,13 @@ class _Loading:
     def _text(self, found: Found) -> str:
         suffix = os.path.splitext(found.path)[1].lower()
         data = self._reader.file(found.path, pipes=found.outright)
-        return LOADERS.get(suffix, decode_text)(data)  # a kind not known: try it as text
+        return LOADERS.get(suffix, decode_text)(data)  # any other kind: try to read it as text
 
     def loaded(self) -> Loaded:
-        """All texts, under names that tell them apart."""
+        """The documents loaded, under distinct names."""
         files = [(found.path, found.below) for found, _ in self._texts.values() if found]
-        taken = [_STDIN_NAME] if STDIN in self._texts else []
-        names = iter(distinct_names(files, taken))
+        used = [_STDIN_NAME] if STDIN in self._texts else []
+        names = iter(distinct_names(files, used))
         documents = tuple(
             Document(next(names) if found else _STDIN_NAME, text)
             for found, text in self._texts.values()
@@ -142,7 +143,7 @@ class _Loading:
 
 
 def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
-    """The error for a folder or a pattern that gives no document, with the reasons."""
+    """The error for a folder or pattern without documents, with the reasons."""
     bad = [s for s in skipped if not s.kind]
     if not bad:
         if not os.path.isdir(os.path.expanduser(path)):

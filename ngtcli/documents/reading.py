@@ -1,4 +1,4 @@
-"""Bytes of files and streams, up to a bound for all that one run reads."""
+"""Read the bytes of files and streams, with one bound for all that a run reads."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from ngtcli.reading import read_bounded, read_stream
 
-_RAISE = "Raise the bound with --max-mb."
+_RAISE_BOUND = "Raise the bound with --max-mb."
 _ADVICE = {
     errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
     errno.EISDIR: "Name a file in it.",
@@ -19,12 +19,12 @@ _ADVICE = {
 
 
 def reason_of(error: Exception) -> str:
-    """An operating system's reason in small letters, without its number."""
+    """The operating system's message in lower case, without the error number."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 class Reader:
-    """Reads until `max_mb` megabytes of the settings are used up by all files together."""
+    """Reads at most `settings.max_mb` megabytes (10^6 bytes) in all."""
 
     def __init__(self, settings: Settings) -> None:
         self._bound = f"{settings.max_mb} MB"
@@ -33,8 +33,8 @@ class Reader:
     def file(self, path: str | Path, pipes: bool = False) -> bytes:
         """The bytes of a regular file, or with `pipes` of a pipe.
 
-        Raises Unreadable where it cannot be read, or alone is more than the bound; InputError
-        where all together are.
+        Raises Unreadable if it cannot be read or is larger than the bound by itself; InputError if
+        it is larger than what is left of the bound.
         """
         try:
             return self._counted(read_bounded(path, self._left, pipes))
@@ -45,7 +45,7 @@ class Reader:
             raise Unreadable(reason_of(error), advice) from None
 
     def stream(self, stream: IO[bytes]) -> bytes:
-        """All that comes from a stream. Raises as `file` does."""
+        """The bytes of a stream up to its end. Raises as `file` does."""
         try:
             return self._counted(read_stream(stream, self._left))
         except OSError as error:
@@ -58,7 +58,7 @@ class Reader:
         return data
 
     def _over(self, size: int) -> InputError:
-        """What is wrong where `size` bytes (0 if nobody knows) are more than is left."""
+        """The error where `size` bytes (0 if unknown) are more than is left of the bound."""
         if size > self._most or self._left == self._most:
-            return Unreadable(f"more than {self._bound}", _RAISE)
-        return InputError(f"more than {self._bound} of text in all", f"Name less. {_RAISE}")
+            return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
+        return InputError(f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}")

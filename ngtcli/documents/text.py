@@ -1,4 +1,4 @@
-"""Text from bytes: which encoding they are in, and what they are where they are no text."""
+"""Text from bytes: detect the encoding, or the format if it is not text."""
 
 import unicodedata
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
@@ -11,7 +11,7 @@ _MARKS = (
     (BOM_UTF32_LE, "utf-32-le"), (BOM_UTF32_BE, "utf-32-be"), (BOM_UTF8, "utf-8"),
     (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
-# First bytes, what such a file is, and how to get text out of it.
+# First bytes, the format, and how to convert it to text.
 _FORMATS = (
     (b"%PDF-", "a PDF, which is not read yet", "Make text of it first, as with pdftotext."),
     (
@@ -26,7 +26,7 @@ _FORMATS = (
     (b"{\\rtf", "RTF, which is not read", "Save it as text, as with pandoc -t plain."),
     (b"\xd0\xcf\x11\xe0", "an old office document, which is not read", "Save it as text first."),
 )
-# Encodings to guess among, the likeliest first, with the names that iconv knows them by.
+# Encodings among which is guessed, the most likely first, with their names in iconv.
 _GUESSES = {
     "cp1252": "windows-1252", "cp1250": "windows-1250", "cp1251": "windows-1251",
     "koi8_r": "koi8-r", "cp1253": "windows-1253", "cp1254": "windows-1254",
@@ -34,14 +34,14 @@ _GUESSES = {
     "cp932": "shift_jis", "euc_jp": "euc-jp", "gb18030": "gb18030", "big5": "big5",
     "cp949": "euc-kr",
 }  # fmt: skip
-_SAMPLE = 1 << 16  # bytes that a guess is made from, about the first that is not UTF-8
+_SAMPLE = 1 << 16  # bytes around the first that is not UTF-8, for the guess; guess
 _FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, surrogates
 
 
 class Unreadable(InputError):
-    """Bytes that are no text, or a file that cannot be read. Its message is the reason alone.
+    """A file that cannot be read, or bytes that are no text. The message is the reason alone.
 
-    `advice` says what to do; a function, where finding it out takes time.
+    `advice` says what to do; it is a function where computing it takes time.
     """
 
     def __init__(self, reason: str, advice: str | Callable[[], str]) -> None:
@@ -49,16 +49,16 @@ class Unreadable(InputError):
         self._advice = advice
 
     def of(self, name: str) -> InputError:
-        """The error for a user who has named the file."""
+        """The error for the file `name`: its name, the reason, and the advice as hint."""
         advice = self._advice if isinstance(self._advice, str) else self._advice()
         return InputError(f"{name}: {self}", advice)
 
 
 def decode_text(data: bytes) -> str:
-    """The text that `data` holds, in UTF-8, UTF-16 or (with a mark) UTF-32; no mark is kept.
+    """The text of `data` in UTF-8, UTF-16 or (with byte-order mark) UTF-32, without the mark.
 
     Line ends become "\\n". Raises Unreadable for known formats that are no text, binary data,
-    other encodings, and where there is nothing but white space.
+    other encodings, and text that is only white space.
     """
     for start, what, advice in _FORMATS:
         if data.startswith(start):
@@ -72,13 +72,13 @@ def decode_text(data: bytes) -> str:
     if "\0" in text:
         raise Unreadable("binary, not text", "Give a text file (.txt, .md, .rst).")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text or text.isspace():  # to strip it would copy it
+    if not text or text.isspace():  # `strip` would copy it
         raise Unreadable("empty", "Give a document with text in it.")
     return text
 
 
 def _unmarked(data: bytes) -> str:
-    """The encoding of bytes without a mark: UTF-16 where zero bytes show it, else UTF-8."""
+    """The encoding of bytes without a mark: UTF-16 if their zero bytes show it, else UTF-8."""
     if b"\0" in data and len(data) % 2 == 0:
         first, second = (data[i::2].count(0) for i in (0, 1))
         encoding = "utf-16-be" if first > second else "utf-16-le"
@@ -88,10 +88,10 @@ def _unmarked(data: bytes) -> str:
 
 
 def _is_utf16(data: bytes, encoding: str) -> bool:
-    """Whether bytes with zeros nearly all on one side of the pairs are text in `encoding`.
+    """Whether bytes are text in `encoding`, if nearly all zeros are at one side of the byte pairs.
 
-    Binary data are told from it by characters that no text has, and by units that are two ASCII
-    characters each, as where zeros end the fields of a table.
+    Binary data differ from text by characters that no text contains, and by code units that are two
+    ASCII characters each, as in tables whose fields end with zeros.
     """
     try:
         characters = set(data.decode(encoding))
@@ -120,7 +120,7 @@ def _undecodable(data: bytes, encoding: str, at: int) -> Unreadable:
 
 
 def _conversion(sample: bytes) -> str:
-    """How to convert a file with `sample` in it to UTF-8."""
+    """How to convert a file that contains `sample` to UTF-8, as one sentence."""
     guess = guess_encoding(sample)
     if not guess:
         return "Convert it first, as with iconv -f ENCODING -t utf-8."
@@ -128,21 +128,21 @@ def _conversion(sample: bytes) -> str:
 
 
 def guess_encoding(data: bytes) -> str:
-    """The likeliest encoding of text that is not UTF-8, by the name iconv has for it; or "".
+    """The most likely encoding of text that is not UTF-8, by its name in iconv; "" if unknown.
 
     >>> guess_encoding("Schöne Grüße aus dem Süden".encode("latin-1"))
     'windows-1252'
     """
-    from charset_normalizer import from_bytes  # here: few runs need it
+    from charset_normalizer import from_bytes  # imported here, since few runs need it
 
     found = from_bytes(data, cp_isolation=list(_GUESSES))
     if (best := found.best()) is None:
         return ""
-    even = [m for m in found if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
-    names = {name for match in even for name in match.could_be_from_charset}
+    equal = [m for m in found if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
+    names = {name for match in equal for name in match.could_be_from_charset}
     return next((shown for name, shown in _GUESSES.items() if name in names), "")
 
 
 def is_html(text: str) -> bool:
-    """Whether a text begins as HTML does."""
+    """Whether `text` starts with an HTML document's first tag."""
     return text[:1000].lstrip().lower().startswith(("<!doctype html", "<html"))

@@ -1,7 +1,7 @@
 """Charts as inline SVG: bars, histograms, stacked bars. Colours and fonts come from the page.
 
-Every chart has a title and a description for those who cannot see it, every value stands beside its
-bar as text, and stacked parts differ in their hatching as well as in their colour.
+Every chart has a title and a description for screen readers, every bar has its value beside it as
+text, and stacked parts differ in hatching as well as in colour. Lengths are in SVG user units.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from itertools import count
 
 from ngtcli.render.tables import cell
 
-_WIDTH, _ROW, _LABEL, _VALUE = 720, 26, 190, 84
-_CHARACTERS = 26  # of a label, before it is cut
+_WIDTH, _ROW, _LABEL, _VALUE = 720, 26, 190, 84  # user units; guesses
+_CHARACTERS = 26  # of the longest label; derived: what _LABEL has room for
 _ids = count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar with the text of its value, and a range drawn as a whisker where there is one."""
+    """A bar with its value as a number and as text, and optionally a range, drawn as a whisker."""
 
     label: str
     value: float
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One bar of several parts; `text` says what the whole is."""
+    """A bar of several parts; `text` is the value of the whole."""
 
     label: str
     parts: Sequence[float]
@@ -36,7 +36,7 @@ class Stack:
 
 
 def bars(title: str, rows: Sequence[Bar], mark: float | None = None) -> str:
-    """Horizontal bars from 0; `mark` draws a dashed line, such as at 1×."""
+    """Horizontal bars from 0, as SVG; `mark` is the value of a dashed line, such as 1 for 1×."""
     ends = [max(r.value, *(r.whisker or (0,))) for r in rows]
     room, most = _WIDTH - _LABEL - _VALUE, max([*ends, mark or 0]) or 1
     body = []
@@ -56,7 +56,7 @@ def bars(title: str, rows: Sequence[Bar], mark: float | None = None) -> str:
 
 
 def stacks(title: str, names: Sequence[str], rows: Sequence[Stack]) -> str:
-    """Bars of equal length, each divided into the shares of `names`, with a legend above."""
+    """Bars of equal length, divided into the shares of the parts `names`; as SVG with a legend."""
     room = _WIDTH - _LABEL - _VALUE
     body = [_pattern(i) for i in range(len(names))]
     for i, name in enumerate(names):
@@ -81,13 +81,13 @@ def _shares(names: Sequence[str], parts: Sequence[float]) -> str:
 
 
 def histogram(title: str, counts: Sequence[int], most: float, note: str) -> str:
-    """Upright bars of shares for 0, 1, 2, …; `most` is the share at full height."""
+    """A figure of vertical bars: the shares of `counts`, up to the share `most`; `note` below."""
     total, left, width, height = sum(counts) or 1, 34, 220, 92
     step = (width - left) / max(len(counts), 1)
     body = [_line("axis", left, height, width, height)]
     body.append(_text("tick end", left - 4, 12, f"{most:.0%}"))
     body.append(_text("tick end", left - 4, height, "0"))
-    every = -(-len(counts) // 8)  # labels that do not touch
+    every = -(-len(counts) // 8)  # at most eight labels, so that they do not touch
     for i, value in enumerate(counts):
         tall = value / total / most * (height - 4)
         x = left + i * step

@@ -1,7 +1,7 @@
 """The report of a sweep as text: heat maps and lists for a terminal, a pipe, Markdown, CSV, a page.
 
-Reads the plain mapping that `--json` prints and knows nothing of measuring. Colour only repeats
-what the numbers and the marks say.
+Takes the mapping that `--json` prints; independent of measuring. Colour only repeats what the
+numbers and the marks say.
 """
 
 import csv
@@ -20,7 +20,7 @@ from ngtcli.render.terminal import visible
 
 MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
 SKIPPED, UNMEASURED = "–", "·"
-# Pale to strong green, read with black letters on any background.
+# Colours of 256, pale to strong green, legible with black letters; guess.
 _RAMP = (255, 194, 157, 120, 83)
 
 Report = Mapping[str, Any]
@@ -37,6 +37,7 @@ class Metric:
     less: bool = False
 
     def text(self, row: Mapping[str, Any]) -> str:
+        """The value of a cell's row as text; a dash if it has none."""
         value = row[self.key]
         return SKIPPED if value is None else self.form.format(value * self.scale)
 
@@ -53,7 +54,7 @@ _COLUMNS = (
 
 
 def shown(value: Any) -> str:
-    """A swept value as it is written on a command line, safe to print."""
+    """A swept value in the form of the command line, without control characters."""
     if isinstance(value, bool):
         return str(value).lower()
     return visible(",".join(value) if isinstance(value, list | tuple) else str(value))
@@ -69,7 +70,7 @@ def heat(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: Metr
 
 
 def spread(row: Mapping[str, Any]) -> str:
-    """Half the range over rounds, in percent of the median; empty for one round."""
+    """Half the range over rounds, in percent of the median; "" for one round."""
     least, most = row["tokens_per_s_least_and_most"]
     if row["rounds"] < 2 or not row["tokens_per_s"]:
         return ""
@@ -77,7 +78,7 @@ def spread(row: Mapping[str, Any]) -> str:
 
 
 def conclusion(report: Report) -> list[str]:
-    """What follows from the figures, in sentences."""
+    """The result in sentences: the cell chosen, ties, skipped cells, what is left to measure."""
     out = []
     if (chosen := _chosen(report)) is not None:
         facts = [f"{SPEED.text(chosen)} tokens/s", f"acceptance length {LENGTH.text(chosen)}"]
@@ -106,14 +107,14 @@ def _chosen(report: Report) -> Mapping[str, Any] | None:
 
 
 def legend(report: Report) -> str:
-    """What the marks mean; of noise only where every cell was measured more than once."""
+    """What the marks mean; noise is mentioned if every cell has more than one round."""
     known = min((row["rounds"] for row in report["cells"]), default=0) > 1
     tied = "within the noise of the best" if known else "not to be told from the best"
     return f"* {'chosen' if report['complete'] else 'ahead so far'}   = {tied}"
 
 
 def grid_cells(report: Report) -> list[tuple[str, list[Mapping[str, Any] | str]]]:
-    """The rows of the grid of two names: a heading, then a row of figures or a sign for none."""
+    """The grid of two swept names: per row a heading and its cells, or a sign for no cell."""
     (down, rows), (across, columns) = report["sweep"].items()
     known = {_place(row["values"]): row for row in report["cells"]}
     skipped = {_place(s["values"]) for s in report["skipped"]}
@@ -132,7 +133,7 @@ def _place(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def to_terminal(report: Report, width: int, colour: bool, every: bool = False) -> str:
-    """For a terminal of `width` columns. `every` shows the grids of the trie as well."""
+    """The report for a terminal of `width` columns; `every` adds the grids about the trie."""
     part: RenderableType = _list(report, width)
     if len(report["sweep"]) == 2:
         grids = [_grid(report, f) for f in (METRICS if every else (SPEED, LENGTH))]
@@ -189,14 +190,14 @@ def _list(report: Report, width: int) -> Table:
         table.add_column(title, justify="right", no_wrap=True)
     for row in report["cells"]:
         table.add_row(
-            Text(visible(row["cell"])), _warm(row, report, SPEED), spread(row), LENGTH.text(row),
-            BUILD.text(row), BYTES.text(row),
+            Text(visible(row["cell"])), _warm(row, report, SPEED), spread(row),
+            LENGTH.text(row), BUILD.text(row), BYTES.text(row),
         )  # fmt: skip
     return table
 
 
 def flat_rows(report: Report) -> list[list[str]]:
-    """A line of headings, then a line a cell, with everything there is to say of it."""
+    """A row of headings, then a row per cell with all its values."""
     names = list(report["sweep"])
     out = [[*names, *_COLUMNS]]
     for row in report["cells"]:
@@ -208,19 +209,19 @@ def flat_rows(report: Report) -> list[list[str]]:
 
 
 def to_plain(report: Report) -> str:
-    """For pipes: tab-separated, nothing wrapped, nothing left out."""
+    """The report for pipes: tab-separated rows, none wrapped, all columns."""
     return "\n".join("\t".join(row).replace("\n", " ") for row in flat_rows(report))
 
 
 def to_csv(report: Report) -> str:
-    """Comma-separated, quoted where it must be."""
+    """The report as CSV, quoted where necessary."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(flat_rows(report))
     return out.getvalue().rstrip("\n")
 
 
 def to_markdown(report: Report) -> str:
-    """GitHub's tables: the grids of two names, then the list, then what follows from it."""
+    """The report as GitHub's Markdown: grids of two names, the list of cells, the conclusion."""
     parts = []
     if len(report["sweep"]) == 2:
         parts += [_markdown_grid(report, metric) for metric in (SPEED, LENGTH)]

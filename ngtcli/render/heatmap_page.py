@@ -1,4 +1,4 @@
-"""The report of a sweep as one HTML page: no scripts, nothing loaded, light and dark."""
+"""The report of a sweep as one HTML page, without scripts and external files."""
 
 from collections.abc import Sequence
 from html import escape
@@ -32,7 +32,7 @@ dt { float: left; clear: left; width: 9rem; opacity: .7; } dd { margin-left: 9re
 
 
 def to_html(report: Report) -> str:
-    """The page. Grids where two names are swept, then the list of all cells."""
+    """The HTML page: grids if two names are swept, then the list of all cells."""
     facts = ("command", "model", "device", "data", "data_sha256", "prompts", "rounds")
     about = "".join(
         f"<dt>{_text(name)}</dt><dd>{_text(str(report[name]))}</dd>"

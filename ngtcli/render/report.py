@@ -1,7 +1,7 @@
-"""One self-contained page of a result of `ngt bench`: no script, nothing from elsewhere.
+"""A result of `ngt bench` as one HTML page, without scripts and external files.
 
-Whatever a name or a message holds is escaped. The page follows the reader's light or dark setting
-and prints in black on white.
+All names and messages are escaped. The page follows the reader's light or dark setting and prints
+in black on white.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _STYLE = Path(__file__).parent / "report.css"
 
 
 def page(result: Mapping[str, Any]) -> str:
-    """The HTML of a live or a replayed result."""
+    """The HTML of a live or a replayed result. Raises KeyError if a field is missing."""
     live = result["kind"] == "live"
     shown = tables(result)
     pictures = [*(_speed(result) if live else ()), *_lengths(result), *_histograms(result)]
@@ -48,7 +48,7 @@ def page(result: Mapping[str, Any]) -> str:
 
 
 def _about(result: Mapping[str, Any]) -> str:
-    """What was run, as a list of terms; then what went wrong, if anything did."""
+    """The command and the run as a list of terms, then the warnings."""
     terms = {"Command": str(result.get("command", "")), "Run": " · ".join(facts(result))}
     listed = "".join(
         f"<dt>{name}</dt><dd>{escape(cell(text))}</dd>" for name, text in terms.items() if text
@@ -92,7 +92,7 @@ def _lengths(result: Mapping[str, Any]) -> list[str]:
 
 
 def _histograms(result: Mapping[str, Any]) -> list[str]:
-    """Small multiples with common axes, for the rows that accepted a draft."""
+    """Histograms with common axes, one per row that accepted a draft."""
     rows = overall(result["rows"])
     found = [(r, _dense(r["acceptance_histogram"])) for r in rows]
     found = [(r, counts) for r, counts in found if len(counts) > 1]
@@ -115,7 +115,7 @@ def _histograms(result: Mapping[str, Any]) -> list[str]:
 
 
 def _dense(counts: Mapping[str, int]) -> list[int]:
-    """{"0": 3, "2": 1} -> [3, 0, 1]"""
+    """The counts as a list by index: {"0": 3, "2": 1} gives [3, 0, 1]."""
     longest = max((int(k) for k, v in counts.items() if v), default=-1)
     return [counts.get(str(i), 0) for i in range(longest + 1)]
 

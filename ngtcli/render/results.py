@@ -1,4 +1,4 @@
-"""The results of `ngt bench`, live or replayed, as tables. Takes plain dicts, measures nothing."""
+"""The results of `ngt bench`, live or replayed, as tables. Takes mappings, measures nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,22 +16,22 @@ _BUCKETS = (
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """`value` with `digits` decimals; a dash where there is none."""
+    """`value` with `digits` decimals; a dash for None."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A share as per cent; a dash where there is none."""
+    """A share, 0 to 1, in percent; a dash for None."""
     return MISSING if value is None else f"{value * 100:.{digits}f}%"
 
 
 def times(value: float | None) -> str:
-    """A speed-up, as in 2.11×."""
+    """A speed-up in the form 2.11×; a dash for None."""
     return MISSING if value is None else f"{value:.2f}×"
 
 
 def counted(number: int, noun: str) -> str:
-    """As in 1 prompt, 2 prompts."""
+    """A number with its noun: 1 prompt, 2 prompts."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -45,7 +45,7 @@ def _whole(value: int | None) -> str:
 
 Show = Callable[[Row], str]
 _TOKENS_PER_S = "tokens_per_s_with_prefill"
-# Rank, heading, how a row is shown; a column no row has a value for is left away.
+# Rank, heading, key, and the text of a row's value; columns without values are omitted.
 _LIVE: tuple[tuple[int, str, str, Show], ...] = (
     (0, "speed-up", "speedup", lambda r: times(r["speedup"])),
     (4, "quartiles", "speedup_quartiles", lambda r: _range(r["speedup_quartiles"])),
@@ -95,7 +95,7 @@ def _hundred(value: float | None) -> float | None:
 
 
 def tables(result: Row) -> list[Table]:
-    """All tables of a result, the most telling first."""
+    """All tables of a result that have rows, the main one first."""
     live = result["kind"] == "live"
     rows: list[Row] = list(result["rows"])
     found = [
@@ -110,7 +110,7 @@ def tables(result: Row) -> list[Table]:
 
 
 def facts(result: Row) -> list[str]:
-    """What was run, in short: model, machine, how much, when."""
+    """The run in short phrases: model, machine, sizes, versions, date."""
     parts = [str(result["model"])]
     if result["kind"] == "live":
         parts += [
@@ -130,7 +130,7 @@ def facts(result: Row) -> list[str]:
 
 
 def names(rows: Sequence[Row]) -> tuple[list[Column], Callable[[Row], list[str]]]:
-    """The columns that name a row: the method, and the number of drafts where it varies."""
+    """The columns that name a row, and its cells: the method, and a draft budget that varies."""
     varies = len(_budgets(rows)) > 1
     columns = [Column("method", left=True)]
     if varies:
@@ -139,18 +139,18 @@ def names(rows: Sequence[Row]) -> tuple[list[Column], Callable[[Row], list[str]]
 
 
 def _budgets(rows: Sequence[Row]) -> list[int]:
-    """The numbers of draft nodes that were allowed; plain decoding has none."""
+    """The draft budgets, in nodes per step; plain decoding has none."""
     return sorted({r["num_draft"] for r in rows if r["num_draft"]})
 
 
 def label(row: Row, rows: Sequence[Row]) -> str:
-    """One name for a row among `rows`: its method, with the number of drafts where it varies."""
+    """A name for a row among `rows`: its method, with the draft budget if that varies."""
     parts = [p for p in names(rows)[1](row) if p != MISSING]
     return " · ".join(parts)
 
 
 def overall(rows: Sequence[Row]) -> list[Row]:
-    """The rows over all tasks."""
+    """The rows that summarise all tasks."""
     return [r for r in rows if r["task"] == OVERALL]
 
 

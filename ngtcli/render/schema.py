@@ -1,7 +1,7 @@
-"""What --json prints, as one JSON Schema (draft 2020-12).
+"""The output of --json as a JSON Schema (draft 2020-12).
 
-Shapes come from the dataclasses that are printed, wherever one is; the tests hold real output
-against the rest. No object may have a key that is not described here.
+Schemas are derived from the dataclasses that are printed, where there are any; tests validate real
+output against the others. No object may have a key that is not described here.
 """
 
 import types
@@ -31,7 +31,7 @@ _TYPES: dict[Any, str] = {
 
 
 def build(command: str = "") -> Schema:
-    """The schema of a command's output, of all where it is "". Raises UsageError."""
+    """The schema of a command's output, or with "" of all. Raises UsageError for an unknown one."""
     outputs = _outputs()
     if command and command not in outputs:
         raise UsageError(f"no schema of {command[:100]!r}", nearest(command, outputs))
@@ -48,7 +48,7 @@ def build(command: str = "") -> Schema:
 
 
 def exit_codes() -> Schema:
-    """The exit codes and what they mean, from the errors themselves."""
+    """The exit codes with the first line of each error class's docstring."""
     errors: list[type[NgtError]] = [NgtError, *NgtError.__subclasses__()]
     known = {e.exit_code: (e.__doc__ or "").split("\n")[0] for e in errors if e.exit_code}
     known |= {0: "Done.", INTERRUPTED: "Interrupted; what came is kept."}
@@ -56,7 +56,7 @@ def exit_codes() -> Schema:
 
 
 def shape(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Schema:
-    """An object with these keys and no others."""
+    """The schema of an object with these keys and no others; `optional` ones may be missing."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -66,17 +66,17 @@ def shape(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Sch
 
 
 def rows(items: Schema) -> Schema:
-    """An array."""
+    """The schema of an array of `items`."""
     return {"type": "array", "items": items}
 
 
 def maybe(wanted: Schema) -> Schema:
-    """That, or null."""
+    """The schema `wanted` or null."""
     return {"anyOf": [wanted, {"type": "null"}]}
 
 
 def by_number(values: Schema) -> Schema:
-    """An object whose keys are whole numbers."""
+    """The schema of an object from whole numbers, as strings, to `values`."""
     return {
         "type": "object",
         "propertyNames": {"pattern": "^[0-9]+$"},
@@ -85,7 +85,7 @@ def by_number(values: Schema) -> Schema:
 
 
 def of_type(hint: Any) -> Schema:
-    """The schema of a value with this annotation.
+    """The schema of a value with this annotation. Raises TypeError for annotations without one.
 
     >>> of_type(tuple[str, ...])
     {'type': 'array', 'items': {'type': 'string'}}
@@ -100,20 +100,20 @@ def of_type(hint: Any) -> Schema:
 
 
 def of_dataclass(kind: type, leave_out: Sequence[str] = ()) -> dict[str, Schema]:
-    """The keys of a dataclass with their schemas."""
+    """The schemas of a dataclass's fields by name, without those in `leave_out`."""
     hints = get_type_hints(kind)
     return {f.name: of_type(hints[f.name]) for f in fields(kind) if f.name not in leave_out}
 
 
 def of_sample(value: Any) -> Schema:
-    """The schema of values like this one: an object with its keys, or its type."""
+    """The schema of values of the same form: an object with the same keys, or the same type."""
     if isinstance(value, dict):
         return shape({key: of_sample(part) for key, part in value.items()})
     return of_type(type(value))
 
 
 def _settings() -> dict[str, Schema]:
-    """Each setting with its range or its words."""
+    """The schemas of the settings by name, with range or choices."""
     found = of_dataclass(Settings)
     for name, (low, high) in RANGES.items():
         found[name] |= {"minimum": low, "maximum": high}
@@ -148,7 +148,7 @@ _POLICY = shape(
 
 
 def _answer() -> Schema:
-    """What an answer prints; `tokens` with --json-tokens, `policy` where the method decides."""
+    """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
     statistics = of_sample(Statistics().as_json())
     statistics["properties"]["acceptance_histogram"] = by_number(_WHOLE)
@@ -171,7 +171,7 @@ def _answer() -> Schema:
 
 
 def _dry_run() -> Schema:
-    """What --dry-run --json prints: null for what a prompt that does not fit has not."""
+    """The output of --dry-run --json; the prompt's parts are null if it does not fit."""
     keys: dict[str, Schema] = {
         **_REQUEST,
         "fits": {"type": "boolean"},
@@ -197,7 +197,7 @@ def _check() -> Schema:
 
 
 def _tries() -> tuple[Schema, Schema]:
-    """A row of `ngt trie list`, and what `ngt trie show` prints."""
+    """The schemas of a row of `ngt trie list` and of the output of `ngt trie show`."""
     from ngtcli.trie.listing import DatastoreFile, TrieFile
 
     trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
@@ -210,7 +210,7 @@ def _tries() -> tuple[Schema, Schema]:
 
 
 def _presets() -> tuple[Schema, Schema]:
-    """A row of `ngt presets list`, and what `ngt presets show` prints."""
+    """The schemas of a row of `ngt presets list` and of the output of `ngt presets show`."""
     from ngtcli.presets import Preset
 
     good = shape({"name": _TEXT, "description": _TEXT, "path": _TEXT})
@@ -223,7 +223,7 @@ def _presets() -> tuple[Schema, Schema]:
 
 
 def _outputs() -> dict[str, dict[str, Schema]]:
-    """By command the names and schemas of what it prints."""
+    """For each command the names and schemas of its outputs."""
     answers = {"answer": _answer(), "dry_run": _dry_run()}
     (trie, trie_shown), (preset, preset_shown) = _tries(), _presets()
     values = {k: shape({"value": v, "origin": _TEXT}) for k, v in _settings().items()}

@@ -1,7 +1,7 @@
-"""Where an answer goes: a terminal in colour, a pipe as plain text, or one JSON object.
+"""Sinks for an answer: a terminal in colour, a pipe as plain text, or a JSON object.
 
-A sink gets whole steps and writes once a step. Only the answer passes through here; whatever else
-there is to say goes to stderr.
+A sink gets the tokens of whole steps and writes once per step. It gets the answer only; all other
+messages go to stderr.
 """
 
 import json
@@ -14,7 +14,7 @@ from ngtcli.render.wrapping import Run, Wrapper
 
 
 class ShownToken(Protocol):
-    """What a sink reads of a token."""
+    """The part of a token that sinks read."""
 
     @property
     def id(self) -> int: ...
@@ -27,14 +27,14 @@ class ShownToken(Protocol):
 
 
 class Sink(Protocol):
-    """Receives the tokens of each step, then the end."""
+    """Gets the tokens of each step, then `close`. Both raise OSError if writing fails."""
 
     def step(self, tokens: Sequence[ShownToken]) -> None: ...
     def close(self) -> None: ...
 
 
 class PlainSink:
-    """Text only, control characters made visible; ends with one line feed."""
+    """Writes text with control characters made visible; it ends with a line feed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._last = stream, "\n"
@@ -43,6 +43,7 @@ class PlainSink:
         self._write("".join(t.text for t in tokens), self.styled(tokens))
 
     def styled(self, tokens: Sequence[ShownToken]) -> str:
+        """The text of `tokens` as it is written."""
         return visible("".join(t.text for t in tokens))
 
     def _write(self, text: str, styled: str) -> None:
@@ -58,7 +59,7 @@ class PlainSink:
 
 
 class ColourSink(PlainSink):
-    """Accepted drafts underlined and in their origin's colour, the model's own as they are."""
+    """Writes accepted drafts underlined and in the colour of their origin, other tokens plainly."""
 
     def styled(self, tokens: Sequence[ShownToken]) -> str:
         parts = []
@@ -69,9 +70,10 @@ class ColourSink(PlainSink):
 
 
 class TerminalSink(PlainSink):
-    """For a terminal: lines broken between words, and nothing that it would not show.
+    """Writes to a terminal: lines broken between words, and no character that it does not show.
 
-    `columns` tells the terminal's width, asked each step; `origin`s are coloured where wanted.
+    `columns` returns the terminal's width in columns and is called each step; with `colour`,
+    accepted drafts are in the colour of their origin.
     """
 
     def __init__(self, stream: TextIO, columns: Callable[[], int], colour: bool) -> None:
@@ -99,7 +101,7 @@ class TerminalSink(PlainSink):
 
 
 class Collector:
-    """Keeps the text and the tokens; writes nothing."""
+    """Stores the tokens and their text; writes nothing."""
 
     def __init__(self) -> None:
         self.tokens: list[ShownToken] = []
@@ -112,10 +114,14 @@ class Collector:
 
     @property
     def text(self) -> str:
+        """The text of all tokens so far."""
         return "".join(t.text for t in self.tokens)
 
 
 def dump_json(value: Any) -> str:
-    """JSON for people and pipes: UTF-8 as it is, every control character escaped."""
+    """`value` as indented JSON: other than ASCII is kept, control characters are escaped.
+
+    Raises TypeError for what JSON does not have.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)

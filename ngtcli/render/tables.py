@@ -1,4 +1,4 @@
-"""Tables of text for a terminal, a pipe, Markdown and a page. Knows nothing of results."""
+"""Tables of text for a terminal, a pipe, Markdown and HTML. Independent of results."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ MISSING = "–"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading; `rank` 0 is kept at any width, the highest goes first where there is no room."""
+    """A heading. Without room the column of the highest `rank` is omitted first, rank 0 never."""
 
     title: str
     rank: int = 0
@@ -24,7 +24,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under columns; `note` says in a sentence how to read it."""
+    """Rows of cells under columns; `note` explains the columns."""
 
     title: str
     columns: Sequence[Column]
@@ -38,7 +38,7 @@ def cell(text: str) -> str:
 
 
 def to_plain(tables: Sequence[Table]) -> str:
-    """For pipes: a line of headings and tab-separated rows, nothing wrapped, nothing left out."""
+    """The tables for pipes: headings and tab-separated rows, none wrapped, all columns."""
     return "\n".join(
         "\n".join(
             [
@@ -53,7 +53,7 @@ def to_plain(tables: Sequence[Table]) -> str:
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
-    """GitHub's tables, each under a heading."""
+    """The tables in GitHub's Markdown, each under a heading."""
     return "\n\n".join(_markdown(table) for table in tables)
 
 
@@ -86,7 +86,7 @@ def _markdown_cell(text: str) -> str:
 
 
 def to_html(table: Table) -> str:
-    """An HTML table with a caption and headings that assistive programs can follow."""
+    """An HTML table with caption, and with header cells for screen readers."""
     head = "".join(f'<th scope="col"{_side(c)}>{_heading(c)}</th>' for c in table.columns)
     body = "\n".join(f"<tr>{_html_row(table, row)}</tr>" for row in table.rows)
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
@@ -111,9 +111,10 @@ def _side(column: Column) -> str:
 
 
 def fit(table: Table, width: int, measure: Callable[[str], int] = len) -> tuple[Table, list[str]]:
-    """The table without its least needed columns, down to `width`, and the titles left out.
+    """The table with only the columns that fit into `width`, and the titles of those omitted.
 
-    Columns of text may be folded to a third of the width before a number has to go.
+    The highest ranks are omitted first. Columns of text are folded, to a third of the width, before
+    a column is omitted. `measure` gives the width of a text in columns of a terminal.
     """
     left_out: list[str] = []
     while _width(table, max(16, width // 3), measure) > width:
@@ -131,7 +132,7 @@ def fit(table: Table, width: int, measure: Callable[[str], int] = len) -> tuple[
 
 
 def _width(table: Table, most: int, measure: Callable[[str], int]) -> int:
-    """Columns of a terminal that the table takes, two behind each; headings break at spaces."""
+    """The table's width in columns of a terminal, two after each; headings break at spaces."""
     columns = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
     total = 0
     for heading, column in zip(table.columns, columns, strict=True):
@@ -143,7 +144,7 @@ def _width(table: Table, most: int, measure: Callable[[str], int]) -> int:
 def to_terminal(
     tables: Sequence[Table], lines: Sequence[str], width: int, colour: bool = True
 ) -> str:
-    """Rich tables that fit into `width` columns, then `lines`; columns left out are named."""
+    """Tables for a terminal of `width` columns, then `lines`; notes name omitted columns."""
     from rich.console import Console
     from rich.text import Text
 

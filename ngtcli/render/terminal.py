@@ -1,4 +1,4 @@
-"""What a terminal may be sent: visible text only, and styles made by us."""
+"""Text for a terminal: control characters made visible, and styles."""
 
 import os
 import re
@@ -18,15 +18,15 @@ _VISIBLE |= dict.fromkeys(
     [*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD
 )
 
-# Characters that a terminal does not show, or that end its line: soft hyphen, marks of direction,
-# joiners, spaces of no width, fillers, selectors of variants, tags, interlinear annotation.
-_UNSEEN = re.compile(
+# Characters that a terminal does not show or that end its line: soft hyphen, directional marks,
+# joiners, zero-width spaces, fillers, variation selectors, tags, interlinear annotation.
+_INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028\u2029\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _JOINERS, _SELECTORS, _MONGOLIAN = "\u200c\u200d", "\ufe0e\ufe0f", "\u180b\u180c\u180d\u180f"
-# Scripts whose letters are joined or kept apart by joiners: Arabic to Arabic Extended, those of
-# India, Sinhala, Tibetan, Myanmar, Khmer, Mongolian, Arabic's presentation forms, Brahmi's kin.
+# Code points of scripts that use joiners: Arabic to Arabic Extended, Indic scripts, Sinhala,
+# Tibetan, Myanmar, Khmer, Mongolian, Arabic presentation forms, Brahmic scripts.
 _JOINED = (
     (0x0600, 0x08FF), (0x0900, 0x0DFF), (0x0F00, 0x109F), (0x1780, 0x18AF), (0xA840, 0xA8FF),
     (0xFB50, 0xFDFF), (0xFE70, 0xFEFC), (0x10A00, 0x10AFF), (0x11000, 0x11FFF), (0x1E900, 0x1E95F),
@@ -43,7 +43,7 @@ DIM = Style(dim=True)
 
 
 def visible(text: str) -> str:
-    """`text` with every control character but line feed and tab made harmless and visible.
+    """`text` with visible characters for all control characters but line feed and tab.
 
     >>> visible("a" + chr(27) + "[31mb")
     'a␛[31mb'
@@ -52,25 +52,26 @@ def visible(text: str) -> str:
 
 
 def reveal(text: str, before: str = "") -> str:
-    """`text` with U+FFFD for each character that a terminal would not show; `before` stands ahead.
+    """`text` with U+FFFD for each character that a terminal does not show; `before` precedes it.
 
-    What writing needs stays: one joiner behind a letter or mark of a script that joins, or behind
-    an emoji; one variation selector behind a symbol, a Mongolian one behind a Mongolian letter.
+    Characters that scripts need are kept: one joiner after a letter or mark of a script that uses
+    joiners, or after an emoji; one variation selector after a symbol, or a Mongolian letter.
 
     >>> reveal("in" + chr(0xAD) + "visible")
     'in\ufffdvisible'
     """
-    if not _UNSEEN.search(text):
+    if not _INVISIBLE.search(text):
         return text
     shown: list[str] = []
     for character in text:
-        known = not _UNSEEN.match(character) or _belongs(character, shown[-1] if shown else before)
-        shown.append(character if known else "\ufffd")
+        last = shown[-1] if shown else before
+        kept = not _INVISIBLE.match(character) or _is_needed(character, last)
+        shown.append(character if kept else "\ufffd")
     return "".join(shown)
 
 
-def _belongs(mark: str, before: str) -> bool:
-    """Whether an unseen character is part of writing behind the character `before`."""
+def _is_needed(mark: str, before: str) -> bool:
+    """Whether an invisible character is part of the script after the character `before`."""
     if not before or before == "\ufffd":
         return False
     code, kind = ord(before), unicodedata.category(before)
@@ -86,17 +87,17 @@ def _belongs(mark: str, before: str) -> bool:
 
 
 def cut(text: str, columns: int) -> str:
-    """The beginning of `text` that takes at most `columns` columns of a terminal."""
+    """The start of `text` that takes at most `columns` columns of a terminal."""
     return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
 
 
 def is_plain() -> bool:
-    """Whether the terminal says that it knows no control sequences."""
+    """Whether TERM says that the terminal has no control sequences."""
     return os.environ.get("TERM", "") in ("", "dumb")
 
 
 def wants_color(stream: TextIO, setting: str) -> bool:
-    """Whether to style what goes to `stream`: "always", "never", or "auto" by the terminal."""
+    """Whether to style output to `stream`; "auto" means if it is a terminal that has styles."""
     if setting != "auto":
         return setting == "always"
     return stream.isatty() and not is_plain()
@@ -110,7 +111,7 @@ def drafted_style(origin: str) -> Style:
 
 
 def paint(text: str, style: Style) -> str:
-    """`text` in `style`, line by line, so that no underline runs to a line's end."""
+    """`text` in `style`, line by line, so that no underline extends to the terminal's border."""
     return "\n".join(
         style.render(line, color_system=ColorSystem.STANDARD) if line else ""
         for line in text.split("\n")

@@ -1,52 +1,52 @@
-"""Streamed text broken between words at a terminal's border."""
+"""Wrap streamed text between words at the terminal's width."""
 
 import unicodedata
 from collections.abc import Iterable
 
 from rich.cells import cell_len
 
-# A word that begins so far from the border is written as it comes. Cells; guessed.
+# Cells to the border from which a word is written before it is complete; guess.
 LONG = 24
 _FENCE = "```"
 _TAB = 8  # columns between the tab stops of terminals
 
-Run = tuple[str, str]  # text, and where it came from: "" for what is not to be styled
+Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled
 
 
 class Wrapper:
-    """Takes runs of text as they come and gives them on with line feeds between words.
+    """Returns the runs of text that it is fed, with line feeds between words.
 
-    The start of a word close to the border is held back until the word is whole. Lines that begin
-    with a space, a tab, `|` or a backquote, and fenced code, stay as they are: code and tables are
-    copied. The line feed takes the place of the spaces between the two words.
+    The start of a word near the border is delayed until the word is complete. A line feed replaces
+    the spaces between two words. Lines that start with a space, a tab, `|` or a backquote, and
+    fenced code, are not wrapped, since they are code or tables.
     """
 
     def __init__(self) -> None:
         self._column = 0  # cells on the line so far
         self._gap: list[Run] = []  # spaces that are written when a word follows on the same line
         self._word: list[Run] = []
-        self._begun = False  # the word's start stands on the line already
+        self._begun = False  # whether the word's start is written already
         self._head = ""  # the line's first characters
         self._fenced = False
         self._out: list[Run] = []
 
     def feed(self, runs: Iterable[Run], width: int) -> list[Run]:
-        """What can be written now, on a terminal of `width` columns."""
+        """The runs that can be written now, to a terminal of `width` columns."""
         for text, style in runs:
             for character in text:
-                self._take(character, style, width)
+                self._add(character, style, width)
         if not self._breaks() or self._column + _cells(self._gap) + LONG <= width:
             self._write_word(width)
             self._begun = bool(self._word) or self._begun
             self._word = []
-        return self._taken()
+        return self._take_output()
 
     def flush(self, width: int) -> list[Run]:
-        """What was held back."""
+        """The runs that were delayed."""
         self._end_line(width)
-        return self._taken()
+        return self._take_output()
 
-    def _take(self, character: str, style: str, width: int) -> None:
+    def _add(self, character: str, style: str, width: int) -> None:
         if character == "\n":
             self._end_line(width)
             self._out.append((character, style))
@@ -65,7 +65,7 @@ class Wrapper:
         self._word.append((character, style))
 
     def _breaks(self) -> bool:
-        """Whether this line is prose."""
+        """Whether this line is wrapped."""
         return not (self._fenced or self._head[:1] in (" ", "\t", "|", "`"))
 
     def _end_word(self, width: int) -> None:
@@ -91,16 +91,16 @@ class Wrapper:
         self._gap = []
         self._out += self._word
         self._column += cells
-        if self._column > width:  # the terminal broke it
+        if self._column > width:  # the terminal has wrapped it
             self._column %= width
 
-    def _taken(self) -> list[Run]:
+    def _take_output(self) -> list[Run]:
         out, self._out = joined(self._out), []
         return out
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same text, neighbours of one style as one.
+    """The same text with adjacent runs of one style joined.
 
     >>> joined([("a", ""), ("b", ""), ("c", "prompt")])
     [('ab', ''), ('c', 'prompt')]

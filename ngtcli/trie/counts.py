@@ -1,9 +1,9 @@
-"""A trie of counts that grows token by token, in flat arrays that compiled code walks.
+"""A trie of counts that grows token by token, in flat arrays for compiled code.
 
-It holds every sequence of at most `depth` tokens of the texts it learned, as `GrowingTrie` does,
-but without an object per node: nodes are indices, a child is found through one hash table for all
-nodes, and each node's children form a list with the one seen last in front. Learning a token costs
-`depth` steps of a fraction of a microsecond; a root keeps its most frequent tokens at hand.
+It contains every sequence of at most `depth` tokens of the texts it learned, as `GrowingTrie` does,
+but without an object per node: nodes are indices, one hash table maps (node, token) to a child, and
+the children of a node form a linked list, the last one counted first. Learning a token takes
+`depth` steps of less than a microsecond. The most frequent children of the root are kept sorted.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,22 @@ import numpy.typing as npt
 from ngtcli.compiled import njit, unowned
 
 NONE = -1
-FREQUENT = 32  # most frequent tokens kept for the root; guess
+FREQUENT = 32  # tokens in the root's list of its most frequent children; guess
 TOKEN, FIRST_CHILD, NEXT_SIBLING, PREVIOUS_SIBLING, CHILDREN = range(5)  # columns of `nodes`
 COUNT, FOLLOWED = range(2)  # columns of `counts`: of the node, of all its continuations
 PARENT, KEY, CHILD = range(3)  # columns of `slots`
-_FIRST = 1 << 12  # nodes that a new trie has room for; guess
+_CAPACITY = 1 << 12  # nodes that a new trie has room for; guess
 # 2^64 / golden ratio: products with it spread neighbouring keys (Knuth, TAOCP vol. 3, 6.4)
 _SPREAD = 0x9E3779B97F4A7C15
 
 
 class CountArrays(NamedTuple):
-    """A trie's arrays. `nodes` int32 (capacity, 5), `counts` float32 (capacity, 2), the hash table
-    `slots` int32 (2 * capacity, 3), and `frequent` int32 (FREQUENT + 1,), the root's most frequent
-    children in falling order, then NONE."""
+    """The arrays of a trie, with room for `capacity` nodes.
+
+    `nodes`, int32 (capacity, 5), and `counts`, float32 (capacity, 2), have a row per node. `slots`,
+    int32 (2 * capacity, 3), is the hash table of children. `frequent`, int32 (FREQUENT + 1,), is
+    the root's most frequent children in descending order, then NONE.
+    """
 
     nodes: npt.NDArray[np.int32]
     counts: npt.NDArray[np.float32]
@@ -37,7 +40,7 @@ class CountArrays(NamedTuple):
 
 @njit(inline="always")
 def slot_of(slots: Any, node: int, token: int) -> Any:
-    """The row of `slots` that holds the child of `node` for `token`, or the free one for it."""
+    """The row of `slots` of the child of `node` for `token`, or the free row where it belongs."""
     key = (np.int64(node) << np.int64(32)) | np.int64(token)
     mask = len(slots) - 1
     mixed = np.uint64(key) * np.uint64(_SPREAD)
@@ -49,13 +52,13 @@ def slot_of(slots: Any, node: int, token: int) -> Any:
 
 @unowned
 def find(slots: Any, node: int, token: int) -> Any:
-    """The child of `node` that holds `token`, or NONE."""
+    """The child of `node` for `token`, or NONE."""
     return slots[slot_of(slots, node, token), CHILD]
 
 
 @unowned
 def count_child(node: int, token: int, trie: Any, used: int) -> Any:
-    """Count `token` after `node` and put it in front of its siblings: (the child, nodes used)."""
+    """Count `token` after `node` and move it before its siblings; (the child, nodes in use)."""
     nodes, counts, slots = trie.nodes, trie.counts, trie.slots
     slot = slot_of(slots, node, token)
     child = slots[slot, CHILD]
@@ -80,7 +83,7 @@ def count_child(node: int, token: int, trie: Any, used: int) -> Any:
 
 @njit(inline="always")
 def _unlink(nodes: Any, node: int, child: int) -> None:
-    """Take `child` out of the list of `node`'s children."""
+    """Remove `child` from the list of `node`'s children."""
     before, after = nodes[child, PREVIOUS_SIBLING], nodes[child, NEXT_SIBLING]
     if before == NONE:
         nodes[node, FIRST_CHILD] = after
@@ -92,10 +95,9 @@ def _unlink(nodes: Any, node: int, child: int) -> None:
 
 @unowned
 def count_ids(ids: Any, trie: Any, open_nodes: Any, used: int) -> int:
-    """Count all sequences that end at each of `ids`, int32; the number of nodes used after it.
+    """Count the sequences that end at each of `ids`, int32; returns the number of nodes in use.
 
-    `open_nodes[k]`, int32 (depth + 1,), is the node of the last k tokens, NONE where there are
-    fewer.
+    `open_nodes[k]`, int32 (depth + 1,), is the node of the last k tokens, NONE if there are fewer.
     """
     for token in ids:
         for k in range(len(open_nodes) - 2, -1, -1):
@@ -108,7 +110,7 @@ def count_ids(ids: Any, trie: Any, open_nodes: Any, used: int) -> int:
 
 @unowned
 def _rank(child: int, counts: Any, frequent: Any) -> None:
-    """Keep `frequent` sorted by count after `child` was counted."""
+    """Restore the order of `frequent` by count after `child` was counted."""
     at = 0
     while at < len(frequent) - 2 and frequent[at] != child and frequent[at] != NONE:
         at += 1
@@ -140,13 +142,13 @@ class CountTrie:
         self.tokens = 0
         self.open_nodes = np.full(self.depth + 1, NONE, np.int32)
         self.open_nodes[0] = 0
-        frequent = np.full(FREQUENT + 1, NONE, np.int32)  # the last is never used
-        self.arrays = _allocate(_FIRST, frequent)
+        frequent = np.full(FREQUENT + 1, NONE, np.int32)  # the last stays NONE
+        self.arrays = _allocate(_CAPACITY, frequent)
         self.arrays.nodes[0] = (NONE, NONE, NONE, NONE, 0)
         self.arrays.counts[0] = 0.0
 
     def extend(self, ids: Sequence[int] | npt.NDArray[np.int32]) -> None:
-        """Learn tokens that follow those learned before."""
+        """Count the sequences that end at each of `ids`, which continue the current text."""
         new = np.asarray(ids, dtype=np.int32)
         if not len(new):
             return
@@ -155,7 +157,7 @@ class CountTrie:
         self.tokens += len(new)
 
     def reserve(self, tokens: int) -> None:
-        """Make room to learn `tokens` more; `arrays` may be others afterwards."""
+        """Make room for `tokens` more; this may replace `arrays` by larger ones."""
         wanted, capacity = self.used + tokens * self.depth, len(self.arrays.nodes)
         if wanted <= capacity:
             return
@@ -168,11 +170,11 @@ class CountTrie:
         _rehash(old.slots, self.arrays.slots)
 
     def end(self) -> None:
-        """End a text: no sequence crosses from here to what is learned next."""
+        """End the current text: the next token starts another."""
         self.open_nodes[1:] = NONE
 
     def count_of(self, sequence: Sequence[int]) -> int:
-        """How often `sequence` was learned."""
+        """How often `sequence` was counted."""
         node = 0
         for token in sequence:
             node = find(self.arrays.slots, node, token)
@@ -200,10 +202,10 @@ def _rehash(old: Any, slots: Any) -> None:
 def learn_prompt(
     trie: CountTrie, ids: npt.NDArray[Any], references: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
-    """Learn a prompt, `ids` int32.
+    """Count the sequences of a prompt, `ids` int32 (tokens,), with documents `references` in it.
 
-    Returns the numbers of nodes in use at each document's beginning and end, in turn: nodes from
-    an even to the next odd border were first met in a document.
+    Returns int64 (2 * documents found,): the number of nodes in use at each document's start and
+    end, alternating. Nodes between an even and the next odd entry were first counted in a document.
     """
     borders: list[int] = []
     at = 0
@@ -222,7 +224,7 @@ def learn_prompt(
 
 
 def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:
-    """Where `run` stands in `ids` from `at` on; -1 if it does not, or is empty."""
+    """The first index, from `at` on, of `run` in `ids`; -1 if it has none or is empty."""
     if not len(run):
         return -1
     for start in (np.flatnonzero(ids[at : len(ids) - len(run) + 1] == run[0]) + at).tolist():

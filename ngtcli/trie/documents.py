@@ -1,4 +1,4 @@
-"""The cached trie of documents: read, or built and stored."""
+"""The trie of documents: loaded from the cache, or built and saved there."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ngtcli.trie.ngram import NGramTrie, build_trie
 
 @dataclass(frozen=True, slots=True)
 class TrieReport:
-    """The documents' trie: "cached", "built", "rebuilt" (its file was bad) or "none"."""
+    """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
 
     status: str
     seconds: float = 0.0
@@ -23,6 +23,7 @@ class TrieReport:
     path: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """Status, seconds and number of nodes."""
         return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
 
 
@@ -34,10 +35,11 @@ def document_trie(
     lp: int,
     warn: Callable[[str], None],
 ) -> tuple[NGramTrie, TrieReport]:
-    """The cached trie of these documents, built and stored where there is none.
+    """The trie of these documents, from the cache or else built and saved there.
 
-    The documents' ids are those of their text alone, so that one trie serves every prompt over
-    them. A bad file is rebuilt and a cache that cannot be written is done without; `warn` says so.
+    Each document is encoded by itself, so that its trie is the same for all prompts. `vocabulary`
+    bounds the token ids of a cached trie. A damaged file is rebuilt; `warn` gets a line about that,
+    and if the cache cannot be written. Raises ValueError unless 1 <= lp < n.
     """
     clock = time.perf_counter()
     key = store.trie_key(tokenizer.fingerprint, documents, n, lp)

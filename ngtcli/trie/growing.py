@@ -1,10 +1,10 @@
-"""A small n-gram trie that learns token by token: prompt text beside the documents, and output."""
+"""A small n-gram trie that grows token by token: the prompt outside documents, and the output."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 
 class Node:
-    """A sequence seen `count` times, and what followed it."""
+    """A sequence counted `count` times, and its continuations by token."""
 
     __slots__ = ("children", "count")
 
@@ -28,7 +28,7 @@ class GrowingTrie:
         self._open: list[Node] = []  # nodes of the suffixes that end at the last token
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Learn tokens that follow those learned before."""
+        """Count the sequences that end at each of `tokens`, which continue the current text."""
         for token in tokens:
             self._open.append(self.root)
             if len(self._open) > self.n:
@@ -42,11 +42,11 @@ class GrowingTrie:
             self.root.count += 1
 
     def end(self) -> None:
-        """End a text: no sequence crosses from here to what is learned next."""
+        """End the current text: the next token starts another."""
         self._open.clear()
 
     def match(self, sequence: Sequence[int]) -> Node | None:
-        """The node of exactly this sequence, or None."""
+        """The node of `sequence`, or None."""
         node: Node | None = self.root
         for token in sequence:
             if node is None:
@@ -56,5 +56,5 @@ class GrowingTrie:
 
     @staticmethod
     def children(node: Node) -> Iterator[tuple[int, Node]]:
-        """(token, child), the most frequent first; ties in the order they were first seen."""
+        """(token, child), the most frequent first; ties in the order of first occurrence."""
         yield from sorted(node.children.items(), key=lambda pair: -pair[1].count)

@@ -1,4 +1,4 @@
-"""What lies in the folder of tries, told by the files' headers alone. Loads no numpy."""
+"""The tries and datastores in the cache, described from their files' headers. Loads no numpy."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +14,7 @@ DATASTORE_ARRAYS = ("stream", "order")
 
 @dataclass(frozen=True, slots=True)
 class TrieFile:
-    """What `ngt trie list` shows of a trie, from its file's header alone."""
+    """A trie for `ngt trie list`: its header, `bytes` on disk, `created` in seconds since 1970."""
 
     path: Path
     key: str
@@ -29,7 +29,7 @@ class TrieFile:
 
 @dataclass(frozen=True, slots=True)
 class DatastoreFile:
-    """What `ngt trie list` shows of a datastore, from its file's header alone."""
+    """A datastore for `ngt trie list`; as `TrieFile`, with its `name`."""
 
     path: Path
     key: str
@@ -41,17 +41,18 @@ class DatastoreFile:
 
 
 def trie_folder() -> Path:
+    """The cache folder of tries and datastores. Raises UsageError as `home` does."""
     return home("cache") / "tries"
 
 
 def list_tries() -> list[TrieFile]:
-    """All readable trie files, the newest first."""
+    """All readable tries, the newest first; other files are passed over."""
     found = [describe_trie(path) for path in sorted(trie_folder().glob(f"*{SUFFIX}"))]
     return sorted((f for f in found if f), key=lambda f: -f.created)
 
 
 def describe_trie(path: Path) -> TrieFile | None:
-    """The header of a trie file; None where it is not one."""
+    """The description of a trie's file; None if it is no readable trie."""
     try:
         meta, lengths = read_header(path)
         return TrieFile(
@@ -63,12 +64,12 @@ def describe_trie(path: Path) -> TrieFile | None:
 
 
 def document_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that `about` wrote. Raises DamagedFileError and KeyError."""
+    """The names that `store.about` wrote. Raises DamagedFileError and KeyError."""
     return tuple(map(str, parse_json(metadata["documents"], list)))
 
 
 def clear_tries() -> tuple[int, int]:
-    """Delete every trie and datastore, and what killed runs left in any cache; (files, bytes)."""
+    """Delete all tries and datastores, and killed runs' temporary files; (files, bytes) deleted."""
     count = size = 0
     for path in [p for end in (SUFFIX, DATASTORE_SUFFIX) for p in trie_folder().glob(f"*{end}")]:
         with suppress(OSError):  # another run may be clearing as well
@@ -82,14 +83,14 @@ def clear_tries() -> tuple[int, int]:
 
 
 def list_datastores() -> list[DatastoreFile]:
-    """All readable datastores, the newest first."""
+    """All readable datastores, the newest first; other files are passed over."""
     paths = sorted(trie_folder().glob(f"*{DATASTORE_SUFFIX}"))
     found = [describe_datastore(path) for path in paths]
     return sorted((f for f in found if f), key=lambda f: -f.created)
 
 
 def describe_datastore(path: Path) -> DatastoreFile | None:
-    """The header of a datastore's file; None where it is not one."""
+    """The description of a datastore's file; None if it is no readable datastore."""
     try:
         meta, lengths = read_header(path)
         if set(lengths) != set(DATASTORE_ARRAYS):

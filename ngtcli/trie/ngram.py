@@ -1,21 +1,22 @@
-"""The n-gram trie of the documents: built once with numpy, stored in flat arrays, never changed.
+"""The n-gram trie of the documents: built once with numpy, in flat arrays, immutable.
 
 The trie of "N-Gram Trie Speculative Decoding" (EMNLP 2025, section 3.1, eq. 1-4, Algorithm 1)
 inserts, for every window of n tokens, its prefix of L_p tokens without its first 0 to L_p - 1
 tokens, followed by its suffix. A sequence that starts at some place is thus inserted by the window
 that starts there and, shortened, by up to L_p - 1 windows before it. So one trie of all windows,
-each inserted once and cut at depth n, has the same nodes, and Algorithm 1's frequency of a node at
-depth d is
+each inserted once and cut at depth n, has the same nodes, and Algorithm 1's frequency of a node
+at depth d is
 
     frequency = count * min(L_p, n - d + 1)
 
-where `count` is the number of places at which the node's sequence occurs. This is exact but for
-the two ends of a document: windows that would reach over an end are indexed here, cut off at it,
-where Algorithm 1 starts with the first and stops with the last full window.
+where `count` is the number of places at which the node's sequence occurs. This is exact except at
+the two ends of a document: windows that reach over an end are indexed here, cut off at it, while
+Algorithm 1 starts with the first and stops with the last full window.
 
-Layout: nodes in breadth-first order, the children of a node side by side, the most frequent first
-(ties: the earliest in the text). A node seen once has no stored children: it points into the
-tokens, and the text itself is its tail. Documents are separated by -1, and no window crosses it.
+Layout: nodes in breadth-first order, the children of a node adjacent, the most frequent first
+(ties: the earliest in the text). A node of count 1 has no stored children: it points into the
+tokens, and the text that follows there is its tail. -1 separates documents, and no window crosses
+it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,9 +37,9 @@ ROOT = 0
 class TrieArrays:
     """The stored form; all int32.
 
-    `stream` (tokens of all documents, each followed by -1). Per node, the root first: `token`,
-    `count` (places), `link` (first child, or for count 1 the place of the node's token in
-    `stream`), `degree` (children; 0 for count 1).
+    `stream`, (tokens + documents,): the tokens of all documents, each document followed by -1. The
+    others are (nodes,), the root first: `token`, `count` (places), `link` (first child, or for
+    count 1 the place of the node's token in `stream`), `degree` (children; 0 for count 1).
     """
 
     stream: Ints
@@ -49,6 +50,7 @@ class TrieArrays:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAY_NAMES)
 
 
@@ -56,9 +58,9 @@ ARRAY_NAMES = ("stream", "token", "count", "link", "degree")
 
 
 class NGramTrie:
-    """Lookup over `TrieArrays`. A node is an int; a node inside a unique tail is a negative int.
+    """Lookup over `TrieArrays`. A node is an int; a node inside a tail is negative.
 
-    `~place` names the tail node whose token stands at `place` in the stream.
+    `~place` is the tail node whose token is at `place` in the stream.
     """
 
     def __init__(self, arrays: TrieArrays, n: int, lp: int) -> None:
@@ -76,11 +78,11 @@ class NGramTrie:
 
     @property
     def tokens(self) -> int:
-        """Tokens indexed, separators left out."""
+        """The number of tokens indexed, without separators."""
         return int((self.arrays.stream != SEPARATOR).sum())
 
     def count(self, node: int) -> int:
-        """Places at which the node's sequence occurs."""
+        """The number of places at which the node's sequence occurs."""
         return 1 if node < 0 else self._count[node]
 
     def token(self, node: int) -> int:
@@ -88,7 +90,7 @@ class NGramTrie:
         return self._stream[~node] if node < 0 else self._tokens[node]
 
     def child(self, node: int, token: int) -> int | None:
-        """The child of `node` that holds `token`. The caller keeps to depth n."""
+        """The child of `node` for `token`, or None. The caller stays within depth n."""
         if node < 0 or not self._degree[node]:
             following = self._tail(node)
             return following if following is not None and self.token(following) == token else None
@@ -97,7 +99,7 @@ class NGramTrie:
         return first + int(hits[0]) if len(hits) else None
 
     def children(self, node: int) -> Iterator[int]:
-        """Children of `node`, the most frequent first. The caller keeps to depth n."""
+        """The children of `node`, the most frequent first. The caller stays within depth n."""
         if node >= 0 and self._degree[node]:
             first = self._link[node]
             yield from range(first, first + self._degree[node])
@@ -114,7 +116,7 @@ class NGramTrie:
         return ~place if self._stream[place] >= 0 else None
 
     def match(self, sequence: Sequence[int]) -> int | None:
-        """The node of exactly this sequence (at most n tokens), or None."""
+        """The node of `sequence`, at most n tokens, or None."""
         node: int | None = ROOT
         for token in sequence:
             if node is None:
@@ -123,7 +125,7 @@ class NGramTrie:
         return node
 
     def most_frequent(self, depth: int, most: int) -> list[tuple[list[int], int]]:
-        """The `most` most frequent sequences of `depth` tokens, as (sequence, count)."""
+        """The `most` most frequent sequences of `depth` tokens, as (sequence, count), in order."""
         heap: list[tuple[int, int, list[int], int]] = [(-self.count(ROOT), 0, [], ROOT)]
         found: list[tuple[list[int], int]] = []
         pushed = 0
@@ -140,7 +142,7 @@ class NGramTrie:
 
 
 def build_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> NGramTrie:
-    """The trie of `documents`, each a sequence of token ids. Raises ValueError for lp >= n.
+    """The trie of `documents`, each a sequence of token ids. Raises ValueError unless 1 <= lp < n.
 
     >>> trie = build_trie([[1, 2, 3, 1, 2]], n=3, lp=2)
     >>> trie.count(trie.match([1, 2])), [trie.token(c) for c in trie.children(trie.match([2]))]
@@ -153,7 +155,7 @@ def build_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> NGramTrie
 
 
 def join(documents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """The stream, and for each place the tokens left to its document's end, itself included."""
+    """The stream, and per place the number of tokens from it to its document's end, at least 0."""
     parts: list[Any] = []
     lefts: list[Any] = []
     for ids in documents:
@@ -165,9 +167,10 @@ def join(documents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
 
 
 def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
-    """Places ordered by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
+    """Places sorted by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
 
-    What ends earlier comes first, equals stay in the text's order, separators are left out.
+    `stream` and `left` are those of `join`. Returns int64 (tokens,): a sequence that ends with its
+    document precedes its extensions, equal ones keep the text's order, separators are left out.
     """
     places = np.arange(len(stream))
     rank = stream.astype(np.int64) + 1  # 0: the separator, which sorts before every token
@@ -176,21 +179,21 @@ def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
         step = min(width, n - width)  # the second half may overlap the first
         second = np.zeros_like(rank)
         second[: max(len(rank) - step, 0)] = rank[step:]
-        second[left <= step] = 0  # over the document's end: as if nothing followed
+        second[left <= step] = 0  # beyond the document's end nothing follows
         key = rank * (int(rank.max(initial=0)) + 1) + second
         order = np.argsort(key)
         sorted_key = key[order]
-        fresh = np.ones(len(order), dtype=np.int64)
-        fresh[1:] = sorted_key[1:] != sorted_key[:-1]
+        is_first = np.ones(len(order), dtype=np.int64)
+        is_first[1:] = sorted_key[1:] != sorted_key[:-1]
         rank = np.empty_like(rank)
-        rank[order] = np.cumsum(fresh)
+        rank[order] = np.cumsum(is_first)
         rank[left == 0] = 0
         width += step
     return places[np.argsort(rank, kind="stable")][int((left == 0).sum()) :]
 
 
 def _levels(stream: Ints, places: npt.NDArray[np.int64], left: Ints, n: int) -> TrieArrays:
-    """The node arrays, one depth after the other, from the places in sorted order."""
+    """The trie's arrays, made depth by depth from the sorted places."""
     token, count, link, degree = ([np.array([v], np.int32)] for v in (SEPARATOR, len(places), 1, 0))
     parent = np.zeros(len(places), dtype=np.int64)  # node of each place at the depth before
     total = 1
@@ -200,27 +203,27 @@ def _levels(stream: Ints, places: npt.NDArray[np.int64], left: Ints, n: int) -> 
         if not len(places):
             break
         ends = stream[places + depth - 1]
-        fresh = np.ones(len(places), dtype=bool)
-        fresh[1:] = (ends[1:] != ends[:-1]) | (parent[1:] != parent[:-1])
-        first = np.flatnonzero(fresh)
+        is_first = np.ones(len(places), dtype=bool)
+        is_first[1:] = (ends[1:] != ends[:-1]) | (parent[1:] != parent[:-1])
+        first = np.flatnonzero(is_first)
         counts = np.diff(first, append=len(places))
         earliest = np.minimum.reduceat(places, first)
-        above = parent[first]
-        order = np.lexsort((earliest, -counts, above))
+        parent_of = parent[first]
+        order = np.lexsort((earliest, -counts, parent_of))
         ids = np.empty(len(order), dtype=np.int64)
         ids[order] = np.arange(total, total + len(order))
         token.append(ends[first][order].astype(np.int32))
         count.append(counts[order].astype(np.int32))
-        once = counts[order] == 1
-        link.append(np.where(once, earliest[order] + depth - 1, 0).astype(np.int32))
+        unique = counts[order] == 1
+        link.append(np.where(unique, earliest[order] + depth - 1, 0).astype(np.int32))
         degree.append(np.zeros(len(order), dtype=np.int32))
-        parents, starts, sizes = np.unique(above[order], return_index=True, return_counts=True)
+        parents, starts, sizes = np.unique(parent_of[order], return_index=True, return_counts=True)
         previous = total - len(token[-2])
         link[-2][parents - previous] = (total + starts).astype(np.int32)
         degree[-2][parents - previous] = sizes.astype(np.int32)
         total += len(order)
-        group = np.cumsum(fresh) - 1
-        again = counts[group] > 1  # what occurs once needs no more nodes
-        places, parent = places[again], ids[group[again]]
+        group = np.cumsum(is_first) - 1
+        repeated = counts[group] > 1  # a sequence that occurs once has no stored children
+        places, parent = places[repeated], ids[group[repeated]]
     arrays = [np.concatenate(part) for part in (token, count, link, degree)]
     return TrieArrays(stream, *arrays)

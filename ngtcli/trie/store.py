@@ -1,11 +1,11 @@
-"""The cache of document tries: one safetensors file a trie, checked in full before it is used.
+"""The cache of document tries: one safetensors file per trie, checked in full before use.
 
-A file is named by its key, a hash of everything the trie depends on, and written and read as
-`ngtcli.storage` does it. Anything wrong with a file makes `load` raise `DamagedFileError`; the
-caller builds anew. Hostile files are met by bounds checks: a file that passes can at worst draft
-nonsense, which verification refuses.
+A file's name is its key, a hash of everything the trie depends on; for its format see
+`ngtcli.storage`. For a damaged file `load` raises `DamagedFileError`, and the caller builds the
+trie again. Bounds checks make manipulated files harmless: a file that passes can only cause wrong
+drafts, which verification rejects.
 
-Datastores (datastore.py) and pools (pool.py) are kept beside the tries.
+Datastores (datastore.py) and pools (pool.py) are in the same folder.
 """
 
 import json
@@ -26,20 +26,21 @@ from ngtcli.trie.listing import SUFFIX, trie_folder
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 
 FORMAT = 2  # 2: text that looks like a control token is encoded as text
-MOST = 2**31  # bytes of a trie's file: 67 million tokens at 32 bytes, far beyond any context
+MOST = 2**31  # bytes of a trie's file; derived: 67 million tokens of about 32 bytes each
 
 
 def trie_path(key: str) -> Path:
+    """The file of the trie with that key. Raises UsageError as `home` does."""
     return trie_folder() / f"{key}{SUFFIX}"
 
 
 def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
-    """Hash of tokenizer, documents' text in order, n, lp and format version; 32 hex digits."""
+    """A hash of tokenizer, documents' texts in order, n, lp and format version; 32 hex digits."""
     return key_of(FORMAT, fingerprint, n, lp, *(document.sha256 for document in documents))
 
 
 def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
-    """Write the trie to the cache. Raises OSError where the folder cannot be written."""
+    """Write the trie to the cache and return its path. Raises OSError, EFBIG beyond MOST bytes."""
     arrays = {name: getattr(trie.arrays, name) for name in ARRAY_NAMES}
     metadata = {
         "format": str(FORMAT),
@@ -53,13 +54,16 @@ def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
 
 
 def about(documents: Sequence[Document]) -> dict[str, str]:
-    """What a file says of its making."""
+    """Metadata of a file: time in seconds since 1970, and the names of the first 50 documents."""
     names = json.dumps([d.name for d in documents[:50]])
     return {"created": str(int(time.time())), "documents": names}
 
 
 def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
-    """The cached trie of that key; None where there is none. Raises DamagedFileError."""
+    """The cached trie with that key, None if there is none. Raises DamagedFileError.
+
+    `vocabulary` bounds its token ids.
+    """
     path = trie_path(key)
     if not path.is_file():
         return None
@@ -71,10 +75,10 @@ def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
 
 
 def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
-    """Raise DamagedFileError unless every index stays inside and every link leads onward.
+    """Raise DamagedFileError unless all indices are in bounds and all links lead to later nodes.
 
-    Links onward (to larger node numbers) mean that no walk can loop; token bounds mean that no
-    draft can hold an id that the model has no embedding for.
+    Since links lead to larger node numbers, no walk can loop. Since ids are below `vocabulary`, no
+    draft contains one for which the model has no embedding.
     """
     stream, token, count, link, degree = (getattr(arrays, name) for name in ARRAY_NAMES)
     nodes = len(token)
@@ -92,12 +96,12 @@ def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
 
 
 def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.ndarray) -> None:
-    once = count == 1
-    once[0] = False
-    tails = link[once]
+    unique = count == 1
+    unique[0] = False
+    tails = link[unique]
     if tails.size and (int(tails.min()) < 0 or int(tails.max()) >= places - 1):
         raise DamagedFileError("a tail outside the text")
-    if degree[once].any():
+    if degree[unique].any():
         raise DamagedFileError("children on a tail")
     inner = np.flatnonzero(degree)
     if inner.size and (

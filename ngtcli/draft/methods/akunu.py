@@ -1,18 +1,19 @@
 """The n-gram predictor of the akunu engine (its book's chapter on speculative decoding).
 
-For every context of up to `max_order` - 1 tokens, tables count what followed it, in the prompt and
-in the output. A draft is the most frequent follower of the longest context that has one; it joins
-the context and the next is drafted from there, up to `draft_count` tokens in one chain. Where no
-context is known the chain ends; with nothing drafted the step is a plain one.
+For every context of up to `max_order` - 1 tokens, tables count the tokens that followed it in the
+prompt and in the output. The draft is a chain of up to `draft_count` tokens. Each is the most
+frequent follower of the longest known context at the end of text and chain; without a known context
+the chain ends. With an empty chain the step decodes plainly.
 
 What decides drafts:
-- A longer context always wins, even if it was seen once and a shorter one a thousand times.
-- `max_history` cuts only the tokens that a context may be made of. The tables are never pruned, so
-  with the defaults the window changes nothing; below `max_order` - 1 it shortens contexts.
-- The chapter leaves ties open (there they follow the order of a hash table). Here the follower that
-  came to the highest count first is kept.
-- The original hashes contexts to 64 bits and takes collisions; here contexts are compared in full.
-- All is forgotten at `reset`: the chapter's tables belong to one generation.
+- A longer context always wins, even if it occurred once and a shorter one a thousand times.
+- `max_history` bounds only the tokens of a context. The tables are never pruned, so with the
+  defaults it has no effect; below `max_order` - 1 it shortens contexts.
+- The chapter leaves ties open (they follow the order of a hash table). Here the follower that was
+  first to reach the highest count wins.
+- The original hashes contexts to 64 bits and accepts collisions; here contexts are compared in
+full.
+- `reset` clears the tables: the chapter's belong to one generation.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,10 @@ from ngtcli.draft.tree import DraftTree, chain
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Longest n-gram counted, most tokens of a draft, tokens that contexts are made of."""
+    """Tokens of the longest n-gram, of the longest draft, and of the history for contexts.
+
+    The defaults are the chapter's. Raises UsageError for a value out of range.
+    """
 
     max_order: int = 4
     draft_count: int = 4
@@ -38,7 +42,7 @@ class Options:
 
 
 class Akunu(Drafter):
-    """Forgets all at `reset`."""
+    """Counts followers of contexts; `reset` clears the tables."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -62,6 +66,7 @@ class Akunu(Drafter):
         return chain(context[known:])
 
     def _predict(self, context: Sequence[int]) -> int | None:
+        """The most frequent follower of the longest known suffix of `context`, or None."""
         for size in range(min(self._longest, len(context)), 0, -1):
             token = self._best.get(tuple(context[-size:]))
             if token is not None:

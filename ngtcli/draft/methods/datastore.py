@@ -1,11 +1,12 @@
-"""A datastore: an external corpus with its suffix array, to find what followed a sequence in it.
+"""A datastore: an external corpus with its suffix array, to look up continuations of a sequence.
 
-The stream holds the tokens of all documents, each followed by -1; the order lists the places of all
-tokens, sorted by the DEPTH tokens that start there, a document's end before any token. Sequences
-and continuations of DEPTH tokens together are thus found in the order of the full suffix array.
+`stream` contains the tokens of all documents, each document followed by -1; `order` lists the
+places of all tokens, sorted by the DEPTH tokens that start there, a document's end before any
+token. For a sequence and continuation of together at most DEPTH tokens, the order equals that of
+the full suffix array.
 
-A datastore has a name and belongs to a tokenizer. Its file lies among the tries and follows their
-rules (store.py): checksummed, bounds-checked, renamed into place.
+A datastore has a name and belongs to a tokenizer. Its file is in the folder of tries and follows
+their rules (store.py): checksum, bounds checks, atomic writing.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,26 +22,26 @@ from ngtcli.trie.listing import DATASTORE_ARRAYS, DATASTORE_SUFFIX, trie_folder
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
 
 FORMAT = 2  # 2: text that looks like a control token is encoded as text
-DEPTH = 32
-MOST = 2**34  # bytes of a file: two arrays of as many int32 as an int32 can number
+DEPTH = 32  # tokens by which places are sorted; guess: REST's span of 16 and continuation of 10 fit
+MOST = 2**34  # bytes of a file; derived: two arrays of 2^31 int32, the most that int32 can index
 
 
 class Datastore:
-    """Lookup of continuations."""
+    """Lookup of continuations; `stream` and `order` are int32, one-dimensional."""
 
     def __init__(self, stream: Ints, order: Ints) -> None:
         self.stream, self.order = stream, order
-        # Slices of a memoryview make Python ints without numpy's overhead for each.
+        # Slices of a memoryview become Python ints without numpy's overhead per element.
         self._stream, self._order = stream.data, order.data
 
     def __len__(self) -> int:
-        """Tokens of the corpus."""
+        """The number of tokens in the corpus."""
         return len(self.order)
 
     def find(self, sequence: Sequence[int]) -> range:
-        """Where in the order the places stand that start with `sequence` and go on after it.
+        """The indices in `order` of the places where `sequence` occurs and has a continuation.
 
-        The sequence has less than DEPTH tokens.
+        `sequence` has less than DEPTH tokens.
         """
         size = len(sequence)
 
@@ -53,9 +54,9 @@ class Datastore:
         return range(low, bisect_right(every, needle, lo=low, key=lambda at: text(at, size)))
 
     def continuations(self, found: range, skip: int, length: int) -> Ints:
-        """A row for each place of `found`: the `length` tokens after its first `skip`.
+        """The `length` tokens after the first `skip` of each place, int32 (len(found), length).
 
-        Behind a document's end rows hold -1. Rows are in ascending order.
+        Beyond a document's end entries are -1. Rows are in ascending order.
         """
         places = self.order[found.start : found.stop].astype(np.int64) + skip
         columns = places[:, None] + np.arange(length)
@@ -76,16 +77,20 @@ def build_datastore(documents: Sequence[Sequence[int]]) -> Datastore:
 
 
 def datastore_key(name: str, fingerprint: str) -> str:
-    """Hash of name, tokenizer and format version; 32 hex digits."""
+    """A hash of name, tokenizer and format version; 32 hex digits."""
     return key_of(FORMAT, fingerprint, name)
 
 
 def datastore_path(key: str) -> Path:
+    """The file of the datastore with that key. Raises UsageError as `home` does."""
     return trie_folder() / f"{key}{DATASTORE_SUFFIX}"
 
 
 def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[Document]) -> Path:
-    """Write the datastore to the cache, over one of the same name. Raises OSError."""
+    """Write the datastore to the cache and return its path; one of the same name is replaced.
+
+    Raises OSError, EFBIG beyond MOST bytes.
+    """
     key = datastore_key(name, fingerprint)
     arrays = {"stream": datastore.stream, "order": datastore.order}
     metadata = {"format": str(FORMAT), "key": key, "name": name, "tokens": str(len(datastore))}
@@ -93,9 +98,9 @@ def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[
 
 
 def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
-    """The datastore of that name; None where there is none. Raises DamagedFileError.
+    """The datastore of that name, None if there is none. Raises DamagedFileError.
 
-    With a vocabulary of 0 its token ids are not checked against the model's.
+    `vocabulary` bounds its token ids; 0 leaves them unchecked.
     """
     key = datastore_key(name, fingerprint)
     path = datastore_path(key)
@@ -107,7 +112,7 @@ def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
 
 
 def check_bounds(stream: Ints, order: Ints, vocabulary: int) -> None:
-    """Raise DamagedFileError unless every place is a token's and every token the model's."""
+    """Raise DamagedFileError unless all places are those of tokens and all ids are in bounds."""
     if stream.size and stream[-1] != SEPARATOR:
         raise DamagedFileError("the last document has no end")
     if stream.size and int(stream.min()) < SEPARATOR:

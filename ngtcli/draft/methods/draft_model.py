@@ -1,10 +1,10 @@
 """Speculative decoding with a draft model (Leviathan et al. 2023; Chen et al. 2023).
 
-A second, smaller model of the same tokenizer continues the text by `gamma` tokens, a chain. At
-temperature 0 it is greedy. Otherwise it draws with the target's settings and the same keyed numbers
-as verification (design: one draw per position), so the more the two distributions agree, the more
-often both draw the same token; unlike rejection sampling this keeps the text of a seed the same
-with and without drafts. The default is Chen et al.'s K = 4.
+A second, smaller model with the same tokenizer continues the text by a chain of `gamma` tokens. At
+temperature 0 it decodes greedily. Otherwise it samples with the target's settings and with the same
+random numbers per position as verification, so the more the two distributions agree, the more often
+both sample the same token. Unlike rejection sampling, this gives the same text for a seed with and
+without drafts. The default is Chen et al.'s K = 4.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Options:
 
 
 class DraftModel(Drafter):
-    """Hands the text to the assistant and its answer to verification."""
+    """Drafts the continuation that the assistant, a draft model, generates."""
 
     def __init__(self, assistant: Assistant, options: Options) -> None:
         self._assistant, self._gamma = assistant, options.gamma

@@ -1,20 +1,19 @@
 """LLMA (Yang et al. 2023, "Inference with Reference"), as in its released llma/src/decode.py.
 
-When the last tokens of the output stand in a reference document, the `block_k` - 1 tokens behind
-that place are copied as the draft; with the model's own next token a step can give `block_k`. The
-paper's n = 1 and k = 20 have the names that its code gives them, since `n` is the trie's window.
+When the last tokens of the output occur in a reference document, the draft is the `block_k` - 1
+tokens after that place; with the model's next token a step yields up to `block_k`. The paper's n =
+1 and k = 20 have the names of its code here, since `n` is the trie's window.
 
-What the released code does beyond the paper's section 3, and so does this:
-- It tries tails of `max_n` = 5 tokens first, then shorter ones down to `trigger_n`. A `max_n` below
-  `trigger_n` counts as that.
-- Only output is matched, never the prompt: the first step has no draft, and a tail is no longer
-  than the output.
-- Of several places the first counts: the first document, and in it the first position.
-- A copy ends with its document. Where the longest tail found ends a document the copy is empty;
-  neither another place nor a shorter tail is then tried.
+What the released code does beyond the paper's section 3, and this does too:
+- It tries suffixes of `max_n` = 5 tokens first, then shorter ones down to `trigger_n`. A `max_n`
+  below `trigger_n` has the effect of `trigger_n`.
+- It matches suffixes of the output only, never of the prompt: the first step has no draft.
+- Of several places it takes the first: the first document, and in it the first position.
+- A draft ends with its document. If the longest suffix found ends a document, the draft is empty;
+  neither another place nor a shorter suffix is then tried.
 
-The references are the documents in the prompt. A prompt without documents is its own reference,
-whole; the paper always has some.
+The references are the documents in the prompt. For a prompt without documents, a case that the
+paper does not have, the prompt is the reference.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,10 @@ from ngtcli.draft.tree import DraftTree, chain
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Shortest tail that triggers a copy, tokens a step can give, longest tail that is tried."""
+    """Tokens of the shortest suffix, tokens per step at most, tokens of the longest suffix.
+
+    Raises UsageError for a value out of range.
+    """
 
     trigger_n: int = 1
     block_k: int = 20
@@ -40,7 +42,7 @@ class Options:
 
 
 class Llma(Drafter):
-    """Forgets all at `reset`."""
+    """Indexes the references at `reset`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

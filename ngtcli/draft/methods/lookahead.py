@@ -1,17 +1,17 @@
 """Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference").
 
-Two branches share each pass. The lookahead branch runs Jacobi iteration on a window of guessed
-future tokens: `window_size` columns, each a trajectory of `level` - 1 past guesses. Every column's
-newest guess is the model's own choice after the older ones, so a column spells an n-gram of
-`level` tokens that the model finds likely somewhere ahead. Such n-grams go to a pool, by their
-first token. The verification branch is a tree of the pooled n-grams that start with the last token.
+Each pass has two branches. The lookahead branch runs Jacobi iteration on a window of guessed future
+tokens: `window_size` columns, each with its `level` - 1 last guesses. The newest guess of a column
+is the model's most likely token after the older ones, so a column is an n-gram of `level` tokens
+that is likely to occur later. A pool stores these n-grams by their first token. The verification
+branch is a tree of the pooled n-grams that start with the last token.
 
-The window needs no mask of its own: level 0 is a chain below the last token, and column i's later
-levels hang below its i-th node, so the branch is a tree of probes. As in the authors' code (LADE)
-the window starts with tokens drawn from the prompt, fills one level a step, moves on by one column
-a step however much was accepted, and a pool holds the `guess_set_size` newest n-grams per first
-token, for one prompt. Their code never accepts an n-gram's last token; here verification decides.
-Defaults are the paper's for 7B models; LADE's own examples use 5, 7, 7.
+The window needs no special mask: level 0 is a chain below the last token, and the later levels of
+column i are below its i-th node, so the branch is a tree of probes. As in the authors' code (LADE)
+the window starts with random tokens of the prompt, gains a level per step until it has all, moves
+by one column per step however many tokens were accepted, and the pool has the `guess_set_size`
+newest n-grams per first token, of one prompt. Their code never accepts an n-gram's last token; here
+verification decides. Defaults are the paper's for 7B models; LADE's own examples use 5, 7, 7.
 """
 
 import random
@@ -41,7 +41,7 @@ class Options:
 
 
 class Lookahead(Drafter):
-    """Keeps window and pool of one prompt."""
+    """The window and the pool of one prompt."""
 
     top_k = 1
 
@@ -52,18 +52,18 @@ class Lookahead(Drafter):
     def reset(self, context: Context) -> None:
         o, ids = self.options, list(context.ids) or [0]
         rng = random.Random(10)
-        # Level 0 loses a token in each of the steps that fill the other levels.
+        # Level 0 loses a token in each of the `level` - 2 steps that add the other levels.
         self._levels = [[rng.choice(ids) for _ in range(o.window_size + o.level - 3)]]
         self._pool: dict[int, list[tuple[int, ...]]] = {}
         self._last = ids[-1]
         self._proposed = _EMPTY
-        self._tops: list[int] = []
+        self._newest: list[int] = []
         if o.pool_from_prompt:
             for at in range(len(ids) - o.level + 1):
                 self._remember(ids[at], tuple(ids[at + 1 : at + o.level]))
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        """Pooled n-grams after the last token, and behind them the window as probes."""
+        """The n-grams pooled for the last token, at most `budget` nodes; the window as probes."""
         self._last = ids[-1]
         tokens, parents = self._guesses(budget)
         drafts = len(tokens)
@@ -72,38 +72,39 @@ class Lookahead(Drafter):
             parents.append(base[-1])
             tokens.append(token)
             base.append(len(tokens) - 1)
-        tops = base[1:]
+        newest = base[1:]
         for level in self._levels[1:]:
-            below = base if level is self._levels[1] else tops
-            tops = []
+            below = base if level is self._levels[1] else newest
+            newest = []
             for parent, token in zip(below, level, strict=False):
                 parents.append(parent)
                 tokens.append(token)
-                tops.append(len(tokens) - 1)
-        self._tops = tops
+                newest.append(len(tokens) - 1)
+        self._newest = newest
         self._proposed = DraftTree(tuple(tokens), tuple(parents), len(tokens) - drafts)
         return self._proposed
 
     def _guesses(self, budget: int) -> tuple[list[int], list[int]]:
-        """The pooled n-grams after the last token as a tree, the newest first."""
+        """(tokens, parents) of the tree of n-grams pooled for the last token, newest first."""
         tokens: list[int] = []
         parents: list[int] = []
-        places: dict[tuple[int, ...], int] = {(): ROOT}
+        node_of: dict[tuple[int, ...], int] = {(): ROOT}
         for guess in reversed(self._pool.get(self._last, [])):
             for end in range(1, len(guess) + 1):
-                if guess[:end] not in places and len(tokens) < budget:
-                    places[guess[:end]] = len(tokens)
+                if guess[:end] not in node_of and len(tokens) < budget:
+                    node_of[guess[:end]] = len(tokens)
                     tokens.append(guess[end - 1])
-                    parents.append(places[guess[: end - 1]])
+                    parents.append(node_of[guess[: end - 1]])
         return tokens, parents
 
     def learn(self, feedback: Feedback) -> None:
-        """Take the newest guess of each column, pool finished n-grams, move the window on."""
-        if feedback.tree.probes != self._proposed.probes:  # cut: the context is about to end
+        """Add the newest guess of each column, pool complete n-grams, move the window."""
+        if feedback.tree.probes != self._proposed.probes:  # cut, since the context is nearly full
             return
-        moved = len(feedback.tree) - len(self._proposed)  # drafts may be cut, before the probes
+        # Drafts, which precede the probes, may be cut.
+        shift = len(feedback.tree) - len(self._proposed)
         best = feedback.top[:, 0].tolist()
-        new = [best[node + moved + 1] for node in self._tops]
+        new = [best[node + shift + 1] for node in self._newest]
         levels = self._levels
         if len(levels) == self.options.level - 1:
             self._collect(new)
@@ -114,11 +115,13 @@ class Lookahead(Drafter):
             self._levels = [*(level[1:] for level in levels), new[1:]]
 
     def _collect(self, new: Sequence[int]) -> None:
+        """Pool the n-gram of each column, which its guess in `new` completes."""
         firsts = [self._last, *self._levels[0]]
         for column, (first, token) in enumerate(zip(firsts, new, strict=False)):
             self._remember(first, (*(level[column] for level in self._levels[1:]), token))
 
     def _remember(self, first: int, rest: tuple[int, ...]) -> None:
+        """Pool the n-gram `first`, `rest` as the newest; the oldest goes if there are too many."""
         grams = self._pool.setdefault(first, [])
         if rest in grams:
             grams.remove(rest)

@@ -1,4 +1,4 @@
-"""Plain decoding: empty drafts, so every step is one token."""
+"""Plain decoding: every draft is empty, so every step yields one token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Options:
 
 
 class NoDrafts(Drafter):
-    """Proposes nothing."""
+    """Proposes empty trees."""
 
     def reset(self, context: Context) -> None:
         pass

@@ -1,19 +1,19 @@
 """Prompt lookup decoding (Saxena 2023), as `transformers` has it in PromptLookupCandidateGenerator.
 
-The last tokens of the text so far, prompt and output alike, are looked for further up: first the
-last `max_matching_ngram_size` of them, then one fewer, down to one. The tokens that follow the
-first place found are the draft, at most `num_output_tokens` of them, in one chain.
+The text (prompt and output) is searched for its own last tokens: first for the last
+`max_matching_ngram_size`, then for one fewer, down to one. The draft is a chain of at most
+`num_output_tokens` tokens, those after the first place found.
 
 What decides drafts:
-- The first place in the text wins, not the latest and not the one that matches further back.
-- A place counts only if a token follows it. It may overlap the tail it matches, and the draft ends
+- The first place in the text wins, not the last and not the one with the longest common suffix.
+- A place counts only if a token follows it. It may overlap the suffix it equals, and the draft ends
   where the text ends, so it can be a single token.
-- The n-gram is shorter than the text: a text of three tokens is searched for two at most.
+- The n-gram is shorter than the text: in a text of three tokens it has two at most.
 - Defaults are Saxena's 3 and 10. `transformers` has 10 as well, but n-grams of 2 tokens.
-- `transformers` cuts its draft before an end token. A drafter here does not know end tokens; the
-  decoding loop cuts at them, so that an end token can also be accepted as a draft.
+- `transformers` cuts its draft before an end token. Here the decoding
+  loop cuts at end tokens, so that an end token can also be accepted as a draft.
 
-An index of the first place of every n-gram grows with the text; nothing is ever scanned again.
+An index of the first place of every n-gram grows with the text, so no text is scanned twice.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,10 @@ from ngtcli.draft.tree import DraftTree, chain
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Longest n-gram that is looked for, and most tokens of a draft."""
+    """Tokens of the longest n-gram, and of the longest draft.
+
+    Raises UsageError for a value out of range.
+    """
 
     max_matching_ngram_size: int = 3
     num_output_tokens: int = 10
@@ -37,12 +40,13 @@ class Options:
 
 
 class PromptLookup(Drafter):
-    """Forgets all at `reset`."""
+    """An index of the text's n-grams, cleared by `reset`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._follows: dict[tuple[int, ...], int] = {}  # n-gram -> where its first follower stands
-        self._indexed = 0  # places below this one are in the index, as followers
+        # N-gram -> index of its first follower in the text.
+        self._follows: dict[tuple[int, ...], int] = {}
+        self._indexed = 0  # tokens that are in the index as followers
 
     def reset(self, context: Context) -> None:
         self._follows, self._indexed = {}, 0

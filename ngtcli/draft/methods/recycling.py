@@ -1,14 +1,14 @@
 """Token Recycling (Luo et al. 2024, "Turning Trash into Treasure").
 
-An adjacency matrix holds, for every token, the k tokens that the model ranked highest the last
-time it scored that token anywhere, accepted or not. A static tree of 80 nodes is filled from it:
-the child of rank r of a node holds the r-th successor of the node's token. After each pass all
-scored rows go back into the matrix, which lives on across prompts.
+An adjacency matrix has, for every token, the k most likely next tokens of the last pass that
+contained the token, accepted or not. A static tree of 80 nodes is filled from it: the child of rank
+r of a node is the r-th successor of the node's token. After each pass the rows of all its tokens
+are replaced. The matrix is kept across prompts.
 
-As in the source, rows start as zeros, so an unseen token is followed by token 0, and a token that
-was scored twice in a pass keeps what its last row said. Siblings with one token are merged. The
-source verifies all 80 nodes: give `--num-draft 80`; below that the nodes of the smallest sum of
-(rank + 1) along their path are kept.
+As in the source, rows start as zeros, so the successor of a new token is token 0, and a token that
+occurs twice in a pass gets its last row. Siblings with the same token are merged. The source
+verifies all 80 nodes (`--num-draft 80`); with a smaller budget the nodes with the smallest sum of
+(rank + 1) along their path are used.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import ROOT, DraftTree, in_depth_first_order
 
-# The paper's tree (its appendix; version 2.2.2 of the authors' code): children by path of ranks.
+# The paper's tree (its appendix; version 2.2.2 of the authors' code): path of ranks -> children.
 _CHILDREN = {
     "": 8, "0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1,
     "00": 8, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1,
@@ -31,7 +31,7 @@ _CHILDREN = {
 
 
 def static_tree() -> Iterator[tuple[str, int]]:
-    """(path, cost) of the tree's nodes, the cheapest first; a parent comes before its children."""
+    """(path, cost) of the tree's nodes in ascending cost, which puts parents before children."""
     paths = [path + str(rank) for path, count in _CHILDREN.items() for rank in range(count)]
     costs = [(sum(int(rank) + 1 for rank in path), path) for path in paths]
     return ((path, cost) for cost, path in sorted(costs))
@@ -51,7 +51,7 @@ class Options:
 
 
 class Recycling(Drafter):
-    """Holds the matrix, as rows of the tokens seen so far."""
+    """The matrix, as rows of the tokens that occurred so far."""
 
     def __init__(self, options: Options) -> None:
         self.top_k = options.output_id_topk
@@ -60,7 +60,7 @@ class Recycling(Drafter):
         self._last = 0
 
     def reset(self, context: Context) -> None:
-        """Nothing is forgotten: the matrix is shared by all prompts."""
+        """Does nothing: all prompts share the matrix."""
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The static tree, filled from the matrix below the last token."""
@@ -68,26 +68,26 @@ class Recycling(Drafter):
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
-        places: dict[str, int] = {"": ROOT}
+        node_of: dict[str, int] = {"": ROOT}
         edges: set[tuple[int, int]] = set()
         for path, cost in _TREE:
             rank, above = int(path[-1]), path[:-1]
-            if len(tokens) == budget or rank >= self.top_k or above not in places:
+            if len(tokens) == budget or rank >= self.top_k or above not in node_of:
                 continue
-            parent = places[above]
-            follows = self._last if parent == ROOT else tokens[parent]
-            token = self._successors.get(follows, self._unseen)[rank]
+            parent = node_of[above]
+            before = self._last if parent == ROOT else tokens[parent]
+            token = self._successors.get(before, self._unseen)[rank]
             if (parent, token) in edges:
                 continue
             edges.add((parent, token))
-            places[path] = len(tokens)
+            node_of[path] = len(tokens)
             tokens.append(token)
             parents.append(parent)
             priority.append(-float(cost))
         return in_depth_first_order(tokens, parents, priority)
 
     def learn(self, feedback: Feedback) -> None:
-        """Every scored row replaces its token's successors."""
+        """Set the successors of every token of the pass."""
         for token, row in zip(
             (self._last, *feedback.tree.tokens), feedback.top.tolist(), strict=True
         ):

@@ -2,25 +2,26 @@
 (DraftRetriever and rest/model/utils.py).
 
 The last tokens of the text are looked up in a datastore, a suffix array over an external corpus:
-`max_token_span` = 16 of them, then one fewer, down to 2. The first span that is found gives up to
-`k` = 5000 matches; the `long` = 10 tokens behind each are laid into a trie, and its `choices` = 64
-most frequent nodes are the draft tree.
+`max_token_span` = 16 of them, then one fewer, down to 2. The first span found has up to `k` = 5000
+matches; a trie is built of the `long` = 10 tokens after each, and the draft tree is its `choices` =
+64 most frequent nodes.
 
 What decides drafts, as in the source:
 - The k matches are the first in the order of the suffix array, that is by token ids, not by place.
-- Neither prompt nor output is learned; only the corpus drafts.
-- The released code then cuts once more: it adds up, for every node chosen, the distinct tokens on
-  the way to it, and drops the nodes with the most until the sum is at most `choices`. That leaves
-  all 10 nodes of one match, but 15 of the 20 of two different ones. `cut=false` leaves it out: the
-  paper's tree.
+- Drafts come from the corpus alone, never from prompt or output.
+- The released code then removes nodes: it adds up, over all nodes, the number of distinct tokens on
+  the path to each, and drops the nodes with the most until the sum is at most `choices`. Of one
+  match all 10 nodes are left, of two different ones 15 of 20. `cut=false` omits this, as the paper
+  does.
 
 What differs:
-- Where the source leaves ties to a hash table's order, the shallower node goes first, then the one
-  of smaller ids; in the cut, of nodes with equally many tokens, the last in that order goes.
-- Documents are separated: nothing is found or continued across two of them. The source's run on.
-- A match with nothing behind it does not count; on one alone the source stops with an error.
-- Without a match the source drafts one token picked at random (id 100); here the step is plain.
-- A budget below `choices` keeps the most frequent nodes.
+- Ties, in the source broken by a hash table's order: the shallower node is first, then the one with
+  the smaller ids; of nodes with equally many distinct tokens, the last in that order is dropped.
+- No match and no continuation spans two documents. The source does not separate documents.
+- A match without a continuation does not count; if it is the only one, the source stops with an
+  error.
+- Without a match the source drafts the fixed token id 100; here the draft is empty.
+- With a budget below `choices` the most frequent nodes are used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,10 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The source's settings; `cut` is its `cut_to_choices`."""
+    """The source's settings and defaults; `cut` is its `cut_to_choices`.
+
+    Raises UsageError for a value out of range.
+    """
 
     datastore: str = "default"
     max_token_span: int = 16
@@ -58,7 +62,7 @@ class Options:
 
 
 class Rest(Drafter):
-    """Learns nothing; keeps its datastore across `reset` while the tokenizer stays the same."""
+    """Drafts from a datastore, which `reset` opens again only for another tokenizer."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -85,8 +89,10 @@ class Rest(Drafter):
 
 
 def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tuple[range, int]:
-    """The matches of the longest tail of `ids` that has any, and its length, which is bisected:
-    wherever a tail is found, the shorter ones are."""
+    """The matches of the longest suffix of `ids`, 2 to `longest` tokens, that has any; its length.
+
+    The length is found by bisection, since a match of a suffix is one of all shorter ones.
+    """
     low, high = min(2, len(ids)), min(longest, len(ids))
     found = datastore.find(ids[len(ids) - low :])
     while found and low < high:
@@ -100,7 +106,7 @@ def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tup
 
 
 def open_datastore(name: str, context: Context) -> Datastore:
-    """The datastore for the context's tokenizer. Raises InputError."""
+    """The datastore `name` for the context's tokenizer. Raises InputError if absent or damaged."""
     hint = f"Build it: ngt trie build -m MODEL --rest PATH… --name {name}"
     try:
         datastore = load(name, context.tokenizer, context.vocabulary)
@@ -112,15 +118,17 @@ def open_datastore(name: str, context: Context) -> Datastore:
 
 
 def most_frequent(rows: Ints, choices: int) -> dict[Path, int]:
-    """The `choices` most frequent prefixes of sorted rows with their counts, a prefix before its
-    extensions. Equally frequent: the shorter first, then in the order of the rows.
+    """The `choices` most frequent prefixes of `rows` with their counts, the most frequent first.
+
+    `rows` are int32 (matches, tokens), sorted; -1 ends a row. Ties: the shorter first, then in the
+    order of the rows, so that a prefix precedes its extensions.
 
     >>> most_frequent(np.array([[1, 2], [1, 3], [1, 3]], np.int32), 2)
     {(1,): 3, (1, 3): 2}
     """
     changed = np.ones(rows.shape, dtype=bool)
     changed[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
-    runs = np.flatnonzero(changed.T)  # equal prefixes lie side by side; shorter prefixes first
+    runs = np.flatnonzero(changed.T)  # equal prefixes are adjacent; shorter prefixes first
     counts = np.diff(runs, append=rows.size)
     column, row = np.divmod(runs, len(rows))
     counts[rows[row, column] == SEPARATOR] = 0
@@ -133,9 +141,9 @@ def most_frequent(rows: Ints, choices: int) -> dict[Path, int]:
 
 
 def cut_to_choices(paths: dict[Path, int], choices: int) -> dict[Path, int]:
-    """Drop paths, those with the most distinct tokens first, until these add up to `choices`.
+    """Drop the paths with the most distinct tokens until the sum of these is at most `choices`.
 
-    The prefixes of what is kept stay as well.
+    Prefixes of the remaining paths remain, too.
     """
     distinct = {path: len(set(path)) for path in paths}
     total = sum(distinct.values())
@@ -152,7 +160,7 @@ def cut_to_choices(paths: dict[Path, int], choices: int) -> dict[Path, int]:
 
 
 def _tree(paths: Mapping[Path, int], budget: int) -> DraftTree:
-    """The tree of the first `budget` paths; each comes after its prefix."""
+    """The draft tree of the first `budget` paths; each path follows its prefix."""
     place: dict[Path, int] = {(): -1}
     kept = list(paths)[:budget]
     for path in kept:

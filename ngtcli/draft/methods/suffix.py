@@ -1,15 +1,15 @@
-"""SuffixDecoding (Oliaro et al. 2024) by its authors' own library, arctic-inference.
+"""SuffixDecoding (Oliaro et al. 2024) by its authors' library, arctic-inference.
 
-Not a re-implementation: this drives `SuffixDecodingCache` the way vLLM's suffix proposer does. A
-suffix tree of the prompt and its output, and a global one of the outputs of earlier prompts, each
-count what followed the last tokens of the text; the longer the match, the longer the draft (at most
-`max_spec_factor` times it). The tree whose draft promises more accepted tokens wins.
+This is no re-implementation: it calls `SuffixDecodingCache` as vLLM's suffix proposer does. One
+suffix tree contains the prompt and its output, a global one the outputs of earlier prompts. Both
+count the continuations of the text's last tokens; the longer the match, the longer the draft (at
+most `max_spec_factor` times it). The draft with the larger expected number of accepted tokens wins.
 
 - Options have vLLM's names and defaults; `tree` is the library's `use_tree_spec`, which vLLM leaves
-  off. `max_spec_tokens` caps a draft below the budget; 0 leaves it to the budget.
-- The whole pattern is `max_tree_depth` tokens, and the library matches one token less than that.
-- The global tree lives across `reset`; it holds outputs, never prompts. `max_cached_requests` = 0
-  does without it, -1 sets no limit; else the oldest outputs are dropped.
+  off. `max_spec_tokens` bounds a draft below the budget; with 0 only the budget does.
+- The pattern has `max_tree_depth` tokens, and the library matches one token less.
+- `reset` keeps the global tree, which contains outputs, never prompts. `max_cached_requests` = 0
+  turns it off, -1 sets no limit; else the oldest outputs are dropped.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from ngtcli.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The library's settings."""
+    """The library's settings. Raises UsageError for a value out of range."""
 
     max_tree_depth: int = 24
     max_spec_factor: float = 1.0
@@ -42,7 +42,7 @@ class Options:
 
 
 class Suffix(Drafter):
-    """One request of the library for each `reset`."""
+    """Starts a request of the library at each `reset`."""
 
     def __init__(self, cache: Any, options: Options) -> None:
         self._cache, self._options = cache, options

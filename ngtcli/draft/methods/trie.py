@@ -1,12 +1,11 @@
 """N-Gram Trie Speculative Decoding (EMNLP 2025, section 3.2): drafts from the context's trie.
 
-The longest suffix of the text so far, at most lp tokens, that the trie holds with a continuation
-is the prefix; on no match one token less is tried. The subtree below it is pruned to the `budget`
-nodes of the highest frequency. The paper leaves ties open: here the shallower node goes first,
-then the one found first.
+The prefix is the longest suffix of the text, at most lp tokens, that has a continuation in the
+trie. The draft is the subtree below it, pruned to the `budget` nodes of the highest frequency. The
+paper leaves ties open: here the shallower node is first, then the one found first.
 
-The context's trie is the documents' (cached) and the rest of the prompt's (small, made here); a
-sequence's frequency is the sum over both, as in one trie of the whole context.
+The trie of the context consists of two: the documents' (cached) and that of the rest of the prompt
+(small, built here). A sequence's frequency is the sum over both, as in one trie of the context.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,8 @@ from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.trie.growing import GrowingTrie, Node
 from ngtcli.trie.ngram import NGramTrie
 
-Pair = tuple[int | None, Node | None]  # a sequence's node in the documents' and in the grown trie
+# The node of a sequence in the documents' trie and in the growing one; None where it has none.
+Pair = tuple[int | None, Node | None]
 _NO_DOCUMENTS = Context(())
 
 
@@ -28,7 +28,7 @@ class Options:
 
 
 class TrieDrafter(Drafter):
-    """The paper's method; with `learn_output` it also learns the text it has helped to write."""
+    """The paper's method; with `learn_output` it also drafts from the output so far."""
 
     def __init__(self, n: int, lp: int, learn_output: bool = False) -> None:
         self.n, self.lp, self.learn_output = n, lp, learn_output
@@ -42,7 +42,7 @@ class TrieDrafter(Drafter):
             self._grown.extend(run)
         if not context.outside or tuple(context.outside[-1]) != tuple(
             context.ids[-len(context.outside[-1]) :]
-        ):  # the prompt ends inside a document: output learned later starts a text of its own
+        ):  # the prompt ends inside a document: output starts another text
             self._grown.end()
 
     def observe(self, tokens: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class TrieDrafter(Drafter):
         return cached, self._grown.match(sequence)
 
     def _grow(self, start: Pair, depth: int, budget: int) -> DraftTree | None:
-        """Best-first tree below `start`, a sequence of `depth` tokens; None if nothing follows."""
+        """The best-first tree below `start`, a sequence of `depth` tokens; None without a child."""
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
@@ -90,7 +90,7 @@ class TrieDrafter(Drafter):
         return in_depth_first_order(tokens, parents, priority) if tokens else None
 
     def _children(self, pair: Pair) -> Iterator[tuple[int, int, Pair]]:
-        """(token, count, pair) of all that follows, the most frequent first."""
+        """(token, count, pair) of the children in both tries, the most frequent first."""
         cached, grown = pair
         if grown is None or not grown.children:
             return self._cached(cached)
@@ -99,13 +99,14 @@ class TrieDrafter(Drafter):
         return self._merged(cached, grown)
 
     def _cached(self, node: int | None) -> Iterator[tuple[int, int, Pair]]:
-        """The children in the documents' cached trie."""
+        """(token, count, pair) of the children in the documents' trie alone."""
         trie = self._documents
         if node is not None and trie is not None:
             for child in trie.children(node):
                 yield trie.token(child), trie.count(child), (child, None)
 
     def _merged(self, cached: int, grown: Node) -> Iterator[tuple[int, int, Pair]]:
+        """(token, count, pair) of the children in either trie; both lists are sorted by count."""
         trie = self._documents
         assert trie is not None
         both: list[tuple[int, int, Pair]] = []

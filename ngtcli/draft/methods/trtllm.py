@@ -1,25 +1,25 @@
 """TensorRT-LLM's NGram drafter (NGramPoolManager in tensorrt_llm/_torch/speculative/ngram.py).
 
-A pool maps keys, all n-grams of 1 to `max_matching_ngram_size` tokens, to values: the up to
-`max_draft_len` tokens that followed a key somewhere. Before each draft the pool learns what is new;
-the draft is a value of the longest key that ends the text, in one chain.
+A pool maps keys, all n-grams of 1 to `max_matching_ngram_size` tokens, to values: up to
+`max_draft_len` tokens that followed a key. Before each draft the new text is added to the pool. The
+draft is a chain: a value of the longest key that is a suffix of the text.
 
-What decides drafts, all as in the source:
-- Each update reads the end of the text again, from `max_draft_len` + `max_matching_ngram_size` - 1
-  tokens before the last update's end, so that values cut short by the end of the text come back
-  longer. The shorter ones are dropped then, whatever text they came from.
-- That drop removes entries of a list while it walks along the list, so that it steps over the entry
-  behind each one it removes: a short value can survive and be drafted.
-- `is_use_oldest` takes a key's oldest value, otherwise its newest. Dropping a short value makes its
-  longer form the newest.
+What decides drafts, all as in the source: - Each update starts `max_draft_len` +
+`max_matching_ngram_size` - 1 tokens before the end of the last
+  one, so that values cut by the end of the text are added again, longer. The shorter values of
+  their keys are then dropped, whatever text they came from.
+- The drop removes entries of a list while iterating over it and so skips the entry after each one
+  removed: a short value can stay and be drafted.
+- `is_use_oldest` takes a key's oldest value, otherwise its newest. When a short value is dropped,
+its
+  longer form is the newest.
 - With `is_keep_all` off, a value longer than the oldest replaces all values of its key. One that is
   not longer is still added, so a key can have several.
-- A key of one token less than the whole text is the longest; a text of one token has no draft.
-- `is_public_pool` shares one pool among all prompts: it lives across `reset`, a private one does
-  not. The public pool is never pruned.
+- The longest key has one token less than the text; a text of one token has no draft.
+- With `is_public_pool` all prompts share a pool, which `reset` keeps and which is never pruned.
 
 `max_matching_ngram_size` = 2 is the default of NGramDecodingConfig, which has none for
-`max_draft_len`; 5 is what the project sets itself for small batches (then with n-grams of 3).
+`max_draft_len`; 5 is the project's choice for small batches (there with n-grams of 3).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,10 @@ Ngram = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Longest value and key of the pool, and how it is kept."""
+    """Tokens of the longest value and of the longest key, and which values are kept and used.
+
+    Raises UsageError for a value out of range.
+    """
 
     max_draft_len: int = 5
     max_matching_ngram_size: int = 2
@@ -50,9 +53,9 @@ class Options:
 class NGramPool:
     """Keys and their values, the oldest first.
 
-    A value cut short by the end of a text is also kept by itself, with the number of full ones
-    before it in the order of the key's values. Full ones are never dropped, so two short values
-    stand side by side where these numbers are equal and no short one is between them.
+    A short value, one cut by the end of a text, is also stored separately, with the number of full
+    values before it among the key's values. Full values are never dropped, so two short values that
+    follow each other in the separate list are adjacent if their numbers are equal.
     """
 
     def __init__(self, options: Options) -> None:
@@ -61,7 +64,7 @@ class NGramPool:
         self._short: dict[Ngram, dict[Ngram, int]] = {}
 
     def learn(self, ids: Sequence[int], longest: int) -> None:
-        """Add the pairs of `ids` with keys of up to `longest` tokens."""
+        """Add the (key, value) pairs of `ids` with keys of 1 to `longest` tokens."""
         for size in range(longest, 0, -1):
             for start in range(len(ids) - size):
                 end = start + size
@@ -69,7 +72,7 @@ class NGramPool:
                 self._add(tuple(ids[start:end]), value)
 
     def find(self, key: Ngram) -> Ngram | None:
-        """The value that is drafted after `key`."""
+        """The value of `key` to draft, or None."""
         values = self._values.get(key)
         if values is None:
             return None
@@ -92,23 +95,23 @@ class NGramPool:
         values[value] = None
 
     def _drop(self, values: dict[Ngram, None], short: dict[Ngram, int], length: int) -> None:
-        """Remove values shorter than `length`, but not one right behind a removed one."""
-        behind = -1  # the number of full values before the one just removed
+        """Remove values shorter than `length`, except one directly after a removed one."""
+        removed_at = -1  # the number of full values before the value just removed
         for value, full in list(short.items()):
-            if len(value) < length and full != behind:
+            if len(value) < length and full != removed_at:
                 del values[value], short[value]
-                behind = full
+                removed_at = full
             else:
-                behind = -1
+                removed_at = -1
 
 
 class Trtllm(Drafter):
-    """A public pool lives across `reset`."""
+    """Drafts from an `NGramPool`; `reset` clears it unless it is public."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._pool = NGramPool(options)
-        self._start = 0  # what stands before this place needs no more learning
+        self._start = 0  # the text before this index is in the pool already
 
     def reset(self, context: Context) -> None:
         if not self._options.is_public_pool:
@@ -128,6 +131,7 @@ class Trtllm(Drafter):
         pass  # the next `propose` sees them in its ids
 
     def _learn(self, ids: Sequence[int]) -> int:
+        """Add new text to the pool; the number of tokens of the longest possible key."""
         longest = min(self._options.max_matching_ngram_size, len(ids) - 1)
         self._pool.learn(ids[self._start :], longest)
         reach = self._options.max_draft_len + self._options.max_matching_ngram_size - 1

@@ -1,7 +1,7 @@
-"""What the initial weights know of words: which tokens are forms of one word, and which are rare.
+"""Word stems and word rarities for the initial weights.
 
-Both come from counting the training texts. A token that is no word (a sign, a special token) has
-weight 0; the weight of a word grows with its rarity among paragraphs (inverse document frequency).
+Rarity is inverse document frequency, counted over the paragraphs of the training texts. A token
+that is no word (a sign, a special token) has weight 0.
 """
 
 from collections import Counter
@@ -11,8 +11,8 @@ from math import log
 from typing import Any
 
 _ENDINGS = ("ingly", "edly", "ings", "ing", "ies", "ied", "ed", "es", "ly", "er", "s", "e", "y")
-_PIECE = 0.5  # a piece inside a word says less than the word's first token
-_LETTERS = 6
+_PIECE = 0.5  # factor of the weight of a token that continues a word; guess
+_LETTERS = 6  # of a stem; guess
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Train the built-in model from scratch: `python -m ngtcli.builtin.train --data DIR --out DIR`.
+"""Train the built-in model from scratch.
 
-It starts from the circuit of `initial.py` and trains on the mixture of `tasks.py`, in rows that
-grow to the full context. Everything is planned by the clock: the same minutes on a faster machine
-are more steps. A run that was stopped goes on from its last checkpoint in DIR.
+`python -m ngtcli.builtin.training.train --data DIR --out DIR`
+
+Training starts from the circuit of `initial.py` and draws its exercises from `tasks.py`; rows grow
+to the full context. The plan is in minutes, so a faster machine takes more steps. A run that was
+stopped continues from its last checkpoint in DIR.
 """
 
 import argparse
@@ -16,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ngtcli.builtin.batches import Batch, DocumentBatches, loss_of
-from ngtcli.builtin.corpus import Article, read_corpus
-from ngtcli.builtin.recipe import (
+from ngtcli.builtin.training.batches import Batch, DocumentBatches, loss_of
+from ngtcli.builtin.training.corpus import Article, read_corpus
+from ngtcli.builtin.training.recipe import (
     Optimizer,
     Recipe,
     make_lexicon,
@@ -26,25 +28,25 @@ from ngtcli.builtin.recipe import (
     make_tokenizer,
     mark_tokens,
 )
-from ngtcli.builtin.tasks import TaskMixture
-from ngtcli.builtin.tokenizer import as_pretrained
+from ngtcli.builtin.training.tasks import TaskMixture
+from ngtcli.builtin.training.tokenizer import as_pretrained
 
-_HELD_BATCHES = 12
-_SAVE_SECONDS, _SPEAK_SECONDS = 240, 20
+_HELD_BATCHES = 12  # guess
+_SAVE_SECONDS, _REPORT_SECONDS = 240, 20  # guesses
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands; all that is needed, with weights and optimizer, to go on."""
+    """How far a run is: what resuming needs beside weights and optimizer state."""
 
     step: int = 0
     tokens: int = 0
     elapsed: float = 0.0  # seconds of training, without measuring and saving
-    score: float = 0.0
+    score: float = 0.0  # `held_out_score`, at the last save
 
 
 class Trainer:
-    """One training run in `out`; `run` goes on where a checkpoint there left off."""
+    """A training run in the folder `out`; it continues from a checkpoint there."""
 
     def __init__(self, args: argparse.Namespace, recipe: Recipe) -> None:
         self.recipe, self.out, self.device = recipe, args.out, args.device
@@ -57,12 +59,12 @@ class Trainer:
             self.model.model.compile(dynamic=True)
         self.optimizer = Optimizer(self.model, recipe)
         self.documents = DocumentBatches(TaskMixture(train), self.tokenizer, recipe)
-        self.held = self._held_batches([a for a in articles if a.held_out])
+        self.held_out = self._held_out_batches([a for a in articles if a.held_out])
         self.progress = Progress()
         self._resume()
 
     def _prepare(self, train: list[Article]) -> None:
-        """The tokenizer (kept in `out`) and the fresh model."""
+        """Set the tokenizer (stored in `out`), `self.model` and its initial weights."""
         from tokenizers import Tokenizer
 
         path = self.out / "tokenizer.json"
@@ -75,12 +77,12 @@ class Trainer:
         model = make_model(self.recipe, vocabulary, mark_tokens(self.tokenizer), lexicon)
         self.model = model.to(self.device)
 
-    def _held_batches(self, held: list[Article]) -> list[Batch]:
-        stream = DocumentBatches(TaskMixture(held), self.tokenizer, self.recipe).stream(1, 512)
+    def _held_out_batches(self, articles: list[Article]) -> list[Batch]:
+        stream = DocumentBatches(TaskMixture(articles), self.tokenizer, self.recipe).stream(1, 512)
         return [next(stream) for _ in range(_HELD_BATCHES)]
 
     def say(self, message: str) -> None:
-        """One line on stderr."""
+        """Print a line to stderr."""
         print(message, file=sys.stderr, flush=True)
 
     def _resume(self) -> None:
@@ -94,7 +96,7 @@ class Trainer:
 
     def save(self) -> None:
         """Measure on held-out documents; write the checkpoint and `OUT/model`."""
-        self.progress.score = self.held_score()
+        self.progress.score = self.held_out_score()
         self.say(f"held-out choice accuracy {self.progress.score:.3f}")
         state = {
             "model": self.model.state_dict(),
@@ -117,16 +119,16 @@ class Trainer:
         (folder / "recipe.json").write_text(json.dumps(asdict(self.recipe), indent=1) + "\n")
 
     def done(self) -> float:
-        """Share of the time that is spent, 0 to 1."""
+        """Share of the time used so far, 0 to 1."""
         share: float = min(1.0, self.progress.elapsed / max(1.0, self.budget))
         return share
 
     def longest(self) -> int:
-        """Most tokens in a row now, by the share of the time that is spent."""
+        """The most tokens of a row, at this share of the time."""
         return next(length for share, length in self.recipe.lengths if self.done() < share)
 
     def batches(self) -> Iterator[Batch]:
-        """Endless batches, their rows as long as the clock says."""
+        """Batches without end, of rows of at most `longest()` tokens."""
         while True:
             longest = self.longest()
             for batch in self.documents.stream(self.progress.step + 7, longest):
@@ -135,20 +137,20 @@ class Trainer:
                     break
 
     def scale(self) -> float:
-        """Of the learning rates: warm-up over 50 steps, flat, then linear to zero."""
+        """Factor of the learning rates: up over 50 steps, constant at 1, then down to zero."""
         warm = min(1.0, (self.progress.step + 1) / 50)
         scale: float = warm * min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
         return scale
 
     @torch.no_grad()
-    def held_score(self) -> float:
-        """Share of sentence-choosing tokens predicted right on held-out documents."""
-        scores = [loss_of(self.model, batch, self.device)[1] for batch in self.held]
+    def held_out_score(self) -> float:
+        """Share, 0 to 1, of hard tokens predicted right on held-out documents."""
+        scores = [loss_of(self.model, batch, self.device)[1] for batch in self.held_out]
         return sum(scores) / len(scores)
 
     def run(self) -> None:
-        """Train until the time is up, saving every few minutes and at the end."""
-        progress, spoke, saved = self.progress, time.monotonic(), time.monotonic()
+        """Train until the time is used; save every few minutes and at the end."""
+        progress, reported, saved = self.progress, time.monotonic(), time.monotonic()
         loss, right = 0.0, 0.0  # running means
         for batch in self.batches():
             if progress.elapsed >= self.budget:
@@ -157,13 +159,11 @@ class Trainer:
             measured = self._step(batch)
             now = time.monotonic()
             progress.elapsed += now - started
-            fresh = 0.04 if loss else 1.0
-            loss, right = (
-                a + fresh * (b - a) for a, b in zip((loss, right), measured, strict=True)
-            )
-            if now - spoke > _SPEAK_SECONDS:
+            rate = 0.04 if loss else 1.0  # of the running means; guess
+            loss, right = (a + rate * (b - a) for a, b in zip((loss, right), measured, strict=True))
+            if now - reported > _REPORT_SECONDS:
                 self._report(loss, right)
-                spoke = now
+                reported = now
             if now - saved > _SAVE_SECONDS:
                 self.save()
                 saved = time.monotonic()
@@ -190,7 +190,7 @@ class Trainer:
 
 
 def main() -> None:
-    """Read the arguments and train."""
+    """Parse the arguments and train."""
     parser = argparse.ArgumentParser(description="Train the built-in model from scratch.")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -1,8 +1,8 @@
-"""Conversations as batches of token ids. Knows nothing of the model.
+"""Conversations as batches of token ids. Independent of the model.
 
-A row is one document and several turns about it, laid out as a tree: every turn sees the document
-and itself, not its sister turns, and its positions go on from the document's end. So each turn is
-what a prompt with a single question will be, and the document is read once for all of them.
+A row is one document and several turns about it, laid out as a tree: a turn attends to the document
+and to itself, not to other turns, and its positions continue from the document's end. Each turn is
+thus what a prompt with a single question is, and the document is computed once for all turns.
 
     document   0 1 2 3 4
     turn 1               5 6 7 8
@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ngtcli.builtin.recipe import Recipe
-from ngtcli.builtin.tasks import Conversation, TaskMixture
-from ngtcli.builtin.tokenizer import ASSISTANT, END, USER
+from ngtcli.builtin.training.recipe import Recipe
+from ngtcli.builtin.training.tasks import Conversation, TaskMixture
+from ngtcli.builtin.training.tokenizer import ASSISTANT, END, USER
 
-HARD_TOKENS = 4  # the tokens that choose a sentence; what follows is copying
-_POOL = 40  # batches drawn at a time, so that rows of like length stand together
+# Tokens at a sentence's start that determine which sentence is quoted; those after are copied.
+# Guess.
+HARD_TOKENS = 4
+_POOL = 40  # batches drawn at a time and sorted, so that a batch has rows of like length; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows padded right to (rows, length): int64 all, but float32 weights."""
+    """Rows padded on the right, each array (rows, length): `weights` float32, the others int64."""
 
     ids: Tensor
     weights: Tensor
@@ -49,23 +51,23 @@ class Batch:
     blocks: Tensor
 
     def mask(self) -> Tensor:
-        """Who sees whom: bool (rows, 1, length, length), True where row index may read column."""
+        """Attention mask, bool (rows, 1, length, length): True where a row attends to a column."""
         length = self.ids.shape[1]
-        read, asking = self.blocks[:, None, :], self.blocks[:, :, None]
-        seen = ((read == 0) | (read == asking)) & torch.ones(length, length).tril().bool()
+        key, query = self.blocks[:, None, :], self.blocks[:, :, None]
+        seen = ((key == 0) | (key == query)) & torch.ones(length, length).tril().bool()
         return seen[:, None]
 
 
 class DocumentBatches:
-    """Batches drawn from a task mixture."""
+    """Draws conversations from a task mixture and lays them out as batches."""
 
     def __init__(self, mixture: TaskMixture, tokenizer: Any, recipe: Recipe) -> None:
         self._mixture, self._tokenizer, self._recipe = mixture, tokenizer, recipe
         self._marks = [tokenizer.token_to_id(t) for t in (USER, ASSISTANT, END)]
-        self._gap = tokenizer.encode("a. b").ids[2]  # the space between two sentences
+        self._space = tokenizer.encode("a. b").ids[2]  # the space between two sentences
 
     def encode(self, talk: Conversation, length: int) -> Row:
-        """One conversation as a row; whole turns are left out past `length` tokens."""
+        """A conversation as a row of at most `length` tokens; the turns beyond are left out."""
         user, assistant, end = self._marks
         texts = [f"{talk.document}\n\n", *(text for turn in talk.turns for text in turn)]
         coded = self._tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -74,27 +76,27 @@ class DocumentBatches:
             list(document), [0.0] * len(document), list(range(len(document))), [0] * len(document)
         )
         for turn in range(1, len(talk.turns) + 1):
-            asked = [*coded[2 * turn - 1].ids, end, assistant]
+            instruction = [*coded[2 * turn - 1].ids, end, assistant]
             answer = [*coded[2 * turn].ids, end]
-            count = len(asked) + len(answer)
+            count = len(instruction) + len(answer)
             if len(row) + count > length:
                 break
-            row.ids.extend([*asked, *answer])
-            row.weights.extend([0.0] * len(asked))
+            row.ids.extend([*instruction, *answer])
+            row.weights.extend([0.0] * len(instruction))
             row.weights.extend(self._weigh(answer))
             row.positions.extend(range(len(document), len(document) + count))
             row.blocks.extend([turn] * count)
         return row
 
     def _weigh(self, answer: list[int]) -> list[float]:
-        """Hard are the first tokens of every sentence, and whether another sentence follows."""
-        gaps = [i for i, token in enumerate(answer) if token == self._gap]
+        """A weight per token, larger for a sentence's first tokens and for the choice to end."""
+        spaces = [i for i, token in enumerate(answer) if token == self._space]
         hard = {len(answer) - 1, *range(HARD_TOKENS)}
-        hard.update(i + k for i in gaps for k in range(HARD_TOKENS + 1))
+        hard.update(i + k for i in spaces for k in range(HARD_TOKENS + 1))
         return [self._recipe.hard_weight if i in hard else 1.0 for i in range(len(answer))]
 
     def stream(self, seed: int, longest: int) -> Iterator[Batch]:
-        """Endless batches of rows of at most `longest` tokens, the same for the same seed."""
+        """Batches without end, of rows of at most `longest` tokens; equal for equal seeds."""
         rng = random.Random(seed)
         while True:
             pool: list[Row] = []
@@ -118,7 +120,7 @@ class DocumentBatches:
 
 
 def pad(group: list[Row]) -> Batch:
-    """A batch of rows; padding is of no turn, carries no loss and is seen by nothing."""
+    """A batch of `group`; padding is in block -1, has weight 0, and no token attends to it."""
     shape = (len(group), max(map(len, group)))
     ids, positions = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
     weights, blocks = torch.zeros(shape), torch.full(shape, -1)
@@ -131,9 +133,9 @@ def pad(group: list[Row]) -> Batch:
 
 
 def loss_of(model: Any, batch: Batch, device: str) -> tuple[Tensor, float]:
-    """Weighted cross-entropy, float32 scalar, and the share of hard tokens predicted right.
+    """Weighted cross-entropy, float32 (), and the share, 0 to 1, of hard tokens predicted right.
 
-    Scores are computed only where a target has weight.
+    Logits are computed only where a target has weight.
     """
     weights = batch.weights[:, 1:]
     rows, columns = weights.nonzero(as_tuple=True)
@@ -149,8 +151,8 @@ def loss_of(model: Any, batch: Batch, device: str) -> tuple[Tensor, float]:
             position_ids=batch.positions.to(device),
             use_cache=False,
         ).last_hidden_state
-        scores = model.lm_head(hidden[rows.to(device), columns.to(device)])
-    losses = cross_entropy(scores.float(), targets, reduction="none")
+        logits = model.lm_head(hidden[rows.to(device), columns.to(device)])
+    losses = cross_entropy(logits.float(), targets, reduction="none")
     hard = weight >= weight.max()
-    right = (scores.argmax(-1) == targets)[hard].float().mean().item()
+    right = (logits.argmax(-1) == targets)[hard].float().mean().item()
     return (losses * weight).sum() / weight.sum(), right

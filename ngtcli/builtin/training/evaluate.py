@@ -1,9 +1,9 @@
-"""Measure the built-in model: `python -m ngtcli.builtin.evaluate --data DIR`.
+"""Measure the built-in model: `python -m ngtcli.builtin.training.evaluate --data DIR`.
 
-On articles kept out of training whole. Questions: one paragraph of newwiki-qa as the document, and
-again among three paragraphs of other articles; an answer is right if it holds one of the gold
-answers. The baseline to beat quotes the sentence that shares most keywords with the question.
-Verbatim is the share of the word 4-grams inside an answer's sentences that stand in the documents.
+All articles are held out. Questions: the document is one paragraph of newwiki-qa; then the same
+with three paragraphs of other articles beside it. An answer is right if it contains a gold answer.
+The baseline quotes the sentence that shares most content words with the question. Verbatim is the
+share of the word 4-grams inside an answer's sentences that occur in the documents.
 """
 
 import argparse
@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.builtin.corpus import Article, read_corpus, split_sentences, words
-from ngtcli.builtin.tasks import FUNCTION_WORDS
+from ngtcli.builtin.training.corpus import Article, read_corpus, split_sentences, words
+from ngtcli.builtin.training.tasks import FUNCTION_WORDS
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.presets import load_preset
 from ngtcli.render.sinks import dump_json
 from ngtcli.session import Session
 
-DISTRACTORS = 3
+DISTRACTORS = 3  # paragraphs of other articles beside the question's; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was answered, and how it compares."""
+    """An answer and its scores."""
 
     text: str
     ended: bool  # by the end token, not by the token limit
@@ -48,14 +48,14 @@ class Outcome:
 def questions(articles: Sequence[Article], distractors: int, seed: int = 0) -> list[Exercise]:
     """All real questions of the held-out newwiki-qa articles, in an order fixed by `seed`.
 
-    The documents are the question's paragraph and `distractors` paragraphs of other held-out
-    articles, which must be at least as many, at random places around it.
+    The documents are the question's paragraph and, in random order around it, `distractors`
+    paragraphs of other held-out articles. Raises ValueError if there are fewer of those.
     """
-    held = [a for a in articles if a.held_out and a.source == "newwiki-qa"]
-    pool = [(a.name, " ".join(p.sentences)) for a in held for p in a.paragraphs]
+    held_out = [a for a in articles if a.held_out and a.source == "newwiki-qa"]
+    pool = [(a.name, " ".join(p.sentences)) for a in held_out for p in a.paragraphs]
     rng = random.Random(seed)
     exercises = []
-    for article in held:
+    for article in held_out:
         others = [pair for pair in pool if pair[0] != article.name]
         for paragraph in article.paragraphs:
             own = Document(article.name, " ".join(paragraph.sentences))
@@ -70,7 +70,8 @@ def questions(articles: Sequence[Article], distractors: int, seed: int = 0) -> l
 def summaries(articles: Sequence[Article], seed: int = 0) -> list[Exercise]:
     """Openings of held-out documents, 80 to 400 words, in an order fixed by `seed`.
 
-    Whole paragraphs from the first on; meetings are left out, for they open with small talk.
+    An opening is whole paragraphs from the first on. Meetings (qmsum) are left out, since they
+    open with small talk.
     """
     exercises = []
     for article in articles:
@@ -90,7 +91,7 @@ def summaries(articles: Sequence[Article], seed: int = 0) -> list[Exercise]:
 
 
 def holds_gold(text: str, golds: Sequence[str]) -> bool:
-    """Whether the words of some gold answer stand together in `text`, whatever their case.
+    """Whether the words of a gold answer occur in sequence in `text`; case is ignored.
 
     >>> holds_gold("It was two Brothers.", ["two brothers"])
     True
@@ -100,19 +101,19 @@ def holds_gold(text: str, golds: Sequence[str]) -> bool:
 
 
 def keyword_baseline(exercise: Exercise) -> str:
-    """The sentence that shares most content words with the question; ties: the first.
+    """The sentence that shares most content words with the question; of equals the first.
 
-    Raises ValueError when the documents hold no sentence.
+    Raises ValueError if the documents contain no sentence.
     """
-    asked = set(words(exercise.question)) - FUNCTION_WORDS
+    keywords = set(words(exercise.question)) - FUNCTION_WORDS
     sentences = [s for d in exercise.documents for s in split_sentences(d.text)]
-    return max(sentences, key=lambda s: len(asked & set(words(s))))
+    return max(sentences, key=lambda s: len(keywords & set(words(s))))
 
 
 def verbatim_share(text: str, documents: Sequence[Document], n: int = 4) -> float:
     """Share, 0 to 1, of the word n-grams inside sentences of `text` that occur in a document.
 
-    A text without any n-gram counts as 1.
+    It is 1 for a text without n-grams.
     """
     grams = [g for s in split_sentences(text) for g in _grams(words(s), n)]
     known = {g for d in documents for g in _grams(words(d.text), n)}
@@ -124,7 +125,7 @@ def _grams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
 
 
 def answer_all(session: Session, exercises: Sequence[Exercise]) -> Iterator[Outcome]:
-    """Greedy answers through the same path as `ngt ask` and `ngt summarize`, one an exercise."""
+    """Greedy answers as `ngt ask` and `ngt summarize` give them, one per exercise."""
     presets = {"ask": load_preset("ask"), "summarize": load_preset("summarize")}
     for exercise in exercises:
         preset = presets["ask" if exercise.question else "summarize"]
@@ -142,9 +143,9 @@ def answer_all(session: Session, exercises: Sequence[Exercise]) -> Iterator[Outc
 
 
 def report(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Means over the outcomes: shares 0 to 1, counts of words, sentences and tokens a step.
+    """Means over the outcomes: shares from 0 to 1, words, sentences, and tokens per step.
 
-    Raises ZeroDivisionError when there is none.
+    Raises ZeroDivisionError if there are no outcomes.
     """
     count = len(outcomes)
 

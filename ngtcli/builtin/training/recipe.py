@@ -1,4 +1,4 @@
-"""What one training run is made of: sizes, rates, the tokenizer, the fresh model, the optimizer."""
+"""The parts of a training run: sizes, learning rates, tokenizer, initial model, optimizer."""
 
 import random
 from dataclasses import dataclass
@@ -6,20 +6,23 @@ from typing import Any
 
 import torch
 
-from ngtcli.builtin.corpus import Article
-from ngtcli.builtin.initial import HEADS, LAYERS, ROPE_THETA, WIDTH, Marks, plant_circuit
-from ngtcli.builtin.lexicon import Lexicon, count_words
-from ngtcli.builtin.tasks import ASK, SUMMARIZE
-from ngtcli.builtin.tokenizer import ASSISTANT, USER, train_tokenizer
+from ngtcli.builtin.training.corpus import Article
+from ngtcli.builtin.training.initial import HEADS, LAYERS, ROPE_THETA, WIDTH, Marks, plant_circuit
+from ngtcli.builtin.training.lexicon import Lexicon, count_words
+from ngtcli.builtin.training.tasks import ASK, SUMMARIZE
+from ngtcli.builtin.training.tokenizer import ASSISTANT, USER, train_tokenizer
 
-_REPEAT = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}  # prose counts more than specifications
+# How often a source's text is repeated for the tokenizer, to weigh prose above specifications;
+# guess.
+_REPEAT = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Sizes, rates (a step, at their highest) and weights; saved beside the weights.
+    """Sizes, highest learning rates per step, and loss weights; saved beside the model.
 
-    `lengths` are (share of the time, tokens): until that share, rows hold at most so many tokens.
+    `lengths` are (share of the time, tokens): until that share, a row has at most that many tokens.
+    All values are guesses; `width`, `heads` and `layers` are those of the circuit.
     """
 
     layers: int = LAYERS
@@ -28,10 +31,10 @@ class Recipe:
     inner: int = 704
     positions: int = 4096
     learning_rate: float = 4e-4
-    table_rate: float = 1.5e-4  # of the embeddings: faster, and they drift away from what copies
+    table_rate: float = 1.5e-4  # of the embeddings: a higher rate moves them away from the circuit
     batch_tokens: int = 4096
-    hard_weight: float = 2.0  # of an answer's first tokens, which choose the sentence
-    decay: float = 0.6  # share of the time in which the rates sink to zero
+    hard_weight: float = 2.0  # in the loss, of the tokens that determine the sentence quoted
+    decay: float = 0.6  # last share of the time, in which the rates fall linearly to zero
     lengths: tuple[tuple[float, int], ...] = ((0.3, 512), (0.94, 896), (0.98, 1536), (1.1, 4096))
     seed: int = 0
 
@@ -51,26 +54,26 @@ def make_tokenizer(articles: list[Article], seed: int) -> Any:
 
 
 def make_lexicon(tokenizer: Any, articles: list[Article], seed: int) -> Lexicon:
-    """Word rarities over paragraphs and questions; the words of the instructions weigh nothing."""
+    """Word rarities over paragraphs and questions; the words of the instructions have weight 0."""
     rng = random.Random(seed)
     texts = [" ".join(p.sentences) for a in articles for p in a.paragraphs]
     questions = [q for a in articles for p in a.paragraphs for q, _ in p.questions]
-    few = ["\n".join(questions[i : i + 5]) for i in range(0, len(questions), 5)]
-    lexicon = count_words(tokenizer, rng.sample(texts, min(len(texts), 12000)) + few * 3)
-    told = set(tokenizer.encode(f"{SUMMARIZE} {ASK}").ids)
+    grouped = ["\n".join(questions[i : i + 5]) for i in range(0, len(questions), 5)]
+    lexicon = count_words(tokenizer, rng.sample(texts, min(len(texts), 12000)) + grouped * 3)
+    instructions = set(tokenizer.encode(f"{SUMMARIZE} {ASK}").ids)
     return Lexicon(
-        lexicon.stems, tuple(0.0 if i in told else w for i, w in enumerate(lexicon.weights))
+        lexicon.stems, tuple(0.0 if i in instructions else w for i, w in enumerate(lexicon.weights))
     )
 
 
 def mark_tokens(tokenizer: Any) -> Marks:
-    """The token ids that the planted circuit needs to know."""
+    """The token ids that the circuit uses."""
     user, assistant = (tokenizer.token_to_id(t) for t in (USER, ASSISTANT))
-    gaps = tuple(tokenizer.encode(f"a{gap}b").ids[1 + len(gap) // 3] for gap in ("\n", "\n\n"))
+    breaks = tuple(tokenizer.encode(f"a{gap}b").ids[1 + len(gap) // 3] for gap in ("\n", "\n\n"))
     space = tokenizer.encode("a. b").ids[2]
     opened = ("Question: ", "Answer the", "Summarize the")
     return Marks(
-        (space, *gaps, user, assistant),
+        (space, *breaks, user, assistant),
         user,
         assistant,
         tuple(tokenizer.encode(text).ids[0] for text in opened),
@@ -78,7 +81,7 @@ def mark_tokens(tokenizer: Any) -> Marks:
 
 
 def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) -> Any:
-    """A fresh LlamaForCausalLM, float32, with tied embeddings and the planted circuit."""
+    """A LlamaForCausalLM, float32, with tied embeddings and the circuit of `initial.py`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(recipe.seed)
@@ -120,7 +123,7 @@ class Optimizer:
         ]
 
     def step(self, scale: float) -> None:
-        """One step at `scale` times the recipe's rates; gradients are dropped afterwards."""
+        """One step at `scale` (0 to 1) times the recipe's rates; then the gradients are cleared."""
         for part, rate in zip(self.parts, self.rates, strict=True):
             for group in part.param_groups:
                 group["lr"] = rate * scale
@@ -128,10 +131,10 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[Any]:
-        """What `load_state_dict` needs to go on from here."""
+        """The states of both optimizers, for `load_state_dict`."""
         return [part.state_dict() for part in self.parts]
 
     def load_state_dict(self, states: list[Any]) -> None:
-        """Go on from a `state_dict` of the same model."""
+        """Restore the states that `state_dict` returned for the same model. Raises ValueError."""
         for part, state in zip(self.parts, states, strict=True):
             part.load_state_dict(state)

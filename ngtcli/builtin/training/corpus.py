@@ -1,8 +1,8 @@
-"""Training text as articles of paragraphs of sentences. Knows nothing of tokens or of torch.
+"""Training text as articles of paragraphs of sentences. Independent of tokens and of torch.
 
-Every source is a `*.jsonl.xz` file; `read_corpus` turns all of them into one shape, so that the
-tasks need not know where a paragraph came from. Articles are split into a training and a held-out
-part by a hash of their name, whole, so that nothing measured was ever trained on.
+Every source is a `*.jsonl.xz` file; `read_corpus` turns all of them into articles of one form. An
+article is in the training set or held out, as a whole, by a hash of its name: nothing measured was
+trained on.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class Article:
 
     @property
     def held_out(self) -> bool:
-        """True for about one article in ten (one in six of newwiki-qa), by name alone."""
+        """Whether it is held out: one in ten (of newwiki-qa one in six), by a hash of its name."""
         digest = hashlib.sha256(f"{self.source}/{self.name}".encode()).digest()
         return digest[0] % (6 if self.source == "newwiki-qa" else 10) == 0
 
@@ -71,7 +71,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def is_prose(sentence: str) -> bool:
-    """Whether a sentence can be quoted as an answer: 5 to 45 words, mostly letters."""
+    """Whether a sentence can be quoted as an answer: 5 to 45 words, 88% letters; both guesses."""
     if not 5 <= len(sentence.split()) <= 45 or sentence[-1] not in ".!?”\"')":
         return False
     letters = sum(c.isalpha() or c == " " for c in sentence)
@@ -79,7 +79,7 @@ def is_prose(sentence: str) -> bool:
 
 
 def overlap_f1(a: Iterable[str], b: Iterable[str]) -> float:
-    """F1 of two bags of words, counted as sets."""
+    """F1, 0 to 1, of two sets of words; 0 if one is empty."""
     left, right = set(a), set(b)
     return 2 * len(left & right) / (len(left) + len(right)) if left and right else 0.0
 
@@ -149,12 +149,13 @@ def _tidy_speech(turn: str) -> str:
 def _meetings(source: str, path: Path) -> Iterator[Article]:
     for number, row in enumerate(_rows(path)):
         turns = [split_sentences(_tidy_speech(t)) or [""] for t in row["turns"]]
-        asked: dict[int, tuple[str, int]] = {}
+        questions: dict[int, tuple[str, int]] = {}
         for query in row["queries"]:
             if found := _spoken_answer(turns, query):
-                asked[found[0]] = (" ".join(query["query"].split()), found[1])
+                questions[found[0]] = (" ".join(query["query"].split()), found[1])
         paragraphs = [
-            Paragraph(tuple(t), (asked[i],) if i in asked else ()) for i, t in enumerate(turns)
+            Paragraph(tuple(t), (questions[i],) if i in questions else ())
+            for i, t in enumerate(turns)
         ]
         kept = tuple(p for p in paragraphs if any(map(is_prose, p.sentences)))
         if kept:
@@ -186,7 +187,7 @@ _READERS = {
 def read_corpus(folder: Path) -> list[Article]:
     """All articles of the known `NAME.jsonl.xz` files in `folder`.
 
-    Raises FileNotFoundError when none of them is there.
+    Raises FileNotFoundError if none of them exists, OSError or ValueError for a damaged one.
     """
     found = [(name, folder / f"{name}.jsonl.xz") for name in _READERS]
     found = [(name, path) for name, path in found if path.exists()]

@@ -1,17 +1,17 @@
 """The built-in model's byte-level BPE and chat template.
 
-One pre-tokenisation rule is our own: the space after the end of a sentence is a token by itself,
-so a sentence has the same ids wherever it stands, and a model this small can see where one starts.
+One rule of pre-tokenisation is new here: the space after a sentence is a token by itself. A
+sentence thus has the same ids everywhere, and its start is marked for the model.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-VOCABULARY = 8192
+VOCABULARY = 8192  # tokens; guess
 USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
 SPECIAL = (PAD, END, USER, ASSISTANT)
 
-# After a sentence end the space alone; else a line break, a word, up to four digits, other signs.
+# The space after a sentence; else a line break, a word, up to four digits, or other signs.
 PATTERN = (
     r"(?<=[.!?])[ ]+(?=\S)|(?<=[.!?][\"”’')\]])[ ]+(?=\S)"
     r"|\s*\n\s*|['’](?:s|t|re|ve|m|ll|d)\b| ?\p{L}+| ?\p{N}{1,4}| ?[^\s\p{L}\p{N}]+|\s+"
@@ -27,7 +27,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
-    """A `tokenizers.Tokenizer` of `vocabulary` entries, trained on `texts`."""
+    """A `tokenizers.Tokenizer` with `vocabulary` tokens, trained on `texts`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -49,7 +49,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
 
 
 def as_pretrained(tokenizer: Any, positions: int) -> Any:
-    """The same tokenizer as `transformers` loads and saves it, chat template included."""
+    """The tokenizer as a `PreTrainedTokenizerFast` for `positions` tokens, with chat template."""
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(

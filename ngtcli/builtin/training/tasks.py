@@ -1,20 +1,20 @@
-"""Exercises for a model that copies and finds: documents, questions about them, quoted answers.
+"""Training exercises: documents, questions about them, and answers quoted from them.
 
-`TaskMixture.sample` makes conversations over one document: the document once, then several turns,
-since every further turn costs a tenth of the document's tokens and teaches as much; the turns do
-not depend on each other. All randomness
-comes from the generator handed in, so a run can be repeated.
+`TaskMixture.sample` makes a conversation: one document, then several independent turns about it. A
+further turn costs about a tenth of the document's tokens. All randomness comes from the generator
+that the caller gives, so a run can be repeated.
 """
 
 import random
 from dataclasses import dataclass
 
-from ngtcli.builtin.corpus import Article, Paragraph, is_prose
+from ngtcli.builtin.training.corpus import Article, Paragraph, is_prose
 
-# The wording of presets/summarize.yaml and presets/ask.yaml, which a test holds together.
+# The wording of presets/summarize.yaml and presets/ask.yaml; a test compares them.
 SUMMARIZE = "Summarize the text above in a few sentences."
 ASK = "Answer the question from the text above.\nQuestion: {question}"
 
+# Share of the conversations by source, before scaling to a sum of 1; guesses.
 _WEIGHTS = {
     "newwiki-qa": 0.50,
     "scitldr": 0.14,
@@ -48,10 +48,10 @@ class Conversation:
 
 
 def pseudo_question(sentence: str, rng: random.Random) -> str:
-    """A question made from a sentence: one span dropped, most content words kept, some bent.
+    """A question made from a sentence: a span removed, some words left out, some words changed.
 
-    The dropped span stands for what is asked; bending (lower case, a lost ending) stands for the
-    way people word questions differently from the text.
+    The removed span stands for the answer; the changes (lower case, a lost ending) stand for the
+    difference between people's wording and the text's.
     """
     tokens = sentence.rstrip(".!?\"')”").split()
     if len(tokens) > 6:
@@ -64,15 +64,15 @@ def pseudo_question(sentence: str, rng: random.Random) -> str:
         kept = [t for t in tokens if _is_content(t)][:3] or tokens[:3]
     if rng.random() < 0.25:
         rng.shuffle(kept)
-    bent = [_bend(t, rng) for t in kept]
-    return f"{rng.choice(_OPENERS)} {' '.join(bent)}?"
+    changed = [_change(t, rng) for t in kept]
+    return f"{rng.choice(_OPENERS)} {' '.join(changed)}?"
 
 
 def _is_content(token: str) -> bool:
     return token.strip(",;:()\"'“”").lower() not in FUNCTION_WORDS
 
 
-def _bend(token: str, rng: random.Random) -> str:
+def _change(token: str, rng: random.Random) -> str:
     token = token.strip(',;:()"“”') or token
     if rng.random() < 0.2:
         token = token.lower()
@@ -84,10 +84,10 @@ def _bend(token: str, rng: random.Random) -> str:
 
 
 def extract_summary(paragraphs: list[Paragraph]) -> str | None:
-    """Two prose sentences that follow each other, or None if there are no such.
+    """Two adjacent prose sentences, or None if there are none.
 
-    The sentence marked as nearest to a human summary and its neighbour; else the document's
-    opening, which is a strong baseline (lead: Nenkova 2005) and all that a model this small learns.
+    They are the sentence nearest to a human summary and its neighbour; else the document's first
+    two, which are a strong baseline (lead: Nenkova 2005) and all that a model this small learns.
     """
     pairs = [
         (paragraph, i)
@@ -102,7 +102,7 @@ def extract_summary(paragraphs: list[Paragraph]) -> str | None:
 
 
 class TaskMixture:
-    """Draws conversations from articles, at most `limit` words of document each."""
+    """Draws conversations from articles."""
 
     def __init__(self, articles: list[Article]) -> None:
         self._by_source: dict[str, list[Article]] = {}
@@ -123,7 +123,7 @@ class TaskMixture:
         return Conversation(_render(named, rng), tuple(turns))
 
     def _document(self, rng: random.Random, budget: int) -> list[tuple[str, Paragraph]]:
-        """(heading, paragraph) pairs; a heading opens a new document, "" goes on with the last."""
+        """(heading, paragraph) pairs of about `budget` words; "" continues the document before."""
         several = rng.random() < 0.4
         out: list[tuple[str, Paragraph]] = []
         size = 0
@@ -137,7 +137,7 @@ class TaskMixture:
         return out
 
     def _run(self, rng: random.Random, budget: int) -> tuple[str, list[Paragraph]]:
-        """Consecutive paragraphs of one article; the first is cut to the budget if it must be."""
+        """An article's name and consecutive paragraphs of it, of at most about `budget` words."""
         source = rng.choices(self._sources, [_WEIGHTS[s] for s in self._sources])[0]
         article = rng.choice(self._by_source[source])
         at = rng.randrange(len(article.paragraphs))
