@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import wait_until_loading
+from helpers import wait_until_loading
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.errors import InputError, UsageError

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_until_loading
+from helpers import wait_until_loading
 
 from ngtcli.checkpoint import BUILTIN_PATH
 

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 import pytest
-from conftest import make_target
+from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode import costs

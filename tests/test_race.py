@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_target
+from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document

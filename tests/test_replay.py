@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import END, SHARED, make_target
+from helpers import END, SHARED, finish, make_drafter, make_target
 
 from ngtcli.decode.loop import Limits, Run
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay import replay, run_replay, select, walk
@@ -24,9 +23,7 @@ PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40,
 def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int = 40) -> Run:
     context = Context(prompt, None, (tuple(prompt),))
     drafter = make_drafter(method, DraftSettings())
-    run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft))
-    for _ in run:
-        pass
+    run = finish(Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft)))
     return run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_target
+from helpers import make_target
 
 from ngtcli.draft.auto.drafter import fitted_escapes
 from ngtcli.draft.drafter import Context

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import SHARED, STORIES
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
-from tests.conftest import SHARED, STORIES
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
@@ -166,7 +166,7 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
 
 
 def test_prefill_tells_how_many_ids_are_read() -> None:
-    from tests.conftest import make_target
+    from helpers import make_target
 
     model, told = make_target(), list[int]()
     model.start(20)

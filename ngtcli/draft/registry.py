@@ -91,8 +91,3 @@ def want(spec: str, settings: DraftSettings) -> Wanted:
     shared = {k: v for k, v in options.items() if k in _SHARED}
     own = {k: v for k, v in options.items() if k not in _SHARED}
     return Wanted(spec, name, _METHODS[name], read_options(settings, shared), own)
-
-
-def make_drafter(spec: str, settings: DraftSettings) -> Drafter:
-    """A new drafter. Raises UsageError for an unknown method or a wrong option."""
-    return want(spec, settings).make()
