@@ -72,8 +72,8 @@ def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
 def test_the_readmes_commands_are_those_of_the_checks() -> None:
     readme = (ROOT / "README.md").read_text()
     script = (ROOT / ".ci" / "run").read_text()
-    assert "pip install -c constraints.txt -e '.[dev]'" in readme
-    assert "-c constraints.txt -e '.[dev]'" in script and script.rstrip().endswith("pytest")
+    assert "pip install -c constraints.txt -e '.[dev]' && pytest -n auto\n" in readme
+    assert "-c constraints.txt -e '.[dev]'" in script and script.endswith("\npytest -n auto\n")
     assert "ngt summarize ngtcli/examples/harbour.txt" in readme
 
 
