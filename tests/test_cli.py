@@ -185,16 +185,16 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("the " * 4050)
-    done = ngt("summarize", str(text), "--json", "--max-tokens", "200")
-    assert json.loads(done.stdout)["finish_reason"] in ("context", "stop")
-    if json.loads(done.stdout)["finish_reason"] == "context":
-        assert b"context is full" in done.stderr
-    cut = json.loads(
-        ngt(
-            "summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "truncate"
-        ).stdout
-    )
-    assert cut["truncated"]
+    asked = ("summarize", str(text), "--json", "--max-tokens", "200")
+    done = ngt(*asked)
+    body = json.loads(done.stdout)
+    figures = body["statistics"]
+    assert body["finish_reason"] == "context" and b"context is full" in done.stderr
+    assert figures["prompt_tokens"] + figures["new_tokens"] == 4096 and not body["truncated"]
+    done = ngt(*asked, "--overflow", "truncate")
+    body = json.loads(done.stdout)
+    assert body["truncated"] and body["finish_reason"] != "context"
+    assert b"context is full" not in done.stderr
 
 
 @pytest.mark.parametrize(("method", "words"), [("trie", b"not cached"), ("auto", b"not stored")])
