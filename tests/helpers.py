@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import pty
 import random
@@ -111,6 +112,21 @@ def ngt_process(*arguments: str | bytes | Path, stdin: bytes = b"", **options: A
     """`ngt ARGUMENTS` as a process of its own, which takes seconds: where that is the point."""
     return subprocess.run([*NGT, *arguments], input=stdin, capture_output=True, timeout=120,
                           **options)  # fmt: skip
+
+
+def run_and_look(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:
+    """Run commands in one new process; after none of them a module of `unwanted` is loaded."""
+    code = (
+        "import json, sys\nfrom ngtcli.cli.app import main\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    sys.argv = ['ngt', *words]\n"
+        "    try:\n        main()\n    except SystemExit:\n        pass\n"
+        f"    found = {unwanted!r} & set(sys.modules)\n"
+        "    assert not found, (words, found)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(commands)],
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def wait_until_loading(process: "subprocess.Popen[bytes]") -> None:
