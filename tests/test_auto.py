@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_target
+from helpers import HARBOUR, check_tree, decode, make_drafter, make_target, plain, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import HARBOUR
-from test_lossless import decode, plain, prompts
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
@@ -37,7 +35,6 @@ from ngtcli.draft.auto.pool import (
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.trie.counts import NONE, TOKEN, CountTrie
@@ -144,7 +141,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
     assert all(-1 <= p < i for i, p in enumerate(parents.tolist()))
     assert set(origins.tolist()) <= set(range(len(SOURCES)))
-    drafter.propose([], budget).check()
+    check_tree(drafter.propose([], budget))
 
 
 @given(ids, ids, st.integers(0, 9), st.integers(0, 5))

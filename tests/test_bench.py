@@ -1,7 +1,6 @@
 """`ngt bench` as a shell runs it: results, files, replay, errors, interruption."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,23 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import wait_until_loading
+from helpers import HARBOUR, NGT, ngt, wait_until_loading
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 
-EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
-HARBOUR = str(EXAMPLES / "harbour.txt")
-NGT = [sys.executable, "-m", "ngtcli"]
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-
-
-def ngt(*arguments: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*NGT, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=300,
-        env={**os.environ, **environ},
-    )  # fmt: skip
 
 
 @needs_model

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import select
 import signal
 import subprocess
@@ -10,46 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_until_loading
+from helpers import HARBOUR, NGT, in_terminal, ngt, ngt_process, wait_until_loading
 
 from ngtcli.checkpoint import BUILTIN_PATH
 
-EXAMPLES = Path(__file__).parents[1] / "ngtcli" / "examples"
-HARBOUR = str(EXAMPLES / "harbour.txt")
-NGT = [sys.executable, "-m", "ngtcli"]
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
-def ngt(*arguments: str, stdin: bytes | None = b"", cwd: Path | None = None, **environ: str):
-    return subprocess.run(
-        [*NGT, *arguments], input=stdin, capture_output=True, cwd=cwd, timeout=120,
-        env={**os.environ, **environ},
-    )  # fmt: skip
-
-
-def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str, int]:
-    """Output (stdout and stderr together) and exit code of a run on a pseudo-terminal."""
-    main, other = pty.openpty()
-    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), **environ}
-    process = subprocess.Popen(
-        [*NGT, *arguments], stdin=other, stdout=other, stderr=other, env=environ, close_fds=True
-    )
-    os.close(other)
-    out = b""
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        out += part
-    os.close(main)
-    return out.decode(), process.wait(timeout=60)
-
-
 def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
-    done = ngt("summarize", HARBOUR, "--max-tokens", "40")
+    done = ngt_process("summarize", HARBOUR, "--max-tokens", "40")
     assert done.returncode == 0 and done.stderr == b""
     text = done.stdout.decode()
     assert text.strip() and text.endswith("\n") and "\x1b" not in text
@@ -210,25 +178,23 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
     for name in (b"caf\xe9.txt", b"b.txt"):
         with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
             file.write("The tide came in at noon that day.")
-    done = subprocess.run(
-        [*NGT, "ask", "-d", tmp_path, b"caf\xe9?", "--max-tokens", "3"], capture_output=True
-    )
+    done = ngt_process("ask", "-d", tmp_path, b"caf\xe9?", "--max-tokens", "3")
     assert done.returncode == 0, done.stderr
 
 
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("the " * 4050)
-    done = ngt("summarize", str(text), "--json", "--max-tokens", "200")
-    assert json.loads(done.stdout)["finish_reason"] in ("context", "stop")
-    if json.loads(done.stdout)["finish_reason"] == "context":
-        assert b"context is full" in done.stderr
-    cut = json.loads(
-        ngt(
-            "summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "truncate"
-        ).stdout
-    )
-    assert cut["truncated"]
+    asked = ("summarize", str(text), "--json", "--max-tokens", "200")
+    done = ngt(*asked)
+    body = json.loads(done.stdout)
+    figures = body["statistics"]
+    assert body["finish_reason"] == "context" and b"context is full" in done.stderr
+    assert figures["prompt_tokens"] + figures["new_tokens"] == 4096 and not body["truncated"]
+    done = ngt(*asked, "--overflow", "truncate")
+    body = json.loads(done.stdout)
+    assert body["truncated"] and body["finish_reason"] != "context"
+    assert b"context is full" not in done.stderr
 
 
 @pytest.mark.parametrize(("method", "words"), [("trie", b"not cached"), ("auto", b"not stored")])

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import END
+from helpers import END
 
 from ngtcli.cli.app import app
 from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given

@@ -63,7 +63,7 @@ def test_what_was_compiled_serves_the_next_process(tmp_path: Path) -> None:
     assert run(tmp_path) == "[] ''"
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x80", os.urandom(300), b"cos\nsystem\n(S'exit 7'\ntR."])
+@pytest.mark.parametrize("damage", [b"", b"cos\nsystem\n(S'exit 7'\ntR."])
 def test_a_damaged_compile_cache_is_compiled_anew_with_a_remark(
     tmp_path: Path, damage: bytes
 ) -> None:

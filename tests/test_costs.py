@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import make_target
+from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode import costs

@@ -5,14 +5,13 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from conftest import supply
+from helpers import NaiveNode, algorithm_1, check_tree, make_drafter, padded, paths, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_trie import NaiveNode, algorithm_1, padded
 
 from ngtcli.decode.verify import verify
 from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import make_drafter, method_names, parse_method
+from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order
 from ngtcli.errors import UsageError
 from ngtcli.trie.ngram import build_trie
@@ -29,16 +28,9 @@ def trees(draw) -> DraftTree:
     return DraftTree(tuple(tokens), tuple(parents))
 
 
-def paths(tree: DraftTree) -> set[tuple[int, ...]]:
-    out: list[tuple[int, ...]] = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        out.append((*(out[parent] if parent >= 0 else ()), token))
-    return set(out)
-
-
 @given(trees())
 def test_ancestors_are_those_found_by_climbing(tree: DraftTree) -> None:
-    tree.check()
+    check_tree(tree)
     mask = tree.ancestors()
     for i in range(len(tree)):
         seen, node = {0}, i
@@ -52,7 +44,7 @@ def test_ancestors_are_those_found_by_climbing(tree: DraftTree) -> None:
 @given(trees(), st.integers(0, 6), st.integers(0, 10))
 def test_a_cut_tree_keeps_whole_paths(tree: DraftTree, depth: int, nodes: int) -> None:
     small = tree.cut(depth, nodes)
-    small.check()
+    check_tree(small)
     assert len(small) <= nodes and max(small.depths(), default=0) <= depth
     assert paths(small) <= paths(tree)
 
@@ -60,7 +52,7 @@ def test_a_cut_tree_keeps_whole_paths(tree: DraftTree, depth: int, nodes: int) -
 @given(trees())
 def test_depth_first_order_is_the_same_tree(tree: DraftTree) -> None:
     ordered = in_depth_first_order(tree.tokens, tree.parents, [0.0] * len(tree))
-    ordered.check()
+    check_tree(ordered)
     assert paths(ordered) == paths(tree)
 
 
@@ -75,10 +67,10 @@ def test_the_best_chain_comes_first() -> None:
 )
 def test_malformed_trees_are_named(tree: DraftTree) -> None:
     if tree == chain([1, 2]):
-        tree.check()
+        check_tree(tree)
     else:
         with pytest.raises(ValueError):
-            tree.check()
+            check_tree(tree)
 
 
 def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
@@ -113,7 +105,7 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
     trie = build_trie(documents[outside:], n, lp)
     drafter.reset(Context(ids, trie, documents[:outside]))
     tree = drafter.propose(ids, budget)
-    tree.check()
+    check_tree(tree)
     drafted = paths(tree)
     assert drafted <= set(frequencies)
     assert sorted((frequencies[p] for p in drafted), reverse=True) == best
@@ -154,7 +146,7 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))
     for budget in (1, 2, 7, 64):
         tree = drafter.propose(ids, budget)
-        tree.check()
+        check_tree(tree)
         assert tree.drafts <= budget
         drafter.observe([1, 2])
 
@@ -207,9 +199,9 @@ def test_a_wrong_method_or_option_is_found_without_compiling() -> None:
 
 def test_probes_are_no_drafts() -> None:
     tree = DraftTree((5, 6, 5, 7, 8), (-1, 0, -1, 2, 3), probes=3)
-    tree.check()
+    check_tree(tree)
     assert tree.drafts == 2
     assert verify(tree, lambda node, tokens: [5, 6, 9][node + 1]).nodes == (0, 1)
     assert tree.cut(2, 1) == DraftTree((5, 5, 7), (-1, -1, 1), probes=2)
     with pytest.raises(ValueError, match="siblings"):
-        DraftTree((5, 5), (-1, -1), probes=0).check()
+        check_tree(DraftTree((5, 5), (-1, -1), probes=0))

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import FakeBackend
-from test_lossless import Scripted, decode, generate, plain
+from helpers import FakeBackend, Scripted, decode, generate, make_drafter, plain
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import (
@@ -19,7 +18,6 @@ from ngtcli.decode.probe import (
     NO_TREE_MASK,
 )
 from ngtcli.draft.drafter import DraftSettings
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.tokens import Tokenizer

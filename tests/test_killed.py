@@ -14,7 +14,7 @@ from ngtcli.draft.methods import datastore
 from ngtcli.storage import LEFT_S, home, read_json, write_atomically, write_json
 from ngtcli.trie import listing, store
 
-KILLS = 9
+KILLS = 6  # two of each of the three folders
 WRITER = """
 import sys
 from pathlib import Path

@@ -1,11 +1,10 @@
 """The house's rules: who may import whom, and what starting up must not load."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_and_look
 
 PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
@@ -46,21 +45,14 @@ def test_imports_go_downward(file: Path) -> None:
             assert own in TORCH_ROOMS, f"{file.name} imports {module}"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["summarize", "--help"], ["--version"], ["presets", "list"], ["config", "show"],
-     ["trie", "path"], ["models", "path"], ["env"],
-     ["summarize", "nowhere.txt"], ["config", "path"], ["bench", "--help"],
-     ["tune", "--help"], ["tune", "--sweep", "n=x"], ["trie", "list"]],
-)  # fmt: skip
-def test_light_commands_load_neither_torch_nor_transformers(arguments: list[str]) -> None:
-    code = (
-        "import sys\nfrom ngtcli.cli.app import main\nsys.argv = ['ngt', *sys.argv[1:]]\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'numba'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+LIGHT = [
+    "--help", "summarize --help", "--version", "presets list", "config show", "trie path",
+    "models path", "env", "summarize nowhere.txt", "config path", "bench --help", "tune --help",
+    "tune --sweep n=x", "trie list",
+]  # fmt: skip
+
+
+def test_light_commands_load_neither_torch_nor_transformers() -> None:
+    """One after the other in one process: the first that loads one of them is named."""
+    heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
+    run_and_look([command.split() for command in LIGHT], heavy)

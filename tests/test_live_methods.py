@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from conftest import make_target
+from helpers import check_tree, make_drafter, make_target
 
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.loop import Run
@@ -16,7 +16,6 @@ from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods import lookahead, recycling
 from ngtcli.draft.methods.lookahead import Lookahead
 from ngtcli.draft.methods.recycling import Recycling, static_tree
-from ngtcli.draft.registry import make_drafter
 from ngtcli.errors import UsageError
 
 GREEDY = SamplingSettings()
@@ -25,8 +24,8 @@ SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=5)
 
 def decode(model, drafter, prompt: Sequence[int], sampling=GREEDY, **limits) -> Run:
     context = Context(prompt, None, (tuple(prompt),), vocabulary=model.vocabulary)
-    run = Run(model, drafter, context, sampling, Limits(**{"max_tokens": 60, **limits}))
-    return run.finish()
+    run = Run(model, drafter, context, sampling, Limits(**{"max_tokens": 60, **limits})).finish()
+    return run
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -91,7 +90,7 @@ def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: 
         def propose(self, ids, budget):
             seen.append(list(ids))
             tree = super().propose(ids, budget)
-            tree.check()
+            check_tree(tree)
             assert tree.drafts <= budget
             return tree
 
@@ -131,7 +130,7 @@ def test_recycling_drafts_what_the_scores_ranked_high() -> None:
     top = np.array([[10, 11]] + [[12, 13]] * len(first))
     drafter.learn(Feedback(first, top))
     tree = drafter.propose([5], 80)
-    tree.check()
+    check_tree(tree)
     roots = [t for t, p in zip(tree.tokens, tree.parents, strict=True) if p == -1]
     assert roots == [10, 11]
     drafter.reset(Context([1]))

@@ -11,10 +11,21 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from conftest import CONTEXT, FakeBackend, make_hf, make_target
+from helpers import (
+    CONTEXT,
+    GREEDY,
+    FakeBackend,
+    Scripted,
+    decode,
+    generate,
+    make_drafter,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)
 from test_families import FAMILIES as MANY
 from test_families import WINDOW, LongBackend, build, target
-from test_lossless import GREEDY, Scripted, decode, generate, plain, prompts
 
 from ngtcli.checkpoint import BUILTIN_PATH, find
 from ngtcli.context import context_limit
@@ -24,7 +35,6 @@ from ngtcli.decode.masks import TreeMasks
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.draft.drafter import DraftSettings
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.tokens import Tokenizer

@@ -1,18 +1,24 @@
 """Drafted decoding equals plain decoding and `transformers` generate, in float32."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 import torch
-from conftest import (
+from helpers import (
     CONTEXT,
     END,
     FAMILIES,
+    GREEDY,
     STORIES,
     VOCABULARY,
+    Scripted,
+    decode,
+    generate,
+    make_drafter,
     make_hf,
     make_target,
+    plain,
+    prompts,
     supply,
 )
 
@@ -22,55 +28,10 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.registry import make_drafter, method_names
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import method_names
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.trie.ngram import build_trie
-
-GREEDY = SamplingSettings()
-
-
-class Scripted(Drafter):
-    """A drafter that proposes what a function of the ids says."""
-
-    def __init__(self, propose) -> None:
-        self._propose = propose
-
-    def reset(self, context: Context) -> None:
-        pass
-
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return self._propose(list(ids), budget)
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
-
-
-def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, **limits) -> Run:
-    limits = {"max_tokens": 40, **limits}
-    run = Run(model, drafter, Context(prompt, outside=(tuple(prompt),)), sampling, Limits(**limits))
-    return run.finish()
-
-
-def plain(model: TargetModel, prompt, sampling=GREEDY, **limits) -> list[int]:
-    return decode(model, make_drafter("none", DraftSettings()), prompt, sampling, **limits).output
-
-
-def generate(hf, prompt, max_tokens: int) -> list[int]:
-    with torch.no_grad():
-        ids = torch.tensor([prompt])
-        out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
-                          max_new_tokens=max_tokens, pad_token_id=0)  # fmt: skip
-    return out[0, len(prompt) :].tolist()
-
-
-def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:
-    rng = random.Random(seed)
-    out = []
-    for _ in range(count):
-        body = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 30))]
-        out.append((body * 3)[: rng.randint(len(body), 90)])
-    return out
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -87,8 +48,7 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
             drafter = make_drafter("trie", DraftSettings(learn_output=True))
             future = (*prompt, *expected, *reversed(expected), *expected[::2])
             context = Context(prompt, outside=(future, tuple(prompt)))
-            run = Run(model, drafter, context, GREEDY, Limits(40, num_draft))
-            run.finish()
+            run = Run(model, drafter, context, GREEDY, Limits(40, num_draft)).finish()
             assert run.output == expected
             accepted += run.statistics.accepted_tokens
     assert accepted > 100
@@ -185,8 +145,7 @@ def test_documents_trie_and_prompt_together() -> None:
         truth = plain(model, prompt)
         trie = build_trie([truth[:20], truth[10:] + truth[:5]], 13, 3)
         context = Context(prompt, trie, (tuple(prompt), tuple(truth[5:9])))
-        run = Run(model, make_drafter("trie", DraftSettings()), context, GREEDY, Limits(40, 16))
-        run.finish()
+        run = Run(model, make_drafter("trie"), context, GREEDY, Limits(40, 16)).finish()
         assert run.output == truth
         assert run.statistics.accepted_tokens > 0
 
@@ -195,7 +154,7 @@ def test_a_hybrid_model_runs_plain_and_says_so() -> None:
     import transformers
 
     from ngtcli.tokens import Tokenizer
-    from conftest import FakeBackend  # isort: skip
+    from helpers import FakeBackend  # isort: skip
 
     config = transformers.Lfm2Config(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -216,7 +175,7 @@ def test_recurrent_models_keep_their_state() -> None:
     import transformers
 
     from ngtcli.tokens import Tokenizer
-    from conftest import FakeBackend  # isort: skip
+    from helpers import FakeBackend  # isort: skip
 
     common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
     rwkv = transformers.RwkvConfig(hidden_size=32, num_hidden_layers=2, **common)
@@ -242,7 +201,7 @@ def test_an_unproven_family_is_probed() -> None:
     import transformers
 
     from ngtcli.tokens import Tokenizer
-    from conftest import FakeBackend  # isort: skip
+    from helpers import FakeBackend  # isort: skip
 
     common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
     torch.manual_seed(0)
@@ -287,8 +246,7 @@ def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Sampling
     for prompt in prompts(5, seed=9):
         truth = plain(model, prompt, sampling)
         context = Context(prompt, outside=((*truth, *truth[3:]), tuple(prompt)))
-        run = Run(model, make_drafter("trie", DraftSettings()), context, sampling, Limits(40, 24))
-        run.finish()
+        run = Run(model, make_drafter("trie"), context, sampling, Limits(40, 24)).finish()
         assert run.output == truth
         accepted += run.statistics.accepted_tokens
     assert accepted > 20
@@ -357,8 +315,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
     for model, prompt, sampling, truth in [*cases, *cases]:
         trie = build_trie([truth[5:30]], 13, 3)
         context = Context(prompt, trie, (tuple(prompt),), (truth[5:30],), "", VOCABULARY)
-        run = Run(model, drafter, context, sampling, Limits(40, 16))
-        run.finish()
+        run = Run(model, drafter, context, sampling, Limits(40, 16)).finish()
         assert run.output == truth
         accepted += run.statistics.accepted_tokens
     assert accepted > 20 or method == "none"

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from helpers import check_tree, make_drafter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import UsageError
 
@@ -29,7 +29,7 @@ def assert_drafts(drafter: Drafter, context: Context, steps, naive: Naive, budge
     ids = list(context.ids)
     for step in [*steps, []]:
         tree = drafter.propose(ids, budget)
-        tree.check()
+        check_tree(tree)
         assert tree == chain(naive(ids, len(context.ids))[:budget])
         drafter.observe(step)
         ids = ids + step

@@ -1,14 +1,16 @@
 """The wheel holds all that is needed, and the README says what the checks run."""
 
+import json
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import ngtcli
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,31 +36,61 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
     assert not any(name.startswith(("tests/", "presets/")) for name in names)
 
 
+LIGHT = [
+    "--version", "--help", "summarize text.txt --dry-run", "ask -d text.txt Who? --dry-run",
+    "presets list", "presets show ask", "config show", "config path", "models list", "models path",
+    "trie build text.txt", "trie list", "trie show text.txt", "trie clear", "trie path", "env",
+    "schema check", "bench --help", "tune --help", "check --help",
+]  # fmt: skip
+
+
+# Each in turn, in one process; the first that fails is named.
+EACH = """
+import sys
+from ngtcli.cli.app import run
+
+for command in sys.argv[1:]:
+    sys.argv = ["ngt", *command.split()]
+    if code := run():
+        sys.exit(f"{command}: exit code {code}")
+"""
+
+
 def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """A new environment that borrows only the dependencies of this one."""
+    """A new environment that borrows only the dependencies of this one, behind its own packages.
+
+    What `sys.path` names here is read, for packages may stand elsewhere than in `purelib`.
+    """
+    assert wheel.name.startswith("ngtcli-")
     venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
+    scripts = tmp_path / "venv" / "bin"
+    python = scripts / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
     site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    lent = [p for p in sys.path if p and Path(p).name == "site-packages"]
+    (site / "borrowed.pth").write_text("".join(f"{p}\n" for p in lent))
     text = tmp_path / "text.txt"
     text.write_text((ROOT / "ngtcli" / "examples" / "harbour.txt").read_text())
-    environ = {**os.environ, "PYTHONPATH": ""}
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    environ.pop("PYTHONPATH", None)
 
     def run(*command: object) -> str:
         done = subprocess.run(
             [str(c) for c in command], cwd=tmp_path, env=environ, capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
-    where = run(python, "-c", "import ngtcli; print(ngtcli.__file__)")
-    assert str(tmp_path) in where
-    ngt = tmp_path / "venv" / "bin" / "ngt"
-    listed = run(ngt, "presets", "list")
-    assert "summarize" in listed and "ask" in listed
+    found = run(python, "-c", "import ngtcli; print(ngtcli.__file__)")
+    assert found.startswith(str(tmp_path))
+    run(python, "-c", EACH, *LIGHT)
+    ngt = scripts / "ngt"
+    assert run(ngt, "--version") == f"ngt {ngtcli.__version__}\n"
+    assert "summarize" in run(ngt, "presets", "list")
     assert str(tmp_path) in run(ngt, "presets", "path")
-    assert run(ngt, "summarize", text, "--max-tokens", "30").strip()
+    assert json.loads(run(ngt, "env", "--json"))["ngt"] == ngtcli.__version__
+    answer = ("summarize", text, "--max-tokens", "30", "--method", "trie")
+    assert run(ngt, *answer).startswith("The harbour")
 
 
 def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
@@ -72,8 +104,8 @@ def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
 def test_the_readmes_commands_are_those_of_the_checks() -> None:
     readme = (ROOT / "README.md").read_text()
     script = (ROOT / ".ci" / "run").read_text()
-    assert "pip install -c constraints.txt -e '.[dev]'" in readme
-    assert "-c constraints.txt -e '.[dev]'" in script and script.rstrip().endswith("pytest")
+    assert "pip install -c constraints.txt -e '.[dev]' && pytest -n auto\n" in readme
+    assert "-c constraints.txt -e '.[dev]'" in script and script.endswith("\npytest -n auto\n")
     assert "ngt summarize ngtcli/examples/harbour.txt" in readme
 
 

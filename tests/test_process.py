@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers import HARBOUR, NGT, in_terminal, read_terminal
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli import app as app_module
 from ngtcli.cli.app import run
 from ngtcli.errors import InputError
 
-NGT = [sys.executable, "-m", "ngtcli"]
-HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc and /dev")
 
@@ -131,7 +130,7 @@ def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
     clock = time.monotonic()
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and first + rest and b"interrupted" in errors
-    assert b"Traceback" not in errors and time.monotonic() - clock < 2
+    assert b"Traceback" not in errors and time.monotonic() - clock < 10
 
 
 @needs_model
@@ -145,35 +144,28 @@ def test_sigterm_wipes_the_status_line() -> None:
     os.close(other)
     shown = b""
     while "…".encode() not in shown:
-        shown += read(main)
+        shown += read_terminal(main)
     process.terminate()
     assert process.wait(timeout=30) == 143
-    while part := read(main):
+    while part := read_terminal(main):
         shown += part
     os.close(main)
     assert shown.endswith(b"\r\x1b[K")
 
 
-def read(handle: int) -> bytes:
-    try:
-        return os.read(handle, 4096)
-    except OSError:  # how a pseudo-terminal ends
-        return b""
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_library_that_does_not_return_is_ended(number: int, code: int) -> None:
-    """Ten million rounds of a hash take several seconds, in which Python runs no handler."""
+    """A hundred million rounds of a hash take a minute, in which Python runs no handler."""
     process = python(
         "import hashlib\nprint('ready', flush=True)\n"
-        "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 10_000_000)\n"
+        "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 100_000_000)\n"
     )
     wait_ready(process)
     time.sleep(0.1)
     clock = time.monotonic()
     process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == code and time.monotonic() - clock < 1
+    assert process.returncode == code and time.monotonic() - clock < 10
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -329,19 +321,8 @@ def test_removing_says_how_many_files_in_good_english(monkeypatch, capsys) -> No
 
 @needs_model
 def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:
-    main, other = pty.openpty()  # of 0 columns
-    environ = {**os.environ, "TERM": "dumb"}
-    environ.pop("COLUMNS", None)
-    process = subprocess.Popen(
-        [*NGT, "summarize", HARBOUR, "--max-tokens", "60"],
-        stdin=other, stdout=other, stderr=other, env=environ,
-    )  # fmt: skip
-    os.close(other)
-    shown = b""
-    while part := read(main):
-        shown += part
-    os.close(main)
-    lines = shown.decode().replace("\r\n", "\n")
-    assert process.wait(timeout=30) == 0 and "\x1b" not in lines and "\r" not in lines
+    shown, code = in_terminal("summarize", HARBOUR, "--max-tokens", "60", columns=0, TERM="dumb")
+    lines = shown.replace("\r\n", "\n")
+    assert code == 0 and "\x1b" not in lines and "\r" not in lines
     assert "with -m FOLDER.\n\nThe harbour" in lines
     assert max(map(len, lines.split("\n"))) <= 80

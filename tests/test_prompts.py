@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import FakeBackend
+from helpers import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 

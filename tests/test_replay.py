@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import END, SHARED, make_target
+from helpers import END, SHARED, make_drafter, make_target
 
 from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.replay.run import replay, run_replay, select, walk
@@ -25,8 +24,8 @@ PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40,
 def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int = 40) -> Run:
     context = Context(prompt, None, (tuple(prompt),))
     drafter = make_drafter(method, DraftSettings())
-    run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft))
-    return run.finish()
+    run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft)).finish()
+    return run
 
 
 @pytest.mark.parametrize("method", ["none", "trie", "trie:learn_output=true"])

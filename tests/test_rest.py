@@ -3,14 +3,12 @@
 from collections import Counter
 
 import pytest
-from conftest import supply
+from helpers import check_tree, make_drafter, paths, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_draft import paths
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.methods import datastore
-from ngtcli.draft.registry import make_drafter
 from ngtcli.errors import InputError, UsageError
 
 
@@ -61,7 +59,7 @@ def test_rest_drafts_the_most_frequent_continuations(
     )
     drafter.reset(Context(ids, tokenizer="print"))
     tree = drafter.propose(ids, budget)
-    tree.check()
+    check_tree(tree)
     expected = naive_rest(documents, ids, budget, span, k, long, choices, cut)
     assert paths(tree) == set(expected) and len(tree) == len(expected)
 

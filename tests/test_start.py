@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import HARBOUR, SHARED, STORIES, run_and_look
 
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
-from tests.conftest import SHARED, STORIES
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
@@ -130,20 +128,12 @@ def test_what_is_read_of_a_configuration_is_what_its_class_says(
     assert {kind or "default" for kind in kinds} == {kinds[1] or "default"}
 
 
-@pytest.mark.parametrize("arguments", [
-    ["summarize", str(EXAMPLE), "--dry-run"], ["ask", "When?", "-d", str(EXAMPLE), "--dry-run"],
-    ["trie", "build", str(EXAMPLE)], ["trie", "show", str(EXAMPLE)], ["trie", "list"], ["env"],
-])  # fmt: skip
-def test_without_a_model_to_run_torch_is_not_loaded(arguments: list[str]) -> None:
-    code = (
-        "import sys\nfrom ngtcli.cli.app import main\nsys.argv = ['ngt', *sys.argv[1:]]\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'numba'} & set(sys.modules)\nassert not heavy, heavy\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+def test_without_a_model_to_run_torch_is_not_loaded() -> None:
+    commands = [
+        ["summarize", HARBOUR, "--dry-run"], ["ask", "When?", "-d", HARBOUR, "--dry-run"],
+        ["trie", "build", HARBOUR], ["trie", "show", HARBOUR], ["trie", "list"], ["env"],
+    ]  # fmt: skip
+    run_and_look(commands, {"torch", "numba"})
 
 
 def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
@@ -166,7 +156,7 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
 
 
 def test_prefill_tells_how_many_ids_are_read() -> None:
-    from tests.conftest import make_target
+    from helpers import make_target
 
     model, told = make_target(), list[int]()
     model.start(20)

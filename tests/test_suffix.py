@@ -3,13 +3,11 @@
 import sys
 
 import pytest
-from conftest import supply
+from helpers import check_tree, make_drafter, paths, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_draft import paths
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.registry import make_drafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 
@@ -43,7 +41,7 @@ def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, mo
                 max_spec_factor=1.0, min_token_prob=0.1, use_tree_spec=tree,
             )  # fmt: skip
             mine = drafter.propose(ids, budget)
-            mine.check()
+            check_tree(mine)
             assert len(mine) <= budget
             raw = DraftTree(tuple(draft.token_ids), tuple(draft.parents))
             assert paths(mine) == paths(raw)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from helpers import NaiveNode, algorithm_1, padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,39 +13,6 @@ from ngtcli.trie.ngram import NGramTrie, build_trie
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)
 windows = st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, min(4, n - 1))))
-
-
-class NaiveNode:
-    def __init__(self) -> None:
-        self.frequency = 0
-        self.children: dict[int, NaiveNode] = {}
-
-
-def algorithm_1(tokens: Sequence[int], n: int, lp: int) -> NaiveNode:
-    """Algorithm 1 as written: for each full window, each sub-prefix P[j:] + S, token by token."""
-    root = NaiveNode()
-    for i in range(len(tokens) - n + 1):
-        prefix, suffix = tokens[i : i + lp], tokens[i + lp : i + n]
-        for j in range(lp):
-            node = root
-            for token in [*prefix[j:], *suffix]:
-                node = node.children.setdefault(token, NaiveNode())
-                node.frequency += 1
-    return root
-
-
-def padded(documents: Sequence[Sequence[int]], n: int) -> list[int]:
-    """Documents with n unique sentinels around each, so that windows slide over both ends."""
-    out: list[int] = []
-    sentinel = -1
-    for document in documents:
-        for part in (None, document, None):
-            if part is None:
-                out += range(sentinel, sentinel - n, -1)
-                sentinel -= n
-            else:
-                out += part
-    return out
 
 
 def walk(trie: NGramTrie, node: int, sequence: tuple[int, ...]):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import END
+from helpers import END
 from hypothesis import given
 from hypothesis import strategies as st
 

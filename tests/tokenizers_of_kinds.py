@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from conftest import SHARED, STORIES
+from helpers import SHARED, STORIES
 from tokenizers import (
     AddedToken,
     Regex,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli import __version__
 from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
@@ -31,7 +32,7 @@ def env(
     settings: Settings = merge(standing_layers()).settings
     device, name = _device_of_torch() if full else _likely_device()
     facts: dict[str, Any] = {
-        "ngt": _version("ngt"),
+        "ngt": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device,

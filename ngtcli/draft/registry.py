@@ -118,8 +118,3 @@ def _named(method: str) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"method {method}: {error}", error.hint) from None
-
-
-def make_drafter(spec: str, settings: DraftSettings) -> Drafter:
-    """A new drafter. Raises UsageError for an unknown method or a wrong option."""
-    return parse_method(spec, settings).build()

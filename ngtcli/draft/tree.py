@@ -36,18 +36,6 @@ class DraftTree:
         """How many nodes can be accepted; they come before the probes."""
         return len(self.tokens) - self.probes
 
-    def check(self) -> None:
-        """Raise ValueError unless the tree is well-formed."""
-        if len(self.tokens) != len(self.parents):
-            raise ValueError("tokens and parents differ in length")
-        if not 0 <= self.probes <= len(self.tokens):
-            raise ValueError("more probes than nodes")
-        if any(not ROOT <= parent < i for i, parent in enumerate(self.parents)):
-            raise ValueError("a parent does not come before its child")
-        edges = list(zip(self.parents, self.tokens, strict=True))[: self.drafts]
-        if len(set(edges)) != len(edges):
-            raise ValueError("two siblings hold the same token")
-
     def origin(self, node: int) -> str:
         """Where a node comes from."""
         return self.names[self.origins[node]] if self.origins else self.names[0]

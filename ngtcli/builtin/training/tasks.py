@@ -120,7 +120,7 @@ class TaskMixture:
             named = self._document(rng, budget)
             paragraphs = [p for _, p in named]
             turns = self._turns(paragraphs, rng)
-        return Conversation(_render(named, rng), tuple(turns))
+        return Conversation(_render(named), tuple(turns))
 
     def _document(self, rng: random.Random, budget: int) -> list[tuple[str, Paragraph]]:
         """(heading, paragraph) pairs of about `budget` words; "" continues the document before."""
@@ -197,7 +197,7 @@ def _cut(paragraph: Paragraph, budget: int) -> Paragraph:
     )
 
 
-def _render(named: list[tuple[str, Paragraph]], rng: random.Random) -> str:
+def _render(named: list[tuple[str, Paragraph]]) -> str:
     parts = []
     for name, paragraph in named:
         text = " ".join(paragraph.sentences)

@@ -50,6 +50,8 @@ def run(command: Command, place: Place) -> Result:
             if terminal:
                 os.close(terminal[0])
         memory = used.ru_maxrss * 1024 - before
+        if not (before or command.real):  # it had ended before it was looked at
+            memory = 0
         shown = bytes(watch.shown) if terminal else _head(out)
         return Result(
             os.waitstatus_to_exitcode(status), shown.decode("utf-8", "replace"),
