@@ -25,6 +25,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens import Tokenizer
 
