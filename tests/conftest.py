@@ -17,11 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only
 os.environ.setdefault("NUMBA_CACHE_DIR", str(home("cache") / "compiled"))
 
 COMPILE = """
-from ngtcli.draft.auto.drafter import Auto, AutoOptions
-from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import parse_method
 
-drafter, ids = Auto(AutoOptions(), fitted_escapes()), [1, 2, 3, 1, 2, 4, 1, 2, 3] * 9
+drafter = parse_method("auto", DraftSettings()).build()
+ids = [1, 2, 3, 1, 2, 4, 1, 2, 3] * 9
 drafter.reset(Context(ids, None, (tuple(ids[:20]),)))
 for _ in range(3):
     drafter.propose(ids, 16)
