@@ -35,9 +35,15 @@ ORDINARY = st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=12).m
 
 
 @cache
+def tokenizer_of(kind: str) -> Tokenizer:
+    """One for all examples: its copy that reads control tokens takes long to make."""
+    return Tokenizer(backend(kind))
+
+
+@cache
 def hostile(kind: str) -> st.SearchStrategy[str]:
     """Text with control tokens of this kind and of others, whole and in halves."""
-    names = [*Tokenizer(backend(kind)).control.texts.values()] * 3 + CONTROL
+    names = [*tokenizer_of(kind).control.texts.values()] * 3 + CONTROL
     cuts = [(c, at) for c in names for at in (1, 2, len(c) // 2, len(c) - 2)]
     halves = [part for c, at in cuts for part in (c[:at], c[at:])]
     parts = st.sampled_from(names) | st.sampled_from(halves) | st.sampled_from(WORDS)
@@ -73,7 +79,7 @@ def is_ordinary(tokenizer: Tokenizer, text: str, template: str) -> bool:
 @MANY
 @given(text=ORDINARY)
 def test_ordinary_text_has_the_ids_of_the_whole(kind: str, text: str) -> None:
-    tokenizer = Tokenizer(backend(kind))
+    tokenizer = tokenizer_of(kind)
     chat = render(tokenizer.backend, utf8(text) + "x")
     written = "".join(chat.text[a:b] for a, b in chat.template)
     if is_ordinary(tokenizer, chat.text, written):
@@ -90,7 +96,7 @@ def test_ordinary_text_has_the_ids_of_the_whole(kind: str, text: str) -> None:
 @given(text=ORDINARY)
 def test_beside_control_text_ordinary_text_has_its_own_ids(kind: str, text: str) -> None:
     """The copy of a tokenizer that reads text with control tokens in it is the same otherwise."""
-    tokenizer = Tokenizer(backend(kind))
+    tokenizer = tokenizer_of(kind)
     chat = render(tokenizer.backend, utf8(text) + "x")
     written = "".join(chat.text[a:b] for a, b in chat.template)
     if is_ordinary(tokenizer, chat.text, written):
@@ -104,7 +110,7 @@ def test_beside_control_text_ordinary_text_has_its_own_ids(kind: str, text: str)
 def test_text_never_becomes_a_control_token(kind: str, data: Any, separator: str) -> None:
     text = hostile(kind)
     texts, name, question = data.draw(st.tuples(st.lists(text, min_size=1, max_size=3), text, text))
-    tokenizer = Tokenizer(backend(kind))
+    tokenizer = tokenizer_of(kind)
     own = marks(tokenizer, tokenizer.backend.encode(_rendered(kind, "x"), add_special_tokens=False))
     documents = [Document(name, t) for t in texts]
     message = word(preset(separator), documents, question).text + "x"
@@ -130,7 +136,7 @@ def _rendered(kind: str, message: str) -> str:
 @given(data=st.data())
 def test_tries_and_plain_prompts_read_text_as_text(kind: str, data: Any) -> None:
     text = data.draw(hostile(kind))
-    tokenizer = Tokenizer(backend(kind))
+    tokenizer = tokenizer_of(kind)
     assert marks(tokenizer, tokenizer.encode(text)) == []
     around = marks(tokenizer, tokenizer.backend.encode("x", add_special_tokens=True))
     assert marks(tokenizer, tokenizer.encode(text, special=True)) == around

@@ -54,6 +54,7 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.reading import skipped_json
 from ngtcli.errors import INTERRUPTED
+from ngtcli.evaluate.machine import versions
 from ngtcli.render.results import counted
 
 
@@ -205,8 +206,6 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
 
 def _about() -> dict[str, Any]:
     """What was run, when, and with which versions."""
-    from ngtcli.evaluate.machine import versions
-
     return {
         "command": command_line(),
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),

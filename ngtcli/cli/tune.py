@@ -32,6 +32,8 @@ from ngtcli.cli.tune_options import (
 from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
 from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
+from ngtcli.evaluate.sweep.grid import is_axis
+from ngtcli.evaluate.sweep.preset import preset_path, provenance, write_winner
 
 
 @with_settings
@@ -63,8 +65,6 @@ def tune(
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if replay else LIVE)
     form = check_outputs({"json": json, "markdown": markdown, "csv": csv}, html, output)
-    from ngtcli.evaluate.sweep.grid import is_axis
-
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
     data = Data(
@@ -104,8 +104,6 @@ def _saved(name: str | None, force: bool) -> Path | None:
     """Where the winner goes; a bad name is refused before hours are spent."""
     if name is None:
         return None
-    from ngtcli.evaluate.sweep.preset import preset_path
-
     return preset_path(name, force)
 
 
@@ -166,8 +164,6 @@ def _duration(seconds: float) -> str:
 
 
 def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:
-    from ngtcli.evaluate.sweep.preset import provenance, write_winner
-
     chosen = next(cell for cell in plan.cells if cell.label == report["chosen"])
     swept = [axis.name for axis in plan.axes]
     origin = provenance(report, plan.preset, report["command"])

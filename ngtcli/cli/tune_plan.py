@@ -11,10 +11,10 @@ from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.errors import UsageError
+from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, parse_sweep
 from ngtcli.presets import Preset
 
 if TYPE_CHECKING:
-    from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped
     from ngtcli.evaluate.sweep.run import Source
 
 
@@ -35,9 +35,9 @@ class Data:
 class Plan:
     """The sweep: its axes, its cells, the settings below them, and the task's preset."""
 
-    axes: "tuple[Axis, ...]"
-    cells: "list[Cell]"
-    skipped: "list[Skipped]"
+    axes: tuple[Axis, ...]
+    cells: list[Cell]
+    skipped: list[Skipped]
     base: Settings
     preset: Preset
     remark: str  # what of it was not asked for in so many words
@@ -47,8 +47,6 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
     """Read the sweep and the settings it is laid over. Raises UsageError."""
     if not sweep:
         raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
-    from ngtcli.evaluate.sweep.grid import grid, parse_sweep
-
     axes = parse_sweep(sweep)
     # A swept value stands in for a flag, so that no other layer can be at odds with it.
     swept = [axis.name for axis in axes]

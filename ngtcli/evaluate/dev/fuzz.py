@@ -9,6 +9,7 @@ import argparse
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases and print the report; the exit code."""
     args = parse(arguments)
     os.environ |= ONE_THREAD
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` gets a report
     folder = Path(tempfile.mkdtemp(prefix="ngt-fuzz-"))
     folder.chmod(0o755)
     os.environ["NGT_HOME"] = str(folder / "warm")
@@ -92,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _again(args.case, world)
         return _all(args, world)
     finally:
+        signal.signal(signal.SIGTERM, before)
         if not args.case:
             shutil.rmtree(folder, ignore_errors=True)
 

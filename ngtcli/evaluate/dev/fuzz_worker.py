@@ -57,6 +57,7 @@ def adopt(world: World) -> None:
     _worlds[:] = [world]
     if multiprocessing.parent_process() is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_case(kind: str, seed: int, keep: bool = False) -> Verdict:
