@@ -220,7 +220,7 @@ def coerce(name: str, value: Any, where: object) -> Any:
         try:
             return float(value)
         except OverflowError:
-            return math.copysign(math.inf, value)  # out of every range, which is said next
+            return math.inf if value > 0 else -math.inf  # out of every range, which is said next
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     wanted = "a list of strings" if kind is tuple else f"of type {kind.__name__}"

@@ -10,7 +10,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ngtcli.cli.app import app
-from ngtcli.config import DRAFTING, Settings, environment_layer, standing_layers, unknown_variables
+from ngtcli.config import (
+    DRAFTING,
+    Layer,
+    Settings,
+    coerce,
+    environment_layer,
+    merge,
+    standing_layers,
+    unknown_variables,
+)
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.presets import load_preset, load_presets
@@ -319,3 +328,9 @@ def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds
         for kind in (Settings, DraftSettings):
             with pytest.raises(UsageError, match=f"{name} is {value}"):
                 kind(**{name: value})
+
+
+def test_a_number_beyond_every_float_is_out_of_range_in_whatever_setting() -> None:
+    for number in (10**400, -(10**400)):
+        with pytest.raises(UsageError, match="min_p"):
+            merge([Layer("somewhere", {"min_p": coerce("min_p", number, "somewhere")})])

@@ -102,6 +102,8 @@ def _spec_bench_turns(
     """(trace, whether its length is the recorded one) of each turn of a conversation."""
     history = ""
     begin, end = tokenizer.backend.bos_token_id, tokenizer.backend.eos_token_id
+    if end is None:
+        raise WrongRow("the recording's tokenizer has no end token")
     task = get(question, "category", str)
     for turn, (asked, said, recorded) in enumerate(_turns(question, answer)):
         text = form[0].replace("{history}", history).replace("{question}", asked)
