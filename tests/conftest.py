@@ -1,9 +1,11 @@
 """Every test has settings and caches of its own, needs no network, and compiles nothing twice."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 from ngtcli.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell that runs the tests in the background has Ctrl-C ignored, in their children as well.
+with suppress(ValueError):  # outside the main thread
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only wait
 
 # Compiling takes ten seconds: what is compiled is kept over all tests, whatever home they have.

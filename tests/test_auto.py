@@ -15,15 +15,8 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.auto.blend import (
-    BUCKETS,
-    ORDERS,
-    UNSEEN,
-    Tallies,
-    attribute,
-    bucket_of,
-    match_end,
-)
+from ngtcli.draft.auto.attribution import Tallies, attribute
+from ngtcli.draft.auto.blend import BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
 from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto

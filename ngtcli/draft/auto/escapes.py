@@ -6,13 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
-    BUCKETS,
-    ORDERS,
-    SCORES,
-    Tallies,
-    update_escapes,
-)
+from ngtcli.draft.auto.attribution import Tallies, update_escapes
+from ngtcli.draft.auto.blend import BUCKETS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import SOURCES
 

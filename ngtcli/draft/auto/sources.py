@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.draft.auto.attribution import learn_output as _learn_output
 from ngtcli.draft.auto.blend import ORDERS, OWN, POOL, PROMPT, PlainArrays, match_end
-from ngtcli.draft.auto.blend import learn_output as _learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import SCORES, Tallies, attribute
+from ngtcli.draft.auto.attribution import Tallies, attribute
+from ngtcli.draft.auto.blend import SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import ESCAPES, SHAPE
