@@ -162,13 +162,12 @@ def _be_ngt(
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         environ = environment(command, place)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Until ngt has its own handler; a KeyboardInterrupt might come back to the pool's code.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         _place_streams(command, out.fileno(), err.fileno(), terminal[1] if terminal else None)
         if command.real:
             _start(command, environ)
         code = _call(command, environ)
-    except KeyboardInterrupt:
-        code = 130  # before ngt had its own handler
     except BaseException:
         traceback.print_exc()
     finally:
