@@ -48,12 +48,16 @@ def test_half_a_minute_of_it_finds_nothing(world: World) -> None:
 
 
 def test_an_injected_fault_is_reported_with_its_seed(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("a fault put in by a test")
 
     monkeypatch.setattr("ngtcli.cli.reading.load", broken)  # a fork takes it over
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # --case keeps its files
     monkeypatch.setattr(fuzz, "make_world", lambda _: world)
     monkeypatch.setattr(fuzz, "warm_up", lambda: None)
     kind, seed = next(fuzz.cases(3, ["questions"]))
