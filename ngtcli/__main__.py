@@ -1,6 +1,6 @@
 """`ngt` as a process, also `python -m ngtcli`: handlers first, then the command, then the end."""
 
-from ngtcli import process
+from ngtcli.system import process
 
 TYPE_CHECKING = False  # see process
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def main() -> "NoReturn":
     """Run the command line and leave with its exit code."""
     process.guard()
-    from ngtcli.importing import without_collection
+    from ngtcli.system.importing import without_collection
 
     with without_collection():
         from ngtcli.cli.app import run  # here: what it loads takes time

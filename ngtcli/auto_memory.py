@@ -8,7 +8,7 @@ from ngtcli.decode.costs import calibrate, load_costs, save_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.costs import SHORT, Costs
 from ngtcli.draft.auto.pool import TOKENS, Pool, load_pool, pool_path, save_pool
-from ngtcli.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError
 
 Notify = Callable[[str], None]
 

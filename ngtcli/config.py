@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import UsageError, nearest, plain_number
-from ngtcli.storage import home
-from ngtcli.threads import MOST
-from ngtcli.yaml_file import parse_yaml, read_mapping, shown
+from ngtcli.system.storage import home
+from ngtcli.system.threads import MOST
+from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"
 OTHER_VARIABLES = ("NGT_HOME",)  # what is read beside the settings' own variables

@@ -5,7 +5,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ngtcli import compiled
 from ngtcli.auto_memory import AutoMemory
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
@@ -19,9 +18,10 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.fitting import cut_words, fit_prompt
-from ngtcli.presets import Preset
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import cut_words, fit_prompt
+from ngtcli.prompt.preset import Preset
+from ngtcli.system import compiled
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.storage import home
+from ngtcli.system.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # A shell that runs the tests in the background has Ctrl-C ignored, in their children as well.
@@ -44,8 +44,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish() -> None:
     """Keep what else was compiled: a worker may be ended before its `atexit` comes."""
-    if "ngtcli.compiled" in sys.modules:
-        sys.modules["ngtcli.compiled"].close()
+    if "ngtcli.system.compiled" in sys.modules:
+        sys.modules["ngtcli.system.compiled"].close()
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.tokens import Tokenizer
+from ngtcli.tokens.tokenizer import Tokenizer
 
 ROOT_FOLDER = Path(__file__).parents[1]
 HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
@@ -89,8 +89,8 @@ def _run(
         stack.enter_context(patch.object(sys, "argv", ["ngt", *arguments]))
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             stack.enter_context(patch.object(sys, name, stream))
-        stack.enter_context(patch("ngtcli.compiled.close"))  # other tests compile after it
-        stack.enter_context(patch("ngtcli.process.unwind_on_interrupt"))
+        stack.enter_context(patch("ngtcli.system.compiled.close"))  # other tests compile after it
+        stack.enter_context(patch("ngtcli.system.process.unwind_on_interrupt"))
         stack.enter_context(_threads_kept())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from helpers import HARBOUR, NGT, ngt, wait_until_loading
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

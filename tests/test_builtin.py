@@ -23,8 +23,8 @@ from ngtcli.builtin.training.tasks import (
     extract_summary,
     pseudo_question,
 )
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.documents.load import Document
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 SENTENCES = [
     "The old mill stands beside the river at Norwick.",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import HARBOUR, NGT, in_terminal, ngt, ngt_process, wait_until_loading
 
-from ngtcli.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

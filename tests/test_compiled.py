@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.compiled import CompileCache
+from ngtcli.system.compiled import CompileCache
 
 # Two small functions in a file of their own, compiled as those of the package are.
 PROGRAM = """
 import sys
-from ngtcli import compiled
+from ngtcli.system import compiled
 
 @compiled.njit()
 def twice(n):
@@ -171,11 +171,11 @@ def test_folders_of_killed_processes_are_removed_and_those_of_running_ones_stay(
 
 
 def test_another_source_of_any_room_that_compiles_has_another_folder(tmp_path: Path) -> None:
-    import ngtcli.compiled as compiled
+    import ngtcli.system.compiled as compiled
 
-    package = Path(compiled.__file__).parent
+    package = Path(compiled.__file__).parents[1]
     looked = {f for room in ("trie", "draft") for f in package.glob(f"{room}/**/*.py")}
-    users = {f for f in package.rglob("*.py") if "ngtcli.compiled import" in f.read_text()}
+    users = {f for f in package.rglob("*.py") if "ngtcli.system.compiled import" in f.read_text()}
     assert users and users <= looked
 
 

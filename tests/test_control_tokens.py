@@ -12,12 +12,12 @@ from tokenizers_of_kinds import EXACT, KINDS, backend
 from transformers import AddedToken
 from transformers.tokenization_python import PythonBackend
 
-from ngtcli.chat import render
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
-from ngtcli.presets import Preset
-from ngtcli.prompts import build_prompt, code, look_alikes, word
-from ngtcli.tokens import Tokenizer
+from ngtcli.prompt.build import build_prompt, code, look_alikes, word
+from ngtcli.prompt.chat import render
+from ngtcli.prompt.preset import Preset
+from ngtcli.tokens.tokenizer import Tokenizer
 
 ANY_KIND = pytest.mark.parametrize("kind", sorted(KINDS))
 MANY = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])

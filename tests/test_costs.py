@@ -12,7 +12,7 @@ from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
 from ngtcli.session import AnswerOptions, Session
 
 MEASURED = {1: 0.05, 8: 0.1}

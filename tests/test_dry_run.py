@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ngtcli.checkpoint import BUILTIN_PATH, find
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.answering import run
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.presets import load_preset
-from ngtcli.pretrained import load_tokenizer
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.prompt.preset import load_preset
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 LONG = Document("long.txt", "The tide came in at noon that day. " * 900)

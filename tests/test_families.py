@@ -20,7 +20,7 @@ from ngtcli.decode.probe import (
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.tokens import Tokenizer
+from ngtcli.tokens.tokenizer import Tokenizer
 
 VOCABULARY = 512
 POSITIONS = 160

@@ -13,7 +13,6 @@ import pytest
 if sys.platform != "linux":  # it forks, limits memory, reads /proc and opens pseudo-terminals
     pytest.skip("the fuzzer runs on Linux", allow_module_level=True)
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.evaluate.dev import fuzz
 from ngtcli.evaluate.dev.fuzz_case import Command, Place, Result, Streams, World, command
 from ngtcli.evaluate.dev.fuzz_judge import judge
@@ -21,6 +20,7 @@ from ngtcli.evaluate.dev.fuzz_report import report
 from ngtcli.evaluate.dev.fuzz_run import ONE_THREAD, run
 from ngtcli.evaluate.dev.fuzz_worker import KINDS, adopt, run_case
 from ngtcli.evaluate.dev.fuzz_world import HARBOUR, make_world, warm_up
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 JOBS = min(4, os.cpu_count() or 1)

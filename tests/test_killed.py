@@ -11,7 +11,7 @@ import numpy as np
 
 from ngtcli.draft.auto.pool import TOKENS, load_pool, pool_path
 from ngtcli.draft.methods import datastore
-from ngtcli.storage import LEFT_S, home, read_json, write_atomically, write_json
+from ngtcli.system.storage import LEFT_S, home, read_json, write_atomically, write_json
 from ngtcli.trie import listing, store
 
 KILLS = 6  # two of each of the three folders
@@ -19,7 +19,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from ngtcli.storage import (home, write_atomically, write_json)
+from ngtcli.system.storage import (home, write_atomically, write_json)
 from ngtcli.draft.methods import datastore
 from ngtcli.trie import listing, store
 from ngtcli.trie.ngram import build_trie

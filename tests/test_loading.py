@@ -27,8 +27,6 @@ from helpers import (
 from test_families import FAMILIES as MANY
 from test_families import WINDOW, LongBackend, build, target
 
-from ngtcli.checkpoint import BUILTIN_PATH, find
-from ngtcli.context import context_limit
 from ngtcli.decode import ways
 from ngtcli.decode.load import load_model
 from ngtcli.decode.masks import TreeMasks
@@ -37,7 +35,9 @@ from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.tokens import Tokenizer
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.context import context_limit
+from ngtcli.tokens.tokenizer import Tokenizer
 
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

@@ -153,7 +153,7 @@ def test_documents_trie_and_prompt_together() -> None:
 def test_a_hybrid_model_runs_plain_and_says_so() -> None:
     import transformers
 
-    from ngtcli.tokens import Tokenizer
+    from ngtcli.tokens.tokenizer import Tokenizer
     from helpers import FakeBackend  # isort: skip
 
     config = transformers.Lfm2Config(
@@ -174,7 +174,7 @@ def test_a_hybrid_model_runs_plain_and_says_so() -> None:
 def test_recurrent_models_keep_their_state() -> None:
     import transformers
 
-    from ngtcli.tokens import Tokenizer
+    from ngtcli.tokens.tokenizer import Tokenizer
     from helpers import FakeBackend  # isort: skip
 
     common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
@@ -200,7 +200,7 @@ def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -
 def test_an_unproven_family_is_probed() -> None:
     import transformers
 
-    from ngtcli.tokens import Tokenizer
+    from ngtcli.tokens.tokenizer import Tokenizer
     from helpers import FakeBackend  # isort: skip
 
     common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}

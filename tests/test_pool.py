@@ -20,7 +20,7 @@ from ngtcli.draft.auto.pool import (
     save_pool,
     used_last,
 )
-from ngtcli.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 

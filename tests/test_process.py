@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from helpers import HARBOUR, NGT, in_terminal, read_terminal
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli import app as app_module
 from ngtcli.cli.app import run
 from ngtcli.errors import InputError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc and /dev")
@@ -30,7 +30,7 @@ def shell(words: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 def python(code: str) -> "subprocess.Popen[bytes]":
     """A process that runs `code` below our handlers, and prints "ready" where the code does."""
-    head = "import os, sys, time\nfrom ngtcli import process\nprocess.guard()\n"
+    head = "import os, sys, time\nfrom ngtcli.system import process\nprocess.guard()\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

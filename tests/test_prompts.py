@@ -7,15 +7,15 @@ from helpers import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli import counting
 from ngtcli.config import Layer, merge, standing_layers
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, UsageError
-from ngtcli.fitting import cut_words, fit_prompt, level
-from ngtcli.presets import Preset, load_preset, preset_files
-from ngtcli.pretrained import load_tokenizer
-from ngtcli.prompts import Cut, build_prompt
-from ngtcli.tokens import Tokenizer
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.prompt import counting
+from ngtcli.prompt.build import Cut, build_prompt
+from ngtcli.prompt.fitting import cut_words, fit_prompt, level
+from ngtcli.prompt.preset import Preset, load_preset, preset_files
+from ngtcli.tokens.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(FakeBackend())
 ROOM = {"context": 400, "answer": 40, "overflow": "truncate"}

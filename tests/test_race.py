@@ -19,7 +19,7 @@ from ngtcli.evaluate.bench.race import Race, RaceRunner, Sample
 from ngtcli.evaluate.bench.rows import RaceRows, parts
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.app import app
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import skipped_json, tell
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 MANY = Loaded(
     (),

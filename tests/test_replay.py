@@ -62,7 +62,7 @@ def test_walk_follows_the_recording_and_passes_over_probes() -> None:
 def write_spec_bench(folder: Path, turns: list[str], counts: list[int]) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    from ngtcli.checkpoint import BUILTIN_PATH
+    from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(BUILTIN_PATH)
     tokenizer.save_pretrained(folder / "tokenizer")

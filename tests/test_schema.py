@@ -10,9 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from typer.testing import CliRunner
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.app import app
 from ngtcli.errors import UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.schema import FINISH_REASONS, build, exit_codes, of_type
 
 HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")

@@ -22,8 +22,8 @@ from ngtcli.config import (
 )
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.presets import load_preset, load_presets
-from ngtcli.yaml_file import SETTINGS_BYTES, parse_yaml, shown
+from ngtcli.prompt.preset import load_preset, load_presets
+from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml, shown
 
 TEMPLATE = "template: '{documents}'\n"
 
@@ -292,7 +292,7 @@ def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeyp
 
 
 def test_names_of_250_characters_can_be_written(tmp_path: Path) -> None:
-    from ngtcli.storage import write_atomically
+    from ngtcli.system.storage import write_atomically
 
     write_atomically(tmp_path / ("x" * 250), "text")
     assert (tmp_path / ("x" * 250)).read_text() == "text"

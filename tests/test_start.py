@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from helpers import HARBOUR, SHARED, STORIES, run_and_look
 
-from ngtcli.checkpoint import BUILTIN_PATH
-from ngtcli.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
@@ -184,7 +184,7 @@ def test_a_mistyped_command_is_met_with_the_nearest(tmp_path: Path) -> None:
 def test_imports_without_collection_leave_collection_as_it_was() -> None:
     import gc
 
-    from ngtcli.importing import without_collection
+    from ngtcli.system.importing import without_collection
 
     with without_collection():
         assert not gc.isenabled()

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ngtcli.reading import read_bounded, read_stream
-from ngtcli.storage import (
+from ngtcli.system.reading import read_bounded, read_stream
+from ngtcli.system.storage import (
     LEFT_S,
     DamagedFileError,
     key_of,

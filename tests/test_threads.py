@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli import threads
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
+from ngtcli.system import threads
 
 
 @pytest.fixture

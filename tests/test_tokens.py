@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli import tokens
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.decode.text_stream import TextStream
-from ngtcli.pretrained import load_tokenizer
-from ngtcli.tokens import Detokenizer, interruptibly, piece_end
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.tokens import tokenizer as tokens
+from ngtcli.tokens.tokenizer import Detokenizer, interruptibly, piece_end
 
 TEXTS = [
     "",

@@ -15,7 +15,6 @@ from helpers import END
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.load import Document
@@ -34,7 +33,8 @@ from ngtcli.evaluate.sweep.sources import (
     read_costs,
 )
 from ngtcli.evaluate.sweep.state import State, state_key
-from ngtcli.presets import load_preset
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.preset import load_preset
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html
 
@@ -655,7 +655,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
 
 
 def preset_names() -> list[str]:
-    from ngtcli.presets import preset_files
+    from ngtcli.prompt.preset import preset_files
 
     return list(preset_files())
 

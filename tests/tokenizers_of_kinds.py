@@ -18,7 +18,7 @@ from tokenizers import (
 )
 from transformers import TokenizersBackend
 
-from ngtcli.pretrained import load_tokenizer
+from ngtcli.model_files.pretrained import load_tokenizer
 
 CORPUS = [
     "The tide came in at noon that day, and the harbour master wrote it on a slate.",

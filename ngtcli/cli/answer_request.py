@@ -14,9 +14,9 @@ from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Document, Loaded
 from ngtcli.errors import InputError
-from ngtcli.presets import Preset
-from ngtcli.prompts import look_alikes
-from ngtcli.tokens import Tokenizer
+from ngtcli.prompt.build import look_alikes
+from ngtcli.prompt.preset import Preset
+from ngtcli.tokens.tokenizer import Tokenizer
 
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the answer to this file, whole.")

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ngtcli import process
-from ngtcli.checkpoint import check_models
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.facts import (
@@ -23,8 +21,10 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
+from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.terminal import visible, wants_color
+from ngtcli.system import process
 
 if TYPE_CHECKING:
     from ngtcli.session import Answer, Session

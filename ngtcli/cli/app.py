@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli import __version__, process
+from ngtcli import __version__
 from ngtcli.cli.lazy import LazyGroup
 from ngtcli.cli.notes import report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
+from ngtcli.system import process
 
 
 class _Group(LazyGroup):
@@ -80,8 +81,8 @@ def run() -> int:
         return told.exit_code
     finally:
         finish_stdout()
-        if "ngtcli.compiled" in sys.modules:  # light commands do without it
-            from ngtcli import compiled
+        if "ngtcli.system.compiled" in sys.modules:  # light commands do without it
+            from ngtcli.system import compiled
 
             compiled.close()
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import typer
 
-from ngtcli import process
-from ngtcli.checkpoint import check_models
 from ngtcli.cli.bench_options import (
     LIVE_METHODS,
     REPLAYED_METHODS,
@@ -55,7 +53,9 @@ from ngtcli.cli.options import (
 from ngtcli.cli.reading import skipped_json
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
+from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.results import counted
+from ngtcli.system import process
 
 
 @with_settings

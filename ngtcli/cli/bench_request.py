@@ -13,7 +13,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.errors import UsageError
 from ngtcli.evaluate.noise import add_noise
 from ngtcli.evaluate.prompts import Item, builtin_items, choose, file_items, read_jsonl
-from ngtcli.presets import Preset
+from ngtcli.prompt.preset import Preset
 
 SWEEP = (4, 8, 16, 32, 64, 128)
 

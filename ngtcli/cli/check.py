@@ -5,7 +5,6 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ngtcli.checkpoint import check_models
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
@@ -15,7 +14,8 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.evaluate.prompts import QUESTIONS, example_texts
-from ngtcli.presets import Preset, load_preset
+from ngtcli.model_files.checkpoint import check_models
+from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 
 DRAFTS = "8,32,64"

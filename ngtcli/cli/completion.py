@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from ngtcli.config import CHOICES
-from ngtcli.presets import preset_files
+from ngtcli.prompt.preset import preset_files
 
 Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds

@@ -17,9 +17,9 @@ from ngtcli.cli.options import (
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved
 from ngtcli.errors import UsageError
-from ngtcli.presets import load_preset
+from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
-from ngtcli.storage import home
+from ngtcli.system.storage import home
 
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 

@@ -4,10 +4,10 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.facts import dry_run_json
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
-from ngtcli.context import context_limit
 from ngtcli.errors import ContextOverflowError
-from ngtcli.fitting import cut_words, fit_prompt
-from ngtcli.pretrained import load_config, load_tokenizer
+from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.prompt.fitting import cut_words, fit_prompt
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 

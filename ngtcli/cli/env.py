@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli import __version__
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.config import Settings, merge, standing_layers
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.sinks import dump_json
-from ngtcli.storage import home
-from ngtcli.threads import pick_threads
+from ngtcli.system.storage import home
+from ngtcli.system.threads import pick_threads
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
 ASK_S = 5.0  # longest wait for nvidia-smi; guessed

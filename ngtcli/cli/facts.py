@@ -11,7 +11,7 @@ from ngtcli.render.sinks import Collector
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
-    from ngtcli.prompts import Prompt
+    from ngtcli.prompt.build import Prompt
     from ngtcli.session import Answer
 
 

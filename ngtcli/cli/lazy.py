@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ngtcli.importing import without_collection
+from ngtcli.system.importing import without_collection
 
 
 @dataclass(frozen=True, slots=True)

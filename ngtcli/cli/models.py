@@ -4,9 +4,9 @@ from pathlib import Path
 
 import typer
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.sinks import dump_json
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)

@@ -4,7 +4,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 
-from ngtcli import process
 from ngtcli.cli.streams import stderr_width
 from ngtcli.errors import GrammarError, NgtError
 from ngtcli.render.terminal import (
@@ -17,6 +16,7 @@ from ngtcli.render.terminal import (
     visible,
     wants_color,
 )
+from ngtcli.system import process
 
 LONGEST_LINE = 2000  # characters of a line of an error: guessed
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end

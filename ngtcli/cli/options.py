@@ -21,7 +21,7 @@ from ngtcli.config import (
     standing_layers,
     unknown_variables,
 )
-from ngtcli.presets import Preset, load_preset
+from ngtcli.prompt.preset import Preset, load_preset
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",

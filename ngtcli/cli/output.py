@@ -8,7 +8,7 @@ from typing import Any
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import NgtError, UsageError, shortened
 from ngtcli.render.terminal import reveal, visible
-from ngtcli.storage import write_atomically
+from ngtcli.system.storage import write_atomically
 
 _ELSEWHERE = "Choose another file."
 

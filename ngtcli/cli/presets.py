@@ -8,10 +8,10 @@ import typer
 from ngtcli.cli.completion import presets
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.presets import load_preset, load_presets, preset_folders
+from ngtcli.prompt.preset import load_preset, load_presets, preset_folders
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
-from ngtcli.yaml_file import read_text
+from ngtcli.system.yaml_file import read_text
 
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
 

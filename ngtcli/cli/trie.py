@@ -16,12 +16,12 @@ from ngtcli.cli.trie_rows import datastore_row, print_facts, table_cells, trie_r
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
-from ngtcli.pretrained import load_tokenizer
+from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.results import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
-from ngtcli.storage import DamagedFileError, home
-from ngtcli.tokens import Tokenizer
+from ngtcli.system.storage import DamagedFileError, home
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)

@@ -5,7 +5,6 @@ from typing import Any
 
 import typer
 
-from ngtcli import process
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, command_line, with_settings
@@ -34,6 +33,7 @@ from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.sweep.grid import is_axis
 from ngtcli.evaluate.sweep.preset import preset_path, provenance, write_winner
+from ngtcli.system import process
 
 
 @with_settings

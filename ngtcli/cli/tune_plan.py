@@ -12,7 +12,7 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.errors import UsageError
 from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, parse_sweep
-from ngtcli.presets import Preset
+from ngtcli.prompt.preset import Preset
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep.run import Source

@@ -10,7 +10,7 @@ import torch
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
-from ngtcli.storage import DamagedFileError, home, key_of, read_json, write_json
+from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TIMES = 7

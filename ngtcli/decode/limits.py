@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ngtcli.tokens import Tokenizer
+from ngtcli.tokens.tokenizer import Tokenizer
 
 # Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
 _SUGGESTIONS = (

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ngtcli.checkpoint import find
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import ModelError
-from ngtcli.pretrained import load_tokenizer, loading, transformers_quiet
-from ngtcli.threads import pick_threads
+from ngtcli.model_files.checkpoint import find
+from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
+from ngtcli.system.threads import pick_threads
 
 Notify = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from ngtcli.decode.verify import Path, verify
 from ngtcli.draft.drafter import Context, Drafter, Feedback
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
-from ngtcli.tokens import Detokenizer
+from ngtcli.tokens.tokenizer import Detokenizer
 
 _EMPTY = DraftTree()
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.context import context_limit
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
 from ngtcli.decode.masks import TreeMasks
@@ -21,7 +20,8 @@ from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
 from ngtcli.decode.ways import TREES, Way, load_way, save_way, way_path
 from ngtcli.draft.tree import DraftTree
-from ngtcli.tokens import Tokenizer
+from ngtcli.model_files.context import context_limit
+from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 1024
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ngtcli.tokens import Detokenizer
+from ngtcli.tokens.tokenizer import Detokenizer
 
 
 class TextStream:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli import __version__
-from ngtcli.storage import home, key_of, read_json, write_json
+from ngtcli.system.storage import home, key_of, read_json, write_json
 
 TREES = "trees"  # drafts are verified, in a cache that can be rolled back
 STEPS = "steps"  # one token a pass; the model has a state of its own

@@ -8,7 +8,7 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
-from ngtcli.reading import read_bounded, read_stream
+from ngtcli.system.reading import read_bounded, read_stream
 
 _RAISE_BOUND = "Raise the bound with --max-mb."
 _ADVICE = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
 from ngtcli.session import AnswerOptions, Session
 
 

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
-from ngtcli.prompts import Cut
+from ngtcli.prompt.build import Cut
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -211,7 +211,7 @@ def _tries() -> tuple[Schema, Schema]:
 
 def _presets() -> tuple[Schema, Schema]:
     """The schemas of a row of `ngt presets list` and of the output of `ngt presets show`."""
-    from ngtcli.presets import Preset
+    from ngtcli.prompt.preset import Preset
 
     good = shape({"name": _TEXT, "description": _TEXT, "path": _TEXT})
     bad = shape({"name": _TEXT, "error": _TEXT, "path": _TEXT})

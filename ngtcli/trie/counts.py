@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.compiled import njit, unowned
+from ngtcli.system.compiled import njit, unowned
 
 NONE = -1
 FREQUENT = 32  # tokens in the root's list of its most frequent children; guess

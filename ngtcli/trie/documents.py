@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.documents.load import Document
-from ngtcli.storage import DamagedFileError
-from ngtcli.tokens import Tokenizer
+from ngtcli.system.storage import DamagedFileError
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ngtcli.storage import DamagedFileError, home, parse_json, read_header, remove_leftovers
+from ngtcli.system.storage import DamagedFileError, home, parse_json, read_header, remove_leftovers
 
 SUFFIX = ".trie.safetensors"
 DATASTORE_SUFFIX = ".datastore.safetensors"

@@ -1,9 +1,9 @@
 """The cache of document tries: one safetensors file per trie, checked in full before use.
 
 A file's name is its key, a hash of everything the trie depends on; for its format see
-`ngtcli.storage`. For a damaged file `load` raises `DamagedFileError`, and the caller builds the
-trie again. Bounds checks make manipulated files harmless: a file that passes can only cause wrong
-drafts, which verification rejects.
+`ngtcli.system.storage`. For a damaged file `load` raises `DamagedFileError`, and the caller builds
+the trie again. Bounds checks make manipulated files harmless: a file that passes can only cause
+wrong drafts, which verification rejects.
 
 Datastores (datastore.py) and pools (pool.py) are in the same folder.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.storage import (
+from ngtcli.system.storage import (
     DamagedFileError,
     key_of,
     read_arrays,

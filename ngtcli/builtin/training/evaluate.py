@@ -17,7 +17,7 @@ from ngtcli.builtin.training.corpus import Article, read_corpus, split_sentences
 from ngtcli.builtin.training.tasks import FUNCTION_WORDS
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.presets import load_preset
+from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
 from ngtcli.session import Session
 

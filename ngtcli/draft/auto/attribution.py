@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.blend import OWN, SCORES, UNSEEN, advance, bucket_of, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM
+from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import CHILDREN, COUNT, FOLLOWED, NONE, count_ids, find
 
 _MIN_ESCAPE = CONFIG.min_escape

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
+from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import (
     CHILDREN,
     COUNT,

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.compiled import njit, unowned
 from ngtcli.draft.auto.blend import (
     PROMPT,
     SCORES,
@@ -17,6 +16,7 @@ from ngtcli.draft.auto.blend import (
 )
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import DOCUMENT, ORIGINS
+from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 _DOCUMENT = ORIGINS.index(DOCUMENT)

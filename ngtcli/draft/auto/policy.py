@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.compiled import njit
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.system.compiled import njit
 
 Floats = npt.NDArray[np.float64]
 ACCEPTED, EXPECTED = range(2)  # rows of a tally, float64 (2, bins)

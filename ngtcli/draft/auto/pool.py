@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
+from ngtcli.system.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
 from ngtcli.trie.listing import trie_folder
 from ngtcli.trie.ngram import SEPARATOR
 

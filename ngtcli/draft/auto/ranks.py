@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.compiled import njit
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.system.compiled import njit
 
 WIDTH = CONFIG.ranks_kept
 SUM, DISTINCT = range(2)  # columns of `sums`

@@ -34,7 +34,7 @@ from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
 from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
-from ngtcli.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.ngram import SEPARATOR, Ints
 
 Path = tuple[int, ...]

@@ -10,7 +10,7 @@ import torch
 from ngtcli.decode.reference import plain_generation
 from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
 from ngtcli.session import AnswerOptions, Session
 
 BASELINE = "none"

@@ -15,7 +15,7 @@ from ngtcli.errors import NgtError
 from ngtcli.evaluate.bench.contestants import BASELINE, Contestant, Generation
 from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.refusals import refusal
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
 
 Notify = Callable[[str], None]
 

@@ -18,8 +18,8 @@ from ngtcli.evaluate.machine import processor
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
 from ngtcli.evaluate.replay.traces import TraceWriter
-from ngtcli.presets import Preset, load_preset
-from ngtcli.prompts import Prompt
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.session import AnswerOptions, Session
 
 Notify = Callable[[str], None]

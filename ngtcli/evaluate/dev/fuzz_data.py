@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.evaluate.dev.fuzz_case import (
     ANSWERED,
     CONTEXT,
@@ -29,6 +28,7 @@ from ngtcli.evaluate.dev.fuzz_odd import (
     replace_by_odd,
 )
 from ngtcli.evaluate.dev.fuzz_world import HARBOUR
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 _KINDS: tuple[dict[str, Any], ...] = (
     {"id": "a", "task": "ask", "documents": [PROSE], "question": "When?", "answers": ["1871"]},

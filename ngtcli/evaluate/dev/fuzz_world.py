@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ngtcli.checkpoint import BUILTIN_PATH
 from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.evaluate.dev.fuzz_case import Place, World, command
 from ngtcli.evaluate.dev.fuzz_run import run
 from ngtcli.evaluate.prompts import EXAMPLES
-from ngtcli.presets import load_preset
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.preset import load_preset
 
 TOKENS = "24"  # of an answer: enough for accepted drafts and refused ones
 HARBOUR = str(EXAMPLES / "harbour.txt")

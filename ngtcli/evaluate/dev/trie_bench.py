@@ -19,7 +19,7 @@ from typing import Any
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.trie import TrieDrafter
-from ngtcli.pretrained import load_tokenizer
+from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.trie import store
 from ngtcli.trie.ngram import NGramTrie, build_trie

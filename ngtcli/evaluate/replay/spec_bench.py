@@ -12,7 +12,7 @@ from ngtcli.documents.reading import Reader
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.evaluate.json_lines import Row, read_rows
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, WrongRow, get
-from ngtcli.tokens import Tokenizer
+from ngtcli.tokens.tokenizer import Tokenizer
 
 # Prompt formats of models whose tokenizers carry none; {history} holds earlier turns.
 TEMPLATES = {
@@ -31,7 +31,7 @@ def read_spec_bench(
     folder: Path, template: str, turns: str, reader: Reader, most: int = 1024
 ) -> TraceSet:
     """Spec-Bench's files; `most` is the limit of new tokens its runs have."""
-    from ngtcli.pretrained import load_tokenizer
+    from ngtcli.model_files.pretrained import load_tokenizer
 
     answers_path = _answer_file(folder)
     if not (folder / "tokenizer").is_dir():

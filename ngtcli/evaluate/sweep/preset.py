@@ -11,9 +11,9 @@ import yaml
 from ngtcli import __version__
 from ngtcli.config import DRAFTING, Settings
 from ngtcli.errors import InputError, UsageError
-from ngtcli.presets import PROVENANCE, Preset
-from ngtcli.storage import home, write_atomically
-from ngtcli.yaml_file import read_mapping
+from ngtcli.prompt.preset import PROVENANCE, Preset
+from ngtcli.system.storage import home, write_atomically
+from ngtcli.system.yaml_file import read_mapping
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 

@@ -7,7 +7,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError
 from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.presets import Preset
+from ngtcli.prompt.preset import Preset
 
 
 def prompts(

@@ -20,9 +20,9 @@ from ngtcli.evaluate.replay.run import context_of, replay, select
 from ngtcli.evaluate.replay.traces import read_traces
 from ngtcli.evaluate.sweep.grid import Axis, Cell
 from ngtcli.evaluate.sweep.ranking import Measurement
-from ngtcli.presets import Preset
-from ngtcli.prompts import Prompt
-from ngtcli.storage import DamagedFileError, read_json
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.preset import Preset
+from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 if TYPE_CHECKING:

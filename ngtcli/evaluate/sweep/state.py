@@ -12,8 +12,8 @@ from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.sweep.grid import Axis
 from ngtcli.evaluate.sweep.ranking import Measurement, from_json
-from ngtcli.reading import read_bounded
-from ngtcli.storage import DamagedFileError, home, parse_json
+from ngtcli.system.reading import read_bounded
+from ngtcli.system.storage import DamagedFileError, home, parse_json
 
 FORMAT, VERSION = "ngt-tune", 1
 MOST = 1 << 28  # bytes of a state file: a hundred thousand measurements of a hundred prompts

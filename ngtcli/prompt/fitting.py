@@ -7,12 +7,12 @@ encoded whole, and that number decides.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ngtcli.counting import PIECE, Head, Progress, Status, count
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
-from ngtcli.presets import Preset
-from ngtcli.prompts import Cut, Prompt, build_prompt, code, word
-from ngtcli.tokens import LONG, Tokenizer
+from ngtcli.prompt.build import Cut, Prompt, build_prompt, code, word
+from ngtcli.prompt.counting import PIECE, Head, Progress, Status, count
+from ngtcli.prompt.preset import Preset
+from ngtcli.tokens.tokenizer import LONG, Tokenizer
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess

@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ngtcli.chat import render
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
-from ngtcli.presets import Preset
-from ngtcli.tokens import Tokenizer
+from ngtcli.prompt.chat import render
+from ngtcli.prompt.preset import Preset
+from ngtcli.tokens.tokenizer import Tokenizer
 
 _OTHER_MODEL = "Name another model (-m)."
 _FIELD = re.compile(r"\{(documents|question|name|text|index)\}")

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ngtcli.checkpoint import find, why_not_loaded
 from ngtcli.errors import ModelError
-from ngtcli.importing import without_collection
-from ngtcli.reading import read_bounded
-from ngtcli.tokens import Tokenizer
+from ngtcli.model_files.checkpoint import find, why_not_loaded
+from ngtcli.system.importing import without_collection
+from ngtcli.system.reading import read_bounded
+from ngtcli.tokens.tokenizer import Tokenizer
 
 LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
 

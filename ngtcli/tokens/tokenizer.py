@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-from ngtcli.control import Coded, ControlTokens, Spans
+from ngtcli.tokens.control import Coded, ControlTokens, Spans
 
 # Characters beyond which a text is encoded in a thread of its own: 0.3 s with the built-in
 # tokenizer, measured.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.tokens import Tokenizer
+from ngtcli.tokens.tokenizer import Tokenizer
 
 # Names of the number of positions in configurations; the first that is set counts.
 _POSITIONS = (

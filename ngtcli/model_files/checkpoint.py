@@ -16,7 +16,7 @@ from ngtcli.errors import ModelError
 
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
-BUILTIN_PATH = Path(__file__).parent / "builtin" / "model"
+BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
 _HUB_WAIT_S = 5.0  # for the hub's answer; guess
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")

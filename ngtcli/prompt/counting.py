@@ -7,7 +7,7 @@ the whole, so these counts decide only far from a limit.
 import time
 from collections.abc import Callable, Iterable
 
-from ngtcli.tokens import Tokenizer, piece_end
+from ngtcli.tokens.tokenizer import Tokenizer, piece_end
 
 Status = Callable[[str], None]
 

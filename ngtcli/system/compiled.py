@@ -25,8 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ngtcli.reading import read_bounded
-from ngtcli.storage import home
+from ngtcli.system.reading import read_bounded
+from ngtcli.system.storage import home
 
 F = TypeVar("F")
 
@@ -196,7 +196,7 @@ def cache_folder(versions: str) -> Path:
     function, not those of functions that it calls. Raises UsageError as `home`, and OSError.
     """
     digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     digest.update(os.fsencode(package))
     for file in sorted([*package.glob("trie/**/*.py"), *package.glob("draft/**/*.py")]):
         digest.update(file.read_bytes())

@@ -7,8 +7,8 @@ from typing import Any
 
 from ngtcli.config import Layer, check_key
 from ngtcli.errors import UsageError, nearest
-from ngtcli.storage import home
-from ngtcli.yaml_file import read_mapping, shown
+from ngtcli.system.storage import home
+from ngtcli.system.yaml_file import read_mapping, shown
 
 _WORDING = ("description", "template", "document", "titled_document", "separator")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
@@ -42,7 +42,7 @@ class BrokenPreset:
 
 def preset_folders() -> list[Path]:
     """Where presets are looked for, the user's own first."""
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     shipped = package / "presets"  # in a wheel; in a checkout they stand at the top level
     return [home("config") / "presets", shipped if shipped.is_dir() else package.parent / "presets"]
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import platformdirs
 
-from ngtcli import process
 from ngtcli.errors import UsageError
-from ngtcli.reading import read_bounded
+from ngtcli.system import process
+from ngtcli.system.reading import read_bounded
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np

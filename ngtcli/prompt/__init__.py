@@ -1,0 +1,1 @@
+"""Presets, and prompts made of them that fit a model's context."""

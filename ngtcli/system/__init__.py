@@ -1,0 +1,1 @@
+"""The process, its files, threads and compiled functions; nothing about models."""
