@@ -111,22 +111,21 @@ def _measure(
     data: Data, plan: Plan, notes: Notes, *, rounds: int, state: Path | None, fresh: bool
 ) -> dict[str, Any] | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
-    from ngtcli.evaluate.sweep.run import measure_all, report
-    from ngtcli.evaluate.sweep.state import State, default_state, state_key
+    from ngtcli.evaluate.runner.state import State
+    from ngtcli.evaluate.sweep.run import default_state, measure, report, state_key
 
     try:
         source, skipped = open_source(data, plan, notes)
         key = state_key(source.about, plan.axes, plan.base)
-        kept = State(state or default_state(key), key, fresh)
+        kept = State(state or default_state(key), key, len(source.prompts), fresh)
     except KeyboardInterrupt:
         notes.clear()
         return None
     if held := len(kept.done):
         notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
-    quiet = Progress(notes)
     process.unwind_on_interrupt()
     try:
-        measure_all(source, plan.cells, rounds, kept, quiet.show)
+        measure(source, plan.cells, rounds, kept, notes.status if notes.terminal else _nothing)
     except KeyboardInterrupt:
         pass
     notes.clear()
@@ -140,27 +139,8 @@ def _measure(
     return {**made, **about} if made["cells"] else None
 
 
-class Progress:
-    """How far the sweep is, on the status line; nothing where stderr is no terminal."""
-
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-
-    def show(self, done: int, total: int, left: float | None) -> None:
-        """`left` in seconds."""
-        if self._notes.terminal:
-            more = f" · about {_duration(left)} left" if left else ""
-            self._notes.status(f"{done} of {total} measurements{more}")
-
-
-def _duration(seconds: float) -> str:
-    """In words.
-
-    >>> _duration(75)
-    '1 min 15 s'
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def _nothing(message: str) -> None:
+    pass
 
 
 def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:

@@ -93,7 +93,7 @@ def check_data(data: Data, plan: Plan) -> None:
     check_replayable(plan.axes, plan.cells)
 
 
-def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[dict[str, str]]]:
+def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source[Any]", list[dict[str, str]]]:
     """What is measured on, and the files that were left out of folders, as --json names them."""
     from ngtcli.evaluate.sweep.sources import DEFAULT_COSTS, Recording, Running
 
