@@ -26,13 +26,13 @@ from ngtcli.evaluate.runner.state import record as record_of
 from ngtcli.evaluate.sweep import run as tuning
 from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.evaluate.sweep.preset import preset_path
-from ngtcli.evaluate.sweep.prompts import prompts
 from ngtcli.evaluate.sweep.ranking import CellSummary, behind, judge, summarize
 from ngtcli.evaluate.sweep.sources import (
     DEFAULT_COSTS,
     Recording,
     Running,
     check_replayable,
+    prompts,
     read_costs,
 )
 from ngtcli.model_files.checkpoint import BUILTIN_PATH

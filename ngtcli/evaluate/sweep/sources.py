@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import DRAFTING, Settings
+from ngtcli.documents.load import Document
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.prompts import Item
+from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
 from ngtcli.evaluate.replay.run import context_of, replay, select
 from ngtcli.evaluate.replay.traces import Trace, read_traces
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
@@ -49,6 +50,35 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
             f"{path}: not a cost curve ({error})",
             'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.',
         ) from None
+
+
+def prompts(
+    texts: Sequence[Document],
+    preset: Preset,
+    limit: int | None,
+    lines: Path | None = None,
+    settings: Settings | None = None,
+) -> list[Item]:
+    """Prompts for a preset: those with a question if it asks for one, else those without.
+
+    They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
+    from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
+    InputError.
+    """
+    asks = "{question}" in preset.template
+    if lines is not None:
+        items = read_jsonl(lines, settings)
+    elif texts:
+        items = file_items([], texts) if asks else file_items(texts, [])
+    else:
+        items = builtin_items()
+    chosen = [item for item in items if bool(item.question) == asks]
+    if not chosen:
+        kind = "with" if asks else "without"
+        raise InputError(
+            f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
+        )
+    return chosen[:limit]
 
 
 def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
