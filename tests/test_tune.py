@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import END
+from helpers import END, ngt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
+from ngtcli.cli.tune_plan import items_of
 from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
@@ -27,16 +28,15 @@ from ngtcli.evaluate.sweep import run as tuning
 from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.evaluate.sweep.preset import preset_path
 from ngtcli.evaluate.sweep.ranking import CellSummary, behind, judge, summarize
-from ngtcli.evaluate.sweep.sources import (
+from ngtcli.evaluate.sweep.recording import (
     DEFAULT_COSTS,
     Recording,
-    Running,
     check_replayable,
-    prompts,
     read_costs,
 )
+from ngtcli.evaluate.sweep.running import Running
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.preset import load_preset
+from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render import heatmap
 from ngtcli.render.heatmap_page import to_html
 
@@ -406,20 +406,20 @@ def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
 
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
     summarize, ask = load_preset("summarize"), load_preset("ask")
-    assert len(prompts([], summarize, None)) == 10
+    assert len(items_of([], summarize, None)) == 10
     texts = [Document("a.txt", "One. Two.")]
-    assert [(i.id, i.question) for i in prompts(texts, summarize, None)] == [
+    assert [(i.id, i.question) for i in items_of(texts, summarize, None)] == [
         ("summarize a.txt", "")
     ]
-    asked = prompts(texts, ask, 3)
+    asked = items_of(texts, ask, 3)
     assert len(asked) == 3 and len({i.question for i in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
-    assert [i.question for i in prompts([], ask, None, lines)] == ["A?"]
-    assert [i.documents[0].text for i in prompts([], summarize, None, lines)] == ["C. D."]
+    assert [i.question for i in items_of([], ask, None, lines)] == ["A?"]
+    assert [i.documents[0].text for i in items_of([], summarize, None, lines)] == ["C. D."]
     lines.write_text('{"article": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
-        prompts([], ask, None, lines)
+        items_of([], ask, None, lines)
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -427,7 +427,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session import Session
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
-    items = prompts([], preset, 2)
+    items = items_of([], preset, 2)
     said: list[str] = []
     source = Running(settings, preset, items, said.append, said.append)
     loading = len(said)
@@ -547,48 +547,29 @@ def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
 # --- the command ---
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    from ngtcli.cli.app import main
-
-    monkeypatch.setattr("sys.argv", ["ngt", *arguments])
-    try:
-        main()
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
+def tune(*arguments: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    done = ngt("tune", *map(str, arguments))
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(record(tmp_path / "r"))
-    arguments = [
-        "tune",
-        "--replay",
-        folder,
-        "--rounds",
-        "2",
-        "--json",
-        "--sweep",
-        "n=4,8",
-        "lp=2..3",
-    ]
-    assert call(monkeypatch, *arguments) == 0
-    out = capsys.readouterr()
-    body = json.loads(out.out)
+def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(tmp_path: Path) -> None:
+    folder = record(tmp_path / "r")
+    arguments = ("--replay", folder, "--rounds", "2", "--json", "--sweep", "n=4,8", "lp=2..3")
+    code, out, errors = tune(*arguments)
+    body = json.loads(out)
+    assert code == 0 and errors == ""
     assert body["sweep"] == {"n": [4, 8], "lp": [2, 3]} and len(body["cells"]) == 4
-    assert body["complete"] and body["measured"] == 8 and out.err == ""
+    assert body["complete"] and body["measured"] == 8
     assert {"tokens_per_s", "mean_acceptance_length", "trie_build_s", "trie_bytes"} <= set(
         body["cells"][0]
     )
-    assert call(monkeypatch, *arguments) == 0  # nothing is left to measure
-    assert json.loads(capsys.readouterr().out)["cells"] == body["cells"]
+    assert json.loads(tune(*arguments)[1])["cells"] == body["cells"]  # nothing is left to measure
 
 
 def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = str(record(tmp_path / "r"))
     contestant, left = Recording.contestant, [3]
 
     def interrupted(self: Recording, cell: Cell) -> Contestant[Any]:
@@ -601,60 +582,45 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
         return Contestant(cell.label, None, begin)
 
     monkeypatch.setattr(Recording, "contestant", interrupted)
-    sweep = ["tune", "--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best"]
-    assert call(monkeypatch, *sweep) == 130
-    out = capsys.readouterr()
-    assert len(out.out.splitlines()) == 4 and "go on" in out.err
-    assert "best" not in preset_names()
+    folder = record(tmp_path / "r")
+    sweep = ("--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
+    code, out, errors = tune(*sweep)
+    assert code == 130 and len(out.splitlines()) == 4 and "go on" in errors
+    assert "best" not in preset_files()
     left[0] = 1
-    assert call(monkeypatch, *sweep) == 0
-    out = capsys.readouterr()
-    assert len(out.out.splitlines()) == 5
-    assert "3 measurements are taken over" in out.err and "Saved as" in out.err
-    assert "best" in preset_names()
+    code, out, errors = tune(*sweep)
+    assert code == 0 and len(out.splitlines()) == 5
+    assert "3 measurements are taken over" in errors and "Saved as" in errors
     written = load_preset("best").settings.values
     assert (written["method"], written["num_draft"]) == ("trie", 32)  # trie reads n
     monkeypatch.setenv("NGT_METHOD", "auto:trust=5")
-    assert call(monkeypatch, *sweep, "--force") == 2
-    assert "auto from environment" in capsys.readouterr().err
+    code, _, errors = tune(*sweep, "--force")
+    assert code == 2 and "auto from environment" in errors
 
 
-def preset_names() -> list[str]:
-    from ngtcli.prompt.preset import preset_files
-
-    return list(preset_files())
-
-
-def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(record(tmp_path / "r"))
-    sweep = ["tune", "--replay", folder, "--sweep", "num_draft=5", "--n", "9", "--write", "best"]
-    assert call(monkeypatch, *sweep) == 0
+def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path: Path) -> None:
+    folder = record(tmp_path / "r")
+    sweep = ("--replay", folder, "--sweep", "num_draft=5", "--n", "9", "--write", "best")
+    assert tune(*sweep)[0] == 0
     preset = load_preset("best")
     assert preset.template == load_preset("summarize").template
     assert {"n": 9, "num_draft": 5, "method": "auto"}.items() <= preset.settings.values.items()
     assert preset.provenance["model"] == "tiny" and preset.provenance["based_on"] == "summarize"
     assert preset.provenance["command"].startswith("ngt tune --replay")
     assert preset.provenance["figures"]["rounds"] == 3
-    capsys.readouterr()
-    assert call(monkeypatch, "config", "show", "-p", "best", "--json") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(ngt("config", "show", "-p", "best", "--json").stdout)
     assert shown["num_draft"] == {"value": 5, "origin": "preset best"}
-    assert call(monkeypatch, "presets", "show", "best", "--json") == 0
-    assert call(monkeypatch, *sweep) == 2
-    assert "--force" in capsys.readouterr().err
-    assert call(monkeypatch, *sweep, "--force", "--rounds", "4") == 0
+    assert ngt("presets", "show", "best", "--json").returncode == 0
+    code, _, errors = tune(*sweep)
+    assert code == 2 and "--force" in errors
+    assert tune(*sweep, "--force", "--rounds", "4")[0] == 0
     assert load_preset("best").provenance["rounds"] == 4
 
 
-def test_a_preset_may_be_written_over_another_one_and_keeps_its_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(record(tmp_path / "r"))
-    sweep = ["tune", "--replay", folder, "--sweep", "lp=2", "-p"]
-    assert call(monkeypatch, *sweep, "ask", "--write", "first") == 0
-    assert call(monkeypatch, *sweep, "first", "--write", "second") == 0
+def test_a_preset_may_be_written_over_another_one_and_keeps_its_texts(tmp_path: Path) -> None:
+    sweep = ("--replay", record(tmp_path / "r"), "--sweep", "lp=2", "-p")
+    assert tune(*sweep, "ask", "--write", "first")[0] == 0
+    assert tune(*sweep, "first", "--write", "second")[0] == 0
     ask, second = load_preset("ask"), load_preset("second")
     assert (second.template, second.separator) == (ask.template, ask.separator)
     assert second.provenance["based_on"] == "first"
@@ -680,37 +646,30 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["tune"], 2, "nothing to sweep"),
-        (["tune", "--sweep", "n=x"], 2, "  n=x\n    ^\n"),
-        (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
-        (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
-        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
-        (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
-        (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
-        (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
-        (["tune", "--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
-        (["tune", "--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
-        (["tune", "--sweep", "n=8", "--write", "a/b"], 2, "no name"),
-        (["tune", "--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
+        ([], 2, "nothing to sweep"),
+        (["--sweep", "n=x"], 2, "  n=x\n    ^\n"),
+        (["--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
+        (["--sweep", "n=8", "--json", "--csv"], 2, "--json and --csv"),
+        (["--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
+        (["--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
+        (["--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
+        (["--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
+        (["--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
+        (["--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
+        (["--sweep", "n=8", "--write", "a/b"], 2, "no name"),
+        (["--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
+        (["--sweep", "n=8", "--prompts", "p.jsonl", "notes.txt"], 2, "leave out one"),
     ],
 )
-def test_wrong_use_is_said_in_two_lines(
-    arguments: list[str],
-    code: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call(monkeypatch, *arguments) == code
-    out = capsys.readouterr()
-    assert said.lower() in out.err.lower() and out.out == ""
-    assert len(out.err.strip().split("\n")) == (4 if "^" in said else 2)
+def test_wrong_use_is_said_in_two_lines(arguments: list[str], code: int, said: str) -> None:
+    returned, out, errors = tune(*arguments)
+    assert returned == code and out == "" and said.lower() in errors.lower()
+    assert len(errors.strip().split("\n")) == (4 if "^" in said else 2)
 
 
-def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = str(record(tmp_path / "r"))
+def test_files_are_written_whole(tmp_path: Path) -> None:
     page, table = tmp_path / "t.html", tmp_path / "t.csv"
-    sweep = ["tune", "--replay", folder, "--sweep", "n=4,8", "lp=2,3", "--ids", "odd"]
-    assert call(monkeypatch, *sweep, "--csv", "-o", str(table), "--html", str(page)) == 0
+    sweep = ("--replay", record(tmp_path / "r"), "--sweep", "n=4,8", "lp=2,3", "--ids", "odd")
+    assert tune(*sweep, "--csv", "-o", table, "--html", page)[0] == 0
     assert len(table.read_text().splitlines()) == 5
     assert page.read_text().startswith("<!doctype html>")

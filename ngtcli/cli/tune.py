@@ -62,13 +62,15 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> dict[str, Any] | Non
         pass
     notes.clear()
     made = report(source.about, plan.axes, plan.cells, plan.skipped, given.rounds, kept)
-    about = {
+    return {**made, **_about(plan), "skipped": skipped} if made["cells"] else None
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    return {
         "preset": plan.preset.name,
         "method": plan.base.method,
         "command": command_line(),
-        "skipped": skipped,
     }
-    return {**made, **about} if made["cells"] else None
 
 
 def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:

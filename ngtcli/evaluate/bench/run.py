@@ -147,10 +147,9 @@ def record(
 
     An interruption keeps the prompts that are done.
     """
-    model, interrupted = session.model, False
+    model, name, interrupted = session.model, session.settings.model, False
     lengths: list[int] = []
-    name, fingerprint = session.settings.model, model.tokenizer.fingerprint
-    with TraceWriter(folder, fingerprint, name, model.vocabulary) as trace:
+    with TraceWriter(folder, model.tokenizer.fingerprint, name, model.vocabulary) as trace:
         try:
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
