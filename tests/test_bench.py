@@ -13,6 +13,8 @@ from helpers import HARBOUR, NGT, ngt, wait_until_loading
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.render.results import ReplayResult
+from ngtcli.render.rows import Drafting, Refusal, ReplayRow
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
@@ -120,17 +122,20 @@ def test_errors_are_two_lines_and_an_exit_code(tmp_path, arguments, code, words)
     assert done.stderr.count(b"\n") == 2
 
 
-def replayed(**_: Any) -> dict[str, Any]:
-    row = {
-        "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
-        "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
-        "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
-        "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
-    }  # fmt: skip
-    return {
-        "kind": "replay", "source": "x", "model": "vicuna", "questions": 2, "seconds": 1.0,
-        "fresh": True, "rows": [row], "refused": [{"method": "recycling", "reason": "scores"}],
-    }  # fmt: skip
+def replayed() -> ReplayResult:
+    drafting = Drafting(
+        new_tokens=90, steps=40, drafted_tokens=800, accepted_tokens=80,
+        mean_acceptance_length=2.25, draft_acceptance_rate=0.1,
+        acceptance_histogram={0: 20, 3: 20}, nodes_per_step=20.0, undrafted_share=0.2,
+    )  # fmt: skip
+    row = ReplayRow(
+        method="trie", num_draft=16, task="overall", questions=2, drafting=drafting,
+        draft_us_median=35.0, draft_us_p99=120.4,
+    )  # fmt: skip
+    return ReplayResult(
+        source="x", model="vicuna", questions=2, inexact=0, seconds=1.0, fresh=True, rows=[row],
+        refused=[Refusal("recycling", "scores")],
+    )  # fmt: skip
 
 
 def test_replay_hands_its_flags_on_and_renders_what_comes_back(
@@ -138,7 +143,7 @@ def test_replay_hands_its_flags_on_and_renders_what_comes_back(
 ) -> None:
     given: dict[str, Any] = {}
 
-    def run_replay(folder: Path, methods: Any, num_drafts: Any, **named: Any) -> dict[str, Any]:
+    def run_replay(folder: Path, methods: Any, num_drafts: Any, **named: Any) -> ReplayResult:
         given.update(named, folder=folder, methods=methods, num_drafts=num_drafts)
         return replayed()
 

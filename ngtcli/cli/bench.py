@@ -39,7 +39,6 @@ from ngtcli.cli.bench_request import (
     names_in,
     num_drafts_of,
 )
-from ngtcli.cli.bench_results import Delivery
 from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
@@ -50,11 +49,13 @@ from ngtcli.cli.options import (
     resolve,
     with_settings,
 )
-from ngtcli.cli.reading import skipped_json
+from ngtcli.cli.output import Destination, aim
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.model_files.checkpoint import check_models
-from ngtcli.render.results import counted
+from ngtcli.render.bench_tables import counted
+from ngtcli.render.forms import bench_forms, record_forms
+from ngtcli.render.results import Invocation, LiveResult, Measured, RecordResult, ReplayResult
 from ngtcli.system import process
 
 
@@ -114,31 +115,30 @@ def bench(
         preset=chosen if preset else None,
     )
     notes = Notes(verbose)
-    delivery = Delivery(
-        notes,
-        json=json,
-        markdown=markdown,
-        output=output,
-        html=html,
-        color=resolved.settings.color,
-    )
-    _run(request, delivery, notes)
+    destination = aim({"json": json, "markdown": markdown}, output, html)
+    _run(request, destination, notes)
 
 
-def _run(request: BenchRequest, delivery: Delivery, notes: Notes) -> None:
+def _run(request: BenchRequest, destination: Destination, notes: Notes) -> None:
     """Measure and deliver; after an interruption what there is, and exit code 130."""
     try:
         result = _measure(request, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    delivery.deliver({**result, **_about()})
-    if result.get("interrupted"):
-        notes.warn(f"interrupted; what was measured: {counted(result['questions'], 'prompt')}")
+    result = replace(result, invocation=_invocation())
+    if isinstance(result, RecordResult):
+        destination.deliver(record_forms(result), request.settings.color)
+    else:
+        destination.deliver(bench_forms(result), request.settings.color)
+        for note in result.notes:
+            notes.warn(note)
+    if result.interrupted:
+        notes.warn(f"interrupted; what was measured: {counted(result.questions, 'prompt')}")
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
+def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
     num_drafts = num_drafts_of(request)
     if request.replay:
         return _replay(request, request.replay, num_drafts, notes)
@@ -148,13 +148,13 @@ def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
 
 def _replay(
     request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
-) -> dict[str, Any]:
+) -> ReplayResult:
     from ngtcli.draft.drafter import draft_settings
     from ngtcli.evaluate.refusals import check_some_left
     from ngtcli.evaluate.replay.run import run_replay
 
     methods = request.methods or names_in(REPLAYED_METHODS)
-    result: dict[str, Any] = run_replay(
+    result = run_replay(
         folder,
         methods,
         num_drafts,
@@ -169,13 +169,11 @@ def _replay(
         progress=notes.status,
     )
     notes.clear()
-    check_some_left(methods, result["refused"])
-    inexact = result.get("inexact")
-    text = f"{inexact} of the recorded texts give another number of tokens than was recorded"
-    return {**result, "notes": [text] if inexact else []}
+    check_some_left(methods, result.refused)
+    return result
 
 
-def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
+def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
     items, skipped = items_of(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
@@ -188,6 +186,7 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
     )
     prompts = build_prompts(session, items, request.preset)
     process.unwind_on_interrupt()
+    result: LiveResult | RecordResult
     if request.record:
         result = record(session, items, prompts, request.record, notes.status)
     else:
@@ -201,13 +200,9 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
         )
         result = run_live(session, items, prompts, options, notes.status)
     notes.clear()
-    return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
+    return replace(result, noise=request.noise, skipped=tuple(dict.fromkeys(skipped)))
 
 
-def _about() -> dict[str, Any]:
-    """What was run, when, and with which versions."""
-    return {
-        "command": command_line(),
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": versions(),
-    }
+def _invocation() -> Invocation:
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return Invocation(command=command_line(), date=date, versions=versions())

@@ -1,5 +1,6 @@
 """`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import typer
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, command_line, with_settings
+from ngtcli.cli.output import aim
 from ngtcli.cli.tune_options import (
     CostsOption,
     CsvOption,
@@ -29,10 +31,11 @@ from ngtcli.cli.tune_options import (
     WriteOption,
 )
 from ngtcli.cli.tune_plan import Data, Plan, check_data, open_source, read_plan
-from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.sweep.grid import is_axis
 from ngtcli.evaluate.sweep.preset import preset_path, provenance, write_winner
+from ngtcli.render.forms import sweep_forms
+from ngtcli.render.sweep_rows import SweepReport
 from ngtcli.system import process
 
 
@@ -64,7 +67,7 @@ def tune(
 ) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if replay else LIVE)
-    form = check_outputs({"json": json, "markdown": markdown, "csv": csv}, html, output)
+    destination = aim({"json": json, "markdown": markdown, "csv": csv}, output, html)
     axes = [*(sweep or []), *(i for i in items or [] if is_axis(i))]
     texts = [*(i for i in items or [] if not is_axis(i)), *(docs or [])]
     data = Data(
@@ -83,16 +86,9 @@ def tune(
     report = _measure(data, plan, notes, rounds=rounds, state=state, fresh=fresh)
     if plan.remark and (notes.terminal or verbose):
         notes.say(plan.remark, dim=True)
-    interrupted = report is None or not report["complete"]
+    interrupted = report is None or not report.complete
     if report is not None:
-        deliver(
-            report,
-            form=form,
-            html=html,
-            output=output,
-            color=plan.base.color,
-            verbose=verbose,
-        )
+        destination.deliver(sweep_forms(report, verbose), plan.base.color)
     if interrupted:
         notes.warn("interrupted; run the same command again to go on")
         raise typer.Exit(INTERRUPTED)
@@ -109,7 +105,7 @@ def _saved(name: str | None, force: bool) -> Path | None:
 
 def _measure(
     data: Data, plan: Plan, notes: Notes, *, rounds: int, state: Path | None, fresh: bool
-) -> dict[str, Any] | None:
+) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     from ngtcli.evaluate.sweep.run import measure_all, report
     from ngtcli.evaluate.sweep.state import State, default_state, state_key
@@ -131,13 +127,14 @@ def _measure(
         pass
     notes.clear()
     made = report(source.about, plan.axes, plan.cells, plan.skipped, rounds, kept)
-    about = {
-        "preset": plan.preset.name,
-        "method": plan.base.method,
-        "command": command_line(),
-        "skipped": skipped,
-    }
-    return {**made, **about} if made["cells"] else None
+    told = replace(
+        made,
+        preset=plan.preset.name,
+        method=plan.base.method,
+        command=command_line(),
+        skipped=skipped,
+    )
+    return told if made.cells else None
 
 
 class Progress:
@@ -163,9 +160,9 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:
-    chosen = next(cell for cell in plan.cells if cell.label == report["chosen"])
+def _write(path: Path, plan: Plan, report: SweepReport, notes: Notes) -> None:
+    chosen = next(cell for cell in plan.cells if cell.label == report.chosen)
     swept = [axis.name for axis in plan.axes]
-    origin = provenance(report, plan.preset, report["command"])
+    origin = provenance(report, plan.preset)
     write_winner(path, plan.preset, chosen.settings, swept, origin)
     notes.say(f"Saved as {path}; use it with -p {path.stem}.")

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
-from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import OF_TRIE, Resolved, Settings
+from ngtcli.documents.find import Skipped
 from ngtcli.errors import UsageError
-from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, parse_sweep
+from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, parse_sweep
 from ngtcli.prompt.preset import Preset
+from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep.run import Source
@@ -37,7 +39,7 @@ class Plan:
 
     axes: tuple[Axis, ...]
     cells: list[Cell]
-    skipped: list[Skipped]
+    skipped: list[SkippedCell]
     base: Settings
     preset: Preset
     remark: str  # what of it was not asked for in so many words
@@ -93,8 +95,8 @@ def check_data(data: Data, plan: Plan) -> None:
     check_replayable(plan.axes, plan.cells)
 
 
-def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[dict[str, str]]]:
-    """What is measured on, and the files that were left out of folders, as --json names them."""
+def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", Sequence[Skipped]]:
+    """What is measured on, and the files that were left out of folders."""
     from ngtcli.evaluate.sweep.sources import DEFAULT_COSTS, Recording, Running
 
     if data.replay is not None:
@@ -108,10 +110,10 @@ def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[di
             costs=costs,
             max_mb=plan.base.max_mb,
         )
-        return recording, []
+        return recording, ()
     from ngtcli.evaluate.sweep.prompts import prompts
 
     texts = read_documents(data.texts, piped_stdin(), plan.base, notes)
     work = prompts(texts.documents, plan.preset, data.limit, data.prompts, plan.base)
     running = Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
-    return running, skipped_json(texts.skipped)
+    return running, tuple(dict.fromkeys(texts.skipped))

@@ -16,6 +16,7 @@ from ngtcli.evaluate.bench.contestants import BASELINE, Contestant, Generation
 from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.refusals import refusal
 from ngtcli.prompt.build import Prompt
+from ngtcli.render.rows import Refusal
 
 Notify = Callable[[str], None]
 
@@ -37,7 +38,7 @@ class Race:
     contestants: list[Contestant]
     samples: dict[str, list[list[Sample]]] = field(default_factory=dict)
     splits: dict[str, list[Generation]] = field(default_factory=dict)
-    refused: list[dict[str, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     interrupted: bool = False
 
     def measured(self) -> list[int]:
