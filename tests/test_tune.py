@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune_plan import items_of
 from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate.replay.traces import TraceWriter
@@ -37,8 +38,8 @@ from ngtcli.evaluate.sweep.recording import (
 from ngtcli.evaluate.sweep.running import Running
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
-from ngtcli.render import heatmap
-from ngtcli.render.heatmap_page import to_html
+from ngtcli.render.forms import sweep_forms
+from ngtcli.render.sweep_rows import CellRow, SkippedCell, SweepReport
 
 # --- the grammar ---
 
@@ -291,7 +292,7 @@ class Counting:
         return Contestant(cell.label, None, lambda: answer)
 
 
-def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[dict[str, Any], list[str]]:
+def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[SweepReport, list[str]]:
     """The report, and what was said of progress."""
     state, said = State(path, "key", 2), []
     try:
@@ -306,18 +307,18 @@ def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
     stop: int, tmp_path: Path
 ) -> None:
     partial, _ = measured(Counting(stop), tmp_path / "s")
-    assert (partial["measured"], partial["complete"]) == (stop // 2, False)
-    assert partial["chosen"] is None and "beyond the noise" not in partial["reason"]
+    assert (partial.measured, partial.complete) == (stop // 2, False)
+    assert partial.chosen is None and "beyond the noise" not in partial.reason
     if stop > 1:
-        assert partial["reason"].startswith("so far: ") and "no noise estimate" in partial["reason"]
+        assert partial.reason.startswith("so far: ") and "no noise estimate" in partial.reason
     rest = Counting()
     whole, said = measured(rest, tmp_path / "s")
     assert rest.answers == 24 - stop // 2 * 2
-    assert whole["complete"] and whole["chosen"] == "n=10 lp=2"
+    assert whole.complete and whole.chosen == "n=10 lp=2"
     assert said[0] == f"{stop // 2} of 12 measurements"
     assert stop > 20 or said[-1] == "11 of 12 measurements · about 0 s left"
     straight, _ = measured(Counting(), tmp_path / "whole")
-    assert straight["cells"] == whole["cells"] and straight["reason"] == whole["reason"]
+    assert straight.cells == whole.cells and straight.reason == whole.reason
 
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
@@ -356,10 +357,10 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     source = Recording(folder, costs=tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
     records = answers_of(source, settings)
-    row = run_replay(folder, ["trie"], [8])["rows"][-1]
+    row = run_replay(folder, ["trie"], [8]).rows[-1].drafting
     total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
-    assert total == (row["new_tokens"], row["steps"]) and len(records) == 4
-    rows = row["steps"] * (1 + row["nodes_per_step"])  # at 1000 s a row drafting does not count
+    assert total == (row.new_tokens, row.steps) and len(records) == 4
+    rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
     assert sum(r.decode_s for r in records) == pytest.approx(1000 * rows, rel=1e-3)
     assert all(r.trie_bytes and r.trie_build_s and r.wall_s < 1 for r in records)
     for plain in answers_of(source, replace(settings, method="none")):
@@ -451,33 +452,38 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
 # --- what is shown ---
 
 
-def shown_report(**changes: Any) -> dict[str, Any]:
-    def row(n: int, lp: int, speed: float, standing: str) -> dict[str, Any]:
-        return {
-            "cell": f"n={n} lp={lp}", "values": {"n": n, "lp": lp}, "rounds": 3,
-            "tokens_per_s": speed, "tokens_per_s_least_and_most": [speed - 1, speed + 1],
-            "mean_acceptance_length": speed / 50, "trie_build_s": n / 1e4,
-            "trie_bytes": n * 1000, "standing": standing,
-        }  # fmt: skip
+def shown_report(**changes: Any) -> SweepReport:
+    def row(n: int, lp: int, speed: float, standing: str) -> CellRow:
+        return CellRow(
+            cell=f"n={n} lp={lp}", values={"n": n, "lp": lp}, rounds=3, tokens_per_s=speed,
+            tokens_per_s_least_and_most=(speed - 1, speed + 1), mean_acceptance_length=speed / 50,
+            trie_build_s=n / 1e4, trie_bytes=n * 1000, standing=standing,
+        )  # fmt: skip
 
-    return {
-        "kind": "tune", "model": "m", "device": "d", "data": "x", "data_sha256": "0", "prompts": 9,
-        "command": "ngt tune --sweep 'n=3,8' lp=2,3", "sweep": {"n": [3, 8], "lp": [2, 3]},
-        "rounds": 3, "measured": 9, "planned": 9, "complete": True,
+    about = {"model": "m", "device": "d", "data": "x", "data_sha256": "0", "prompts": 9}
+    values: dict[str, Any] = {
+        "about": about, "command": "ngt tune --sweep 'n=3,8' lp=2,3",
+        "sweep": {"n": (3, 8), "lp": (2, 3)}, "rounds": 3, "measured": 9, "planned": 9,
+        "complete": True,
         "cells": [row(3, 2, 100, "chosen"), row(8, 2, 101, "tied"), row(8, 3, 50, "")],
-        "skipped": [{"values": {"n": 3, "lp": 3}, "reason": "lp is 3 and n is 3"}],
+        "skipped_cells": [SkippedCell({"n": 3, "lp": 3}, "lp is 3 and n is 3")],
         "best": "n=8 lp=2", "tied": ["n=8 lp=2", "n=3 lp=2"], "chosen": "n=3 lp=2",
-        "reason": "2 cells are within the noise of the best", **changes,
+        "reason": "2 cells are within the noise of the best", "state": "s.jsonl",
     }  # fmt: skip
+    return SweepReport(**values | changes)
+
+
+def screen(report: SweepReport, width: int, colour: bool = False, every: bool = False) -> str:
+    return sweep_forms(report, every).terminal(width, colour).replace("\xa0", " ")
 
 
 GRID = """\
-tokens/s                    acceptance length
+tokens/s                acceptance length
 
- n \\ lp        2       3     n \\ lp        2        3
- ───────────────────────     ────────────────────────
- 3        100.0*       –     3        2.000*        –
- 8        101.0=    50.0     8        2.020=    1.000
+n \\ lp       2     3    n \\ lp       2      3
+─────────────────────   ──────────────────────
+3       100.0*     –    3       2.000*      –
+8       101.0=  50.0    8       2.020=  1.000
 
 * chosen   = within the noise of the best
 Chosen: n=3 lp=2 (100.0 tokens/s, acceptance length 2.000, trie
@@ -493,53 +499,69 @@ def bare(text: str) -> str:
 
 def test_two_names_are_a_grid_that_reads_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    plain = heatmap.to_terminal(shown_report(), 64, colour=False)
-    painted = heatmap.to_terminal(shown_report(), 64, colour=True)
-    assert "\n".join(line.rstrip() for line in bare(plain).split("\n")) == GRID
-    assert "\x1b[" in painted and "48;5;" in painted and "48;5;" not in plain
-    assert bare(painted).split() == bare(plain).split()
+    plain, painted = (screen(shown_report(), 64, colour) for colour in (False, True))
+    assert plain == GRID
+    assert "\x1b[" in painted and "48;5;" in painted
+    assert bare(painted).split() == plain.split()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "48;5;" not in heatmap.to_terminal(shown_report(), 64, colour=True)
+    assert "48;5;" not in screen(shown_report(), 64, colour=True)
 
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    for changes in ({}, {"sweep": {"n": [3, 8], "lp": [2, 3], "num_draft": [8]}}):
-        text = bare(heatmap.to_terminal(shown_report(**changes), width, True, every=True))
+    three = {"n": (3, 8), "lp": (2, 3), "num_draft": (8,)}
+    cells = [replace(c, values={**c.values, "num_draft": 8}) for c in shown_report().cells]
+    for report in (shown_report(), shown_report(sweep=three, cells=cells)):
+        text = bare(screen(report, width, True, every=True))
         assert max(len(line) for line in text.split("\n")) <= width
         assert all(figure in text for figure in ("100.0", "50.0", "2.020"))
 
 
 def test_a_wide_grid_becomes_a_list() -> None:
-    lps = list(range(2, 60))
-    text = bare(heatmap.to_terminal(shown_report(sweep={"n": [3, 8], "lp": lps}), 80, False))
-    assert "n=8 lp=3" in text and "build ms" in text
+    text = screen(shown_report(sweep={"n": (3, 8), "lp": tuple(range(2, 60))}), 80)
+    assert "n=8 lp=3" in text and "build" in text and "±1.0%" in text
 
 
 def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
-    cells = shown_report()["cells"][:1]
-    cells[0] |= {"rounds": 1, "standing": "ahead"}
+    cells = [replace(shown_report().cells[0], rounds=1, standing="ahead")]
     report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
-    text = bare(heatmap.to_terminal(report, 80, False))
+    text, forms = screen(report, 80), sweep_forms(report)
     assert text.count("·") == 4 and "1 of 9 measurements" in text
-    for shown in (text, heatmap.to_markdown(report), to_html(report), heatmap.to_plain(report)):
-        assert "chosen" not in shown.replace(".chosen, .ahead", "").lower()
+    for shown in (text, forms.asked["markdown"](), forms.page(), forms.plain()):
+        assert "chosen" not in shown.lower()
     assert "* ahead so far   = not to be told from the best" in text
     assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
 
 
 def test_pipes_csv_and_markdown_hold_every_figure() -> None:
-    report = shown_report()
-    lines = heatmap.to_plain(report).split("\n")
+    forms = sweep_forms(shown_report())
+    lines = forms.plain().split("\n")
     assert lines[0].split("\t")[:4] == ["n", "lp", "rounds", "tokens_per_s"]
     assert lines[1].split("\t")[:4] == ["3", "2", "3", "100"] and len(lines) == 4
-    assert heatmap.to_csv(report).split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
-    markdown = heatmap.to_markdown(report)
-    assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0* | – |" in markdown
+    assert forms.asked["csv"]().split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
+    markdown = forms.asked["markdown"]()
+    assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0\\* | – |" in markdown
+
+
+def test_json_has_the_keys_of_a_sweep_in_their_order() -> None:
+    body = shown_report(preset="p", method="trie", skipped=(Skipped("a", "empty"),)).as_json()
+    assert list(body) == [
+        "kind", "model", "device", "data", "data_sha256", "prompts", "sweep", "rounds", "measured",
+        "planned", "complete", "cells", "skipped", "skipped_cells", "best", "tied", "chosen",
+        "reason", "state", "preset", "method", "command",
+    ]  # fmt: skip
+    assert json.dumps(body["cells"][0]) == (
+        '{"cell": "n=3 lp=2", "values": {"n": 3, "lp": 2}, "rounds": 3, "tokens_per_s": 100,'
+        ' "tokens_per_s_least_and_most": [99, 101], "mean_acceptance_length": 2.0,'
+        ' "trie_build_s": 0.0003, "trie_bytes": 3000, "standing": "chosen"}'
+    )
+    assert body["skipped"] == [{"name": "a", "reason": "empty"}]
+    assert body["skipped_cells"] == [{"values": {"n": 3, "lp": 3}, "reason": "lp is 3 and n is 3"}]
 
 
 def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
-    page = to_html(shown_report(model="<script>x</script>\x1b"))
+    report = shown_report(about={"model": "<script>x</script>\x1b"})
+    page = sweep_forms(report).page()
     assert "<script" not in page and "&lt;script&gt;" in page and "\x1b" not in page
     assert "http" not in page and "light dark" in page and "100.0*" in page
 
@@ -672,4 +694,4 @@ def test_files_are_written_whole(tmp_path: Path) -> None:
     sweep = ("--replay", record(tmp_path / "r"), "--sweep", "n=4,8", "lp=2,3", "--ids", "odd")
     assert tune(*sweep, "--csv", "-o", table, "--html", page)[0] == 0
     assert len(table.read_text().splitlines()) == 5
-    assert page.read_text().startswith("<!doctype html>")
+    assert page.read_text().startswith("<!DOCTYPE html>")

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
-from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.cli.tune_options import TuneFlags
 from ngtcli.config import OF_TRIE, Resolved, Settings
+from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, is_axis, parse_sweep
+from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset
+from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep.run import Source
@@ -27,7 +29,7 @@ class Plan:
 
     axes: tuple[Axis, ...]
     cells: list[Cell]
-    skipped: list[Skipped]
+    skipped: list[SkippedCell]
     base: Settings
     preset: Preset
     texts: list[str]
@@ -105,8 +107,8 @@ def _check_data(given: TuneFlags, plan: Plan) -> None:
 
 def open_source(
     given: TuneFlags, plan: Plan, notes: Notes
-) -> tuple["Source[Any]", list[dict[str, str]]]:
-    """What is measured on, and the files that were left out of folders, as --json names them."""
+) -> tuple["Source[Any]", Sequence[Skipped]]:
+    """What is measured on, and the files that were left out of folders."""
     if given.replay is not None:
         from ngtcli.evaluate.sweep.recording import DEFAULT_COSTS, Recording
 
@@ -119,13 +121,13 @@ def open_source(
             costs=given.costs or DEFAULT_COSTS,
             max_mb=plan.base.max_mb,
         )
-        return recording, []
+        return recording, ()
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base)
     from ngtcli.evaluate.sweep.running import Running  # here: it loads torch
 
     running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
-    return running, skipped_json(texts.skipped)
+    return running, tuple(dict.fromkeys(texts.skipped))
 
 
 def items_of(

@@ -22,6 +22,7 @@ from ngtcli.evaluate.runner.run import (
     run,
 )
 from ngtcli.prompt.build import Prompt
+from ngtcli.render.rows import Refusal
 
 Take = Callable[..., Iterator[tuple[Turn[Prompt], Sample]]]  # `run` over the prompts
 
@@ -34,7 +35,7 @@ class Race:
     contestants: list[Contestant[Prompt]]
     samples: dict[str, list[list[Sample]]] = field(default_factory=dict)
     splits: dict[str, list[Generation]] = field(default_factory=dict)
-    refused: list[dict[str, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     interrupted: bool = False
 
     def measured(self) -> list[int]:

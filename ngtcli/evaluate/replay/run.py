@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, is_odd, read_traces
-from ngtcli.render.results import OVERALL
+from ngtcli.render.results import ReplayResult
+from ngtcli.render.rows import OVERALL, Drafting, Refusal, ReplayRow
 
 Progress = Callable[[str], None]
 IDS = ("all", "odd", "even")
@@ -48,23 +48,32 @@ class Tally:
         self.draft_us += other.draft_us
         self.nodes.update(other.nodes)
 
-    def row(self) -> dict[str, Any]:
-        """The figures under their JSON names."""
-        s, steps = self.statistics, max(1, self.statistics.steps)
+    def row(self, method: str, num_draft: int, task: str) -> ReplayRow:
+        """The row of a method with these drafts on the traces of a task."""
         middle, late = np.percentile(self.draft_us, (50, 99)) if self.draft_us else (0.0, 0.0)
-        whole = s.as_json()
-        return {
-            "questions": self.questions,
-            "new_tokens": s.new_tokens,
-            "steps": s.steps,
-            "mean_acceptance_length": whole["mean_acceptance_length"],
-            "draft_acceptance_rate": whole["draft_acceptance_rate"],
-            "acceptance_histogram": whole["acceptance_histogram"],
-            "nodes_per_step": round(s.drafted_tokens / steps, 3),
-            "draft_us_median": round(float(middle), 1),
-            "draft_us_p99": round(float(late), 1),
-            "undrafted_share": round(self.undrafted / steps, 4),
-        }
+        return ReplayRow(
+            method=method,
+            num_draft=num_draft,
+            task=task,
+            questions=self.questions,
+            drafting=self._drafting(),
+            draft_us_median=round(float(middle), 1),
+            draft_us_p99=round(float(late), 1),
+        )
+
+    def _drafting(self) -> Drafting:
+        s, steps = self.statistics, max(1, self.statistics.steps)
+        return Drafting(
+            new_tokens=s.new_tokens,
+            steps=s.steps,
+            drafted_tokens=s.drafted_tokens,
+            accepted_tokens=s.accepted_tokens,
+            mean_acceptance_length=round(s.mean_acceptance_length, 4),
+            draft_acceptance_rate=round(s.draft_acceptance_rate, 4),
+            acceptance_histogram=s.acceptance_histogram,
+            nodes_per_step=round(s.drafted_tokens / steps, 3),
+            undrafted_share=round(self.undrafted / steps, 4),
+        )
 
 
 def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
@@ -123,8 +132,8 @@ def run_replay(
     max_mb: int | None = None,
     fresh: bool = False,
     progress: Progress = lambda _: None,
-) -> dict[str, Any]:
-    """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
+) -> ReplayResult:
+    """Replay `folder` with every method at every number of drafts.
 
     `limit` is per task. What methods share between questions (pools) lives through one run, in
     the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
@@ -136,29 +145,28 @@ def run_replay(
     traces = read_traces(folder, template, turns, max_mb)
     chosen = select(traces.traces, tasks, limit, ids)
     able, refused = _able(methods, settings or DraftSettings())
-    rows = []
+    rows: list[ReplayRow] = []
     for one in able:
         for num_draft in budgets(one, num_drafts):
             progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
             try:
                 rows += _rows(one, num_draft, _run(one, num_draft, traces, chosen, fresh))
             except NgtError as error:
-                refused.append({"method": one.spec, "reason": f"{error}. {error.hint}"})
+                refused.append(Refusal(one.spec, f"{error}. {error.hint}"))
                 break
     if not rows:
         first = refused[0]
-        raise UsageError(f"{first['method']}: {first['reason']}", "Name another method.")
-    return {
-        "kind": "replay",
-        "source": traces.source,
-        "model": traces.model,
-        "questions": len(chosen),
-        "inexact": traces.inexact,
-        "fresh": fresh,
-        "seconds": round(time.perf_counter() - clock, 2),
-        "rows": rows,
-        "refused": refused,
-    }
+        raise UsageError(f"{first.method}: {first.reason}", "Name another method.")
+    return ReplayResult(
+        source=traces.source,
+        model=traces.model,
+        questions=len(chosen),
+        inexact=traces.inexact,
+        fresh=fresh,
+        seconds=round(time.perf_counter() - clock, 2),
+        rows=rows,
+        refused=refused,
+    )
 
 
 def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:
@@ -205,13 +213,13 @@ def select(
 
 def _able(
     methods: Sequence[str], settings: DraftSettings
-) -> tuple[list[MethodSpec], list[dict[str, str]]]:
+) -> tuple[list[MethodSpec], list[Refusal]]:
     """The methods that a recording can measure, and the others with the reason."""
     able, refused = [], []
     for spec in methods:
         one = parse_method(spec, settings)
         if one.entry.live:
-            refused.append({"method": spec, "reason": f"it needs {one.entry.needs}"})
+            refused.append(Refusal(spec, f"it needs {one.entry.needs}"))
         else:
             able.append(one)
     return able, refused
@@ -241,10 +249,9 @@ def _run(
     return tallies
 
 
-def _rows(one: MethodSpec, num_draft: int, tallies: dict[str, Tally]) -> list[dict[str, Any]]:
-    head = {"method": one.spec, "num_draft": num_draft}
-    rows = [{**head, "task": task, **tally.row()} for task, tally in tallies.items()]
+def _rows(one: MethodSpec, num_draft: int, tallies: dict[str, Tally]) -> list[ReplayRow]:
+    rows = [tally.row(one.spec, num_draft, task) for task, tally in tallies.items()]
     overall = Tally()
     for tally in tallies.values():
         overall.add(tally)
-    return [*rows, {**head, "task": OVERALL, **overall.row()}]
+    return [*rows, overall.row(one.spec, num_draft, OVERALL)]
