@@ -46,10 +46,11 @@ def test_a_replay_counts_what_the_live_run_counted(
     for trace, run in zip(traces, runs, strict=True):
         drafter = make_drafter(method, DraftSettings())
         context = Context(trace.prompt_ids, None, (trace.prompt_ids,))
-        again = replay(trace, drafter, context, num_draft).statistics
-        assert again.acceptance_histogram == run.statistics.acceptance_histogram
-        assert again.drafted_tokens == run.statistics.drafted_tokens
-        assert (again.steps, again.new_tokens) == (run.statistics.steps, run.statistics.new_tokens)
+        again = replay(trace, drafter, context, num_draft)
+        assert again.histogram == run.statistics.acceptance_histogram
+        assert again.drafted == run.statistics.drafted_tokens
+        assert (again.steps, len(again.ids)) == (run.statistics.steps, run.statistics.new_tokens)
+        assert again.nodes and again.draft_us and again.nodes.total() == len(again.draft_us)
 
 
 def test_walk_follows_the_recording_and_passes_over_probes() -> None:

@@ -5,19 +5,18 @@ the median of its rounds; a speed-up is formed prompt by prompt and its median i
 """
 
 import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ngtcli.decode.stats import PARTS
 from ngtcli.evaluate.bench.quality import Quality
 from ngtcli.evaluate.bench.race import Race
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE
+from ngtcli.evaluate.runner.figures import drafting
 from ngtcli.evaluate.runner.run import Contestant, Generation, Sample
 from ngtcli.prompt.build import Prompt
 from ngtcli.render.rows import (
     OVERALL,
-    Drafting,
     LiveRow,
     PromptRow,
     PromptTimes,
@@ -141,27 +140,6 @@ class RaceRows:
         ]
 
 
-def drafting(generations: Sequence[Generation]) -> Drafting:
-    """What the drafts of some answers came to; None where a contestant cannot tell."""
-    tokens, steps = sum(len(g.ids) for g in generations), sum(g.steps for g in generations)
-    drafted, accepted = _sum(g.drafted for g in generations), _sum(g.accepted for g in generations)
-    undrafted = _sum(g.undrafted for g in generations)
-    histogram: Counter[int] = Counter()
-    for generation in generations:
-        histogram.update(generation.histogram or {})
-    return Drafting(
-        new_tokens=tokens,
-        steps=steps,
-        drafted_tokens=drafted,
-        accepted_tokens=accepted,
-        mean_acceptance_length=_ratio(tokens, steps),
-        draft_acceptance_rate=_ratio(accepted, drafted),
-        acceptance_histogram=histogram,
-        nodes_per_step=_ratio(drafted, steps),
-        undrafted_share=_ratio(undrafted, steps),
-    )
-
-
 def timing(rounds: Rounds) -> Times:
     """The times of several prompts, each with its rounds."""
     medians = [prompt_seconds(r) for r in rounds]
@@ -217,17 +195,3 @@ def split_row(method: str, num_draft: int | None, generations: Sequence[Generati
         step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
         share={p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
     )
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """The sum; None where one is not known."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None or not b else round(a / b, 4)

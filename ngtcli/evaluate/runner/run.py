@@ -24,8 +24,9 @@ class Generation:
     """One answer: its ids, the passes of the model it took, and what drafting did, where known.
 
     `decode_s` are seconds without prefill; on a recording they come from a cost curve. `undrafted`
-    counts the steps without a draft; `histogram` steps by accepted drafts. A trie that was built
-    for this answer has its seconds and bytes.
+    counts the steps without a draft; `histogram` steps by accepted drafts, `nodes` by nodes of the
+    tree, probes included. `draft_us` are microseconds of drafting, step by step. A trie that was
+    built for this answer has its seconds and bytes.
     """
 
     ids: Sequence[int]
@@ -36,6 +37,8 @@ class Generation:
     accepted: int | None = None
     undrafted: int | None = None
     histogram: Counter[int] | None = None
+    nodes: Counter[int] | None = None
+    draft_us: Sequence[float] | None = None
     split_s: dict[str, float] | None = None
     trie_build_s: float | None = None
     trie_bytes: int | None = None

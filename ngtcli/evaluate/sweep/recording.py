@@ -15,7 +15,7 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.replay.run import context_of, replay, select
+from ngtcli.evaluate.replay.run import replayed, select
 from ngtcli.evaluate.replay.traces import Trace, read_traces
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation
 from ngtcli.evaluate.sweep.grid import Axis, Cell
@@ -102,18 +102,18 @@ class Recording:
             pool=Pool(quotes=settings.pool_documents) if settings.pool else None,
         )
         method = parse_method(settings.method, shared)
-        drafter, own = method.build(), method.settings
+        own = method.settings
+        answer = replayed(method, own.num_draft, self._set, lambda: own.pool).begin()
 
-        def answer(trace: Trace) -> Generation:
-            tally = replay(trace, drafter, context_of(trace, self._set), own.num_draft)
-            passes = sum(count * curve.at(1 + k) for k, count in tally.nodes.items())
-            seconds = passes + sum(tally.draft_us) / 1e6
-            made = Generation(trace.output_ids, tally.statistics.steps, decode_s=seconds)
+        def timed(trace: Trace) -> Generation:
+            made = answer(trace)
+            passes = sum(count * curve.at(1 + k) for k, count in (made.nodes or {}).items())
+            made = replace(made, decode_s=passes + sum(made.draft_us or ()) / 1e6)
             if not method.entry.documents:
                 return made
             return with_trie(made, *timed_trie([trace.prompt_ids], own.n, own.lp)[1:])
 
-        return answer
+        return timed
 
 
 def timed_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> tuple[NGramTrie, float, int]:
