@@ -67,7 +67,7 @@ def test_fresh_begins_anew_at_each_prompt() -> None:
     assert log == ["a begins", "a1", "a begins", "a2"]
 
 
-def test_what_a_contestant_has_learned_is_let_go_after_its_last_prompt() -> None:
+def test_what_a_contestant_has_learned_is_dropped_after_its_last_prompt() -> None:
     learned: list[weakref.ref[Any]] = []
 
     class Answers:

@@ -58,7 +58,7 @@ Answering = Callable[[P], Generation]
 
 @dataclass(frozen=True, slots=True)
 class Contestant(Generic[P]):
-    """Somebody who answers prompts.
+    """What is measured: a method, the settings of a cell, another engine; it answers prompts.
 
     `begin` makes a drafter that has learned nothing and gives the function that answers with it:
     what a long-running program does once is off the clock. With that of `begin_split` the parts of
