@@ -22,8 +22,8 @@ from ngtcli.cli.output import aim
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.model_files.checkpoint import check_models
-from ngtcli.render.bench_tables import counted
 from ngtcli.render.forms import bench_forms, record_forms
+from ngtcli.render.numbers import counted
 from ngtcli.render.results import Invocation, LiveResult, Measured, RecordResult, ReplayResult
 from ngtcli.system import process
 
