@@ -109,17 +109,29 @@ class Auto(Drafter):
             self.top_k = self._usefulness.begin_step()
         if policy is not None:
             budget = self._search.bound(budget)
-        growth = grow(
-            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
-            self._search.min_probability,
-        )  # fmt: skip
-        probabilities = growth.probabilities
-        pays = len(probabilities) if policy is None else policy.choose(probabilities)
-        self._search.learn(probabilities, budget, pays)
-        tree = self._tree(growth, pays) if pays else _EMPTY
-        self._growth = growth.first(pays) if pays else None
+        probabilities = self.search(budget)
+        tree = self.take(
+            len(probabilities) if policy is None else policy.choose(probabilities), budget
+        )
         self._drafting_s = time.perf_counter() - clock
         return tree
+
+    def search(self, budget: int, children: int = CONFIG.children) -> npt.NDArray[np.float64]:
+        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
+        self._learn_output()
+        self._growth = grow(
+            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
+            self._search.min_probability, children,
+        )  # fmt: skip
+        return self._growth.probabilities
+
+    def take(self, nodes: int, budget: int) -> DraftTree:
+        """The tree of the first `nodes` of those that the last search, for `budget`, found."""
+        growth = self._growth
+        assert growth is not None
+        self._search.learn(growth.probabilities, budget, nodes)
+        self._growth = growth.first(nodes) if nodes else None
+        return self._tree(growth, nodes) if nodes else _EMPTY
 
     def _tree(self, growth: Growth, nodes: int) -> DraftTree:
         """The first nodes of a growth, the likeliest chain first, as verification likes them."""
