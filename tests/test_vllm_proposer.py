@@ -168,7 +168,7 @@ def test_documents_of_the_configuration_are_drafted_from(tmp_path: Any) -> None:
     note.write_text("The ferry leaves the northern quay at noon.")
     proposer = NgramTrieProposer(config(documents=[str(note)]))
     text = load_tokenizer("builtin").encode(note.read_text())
-    engine = Engine(proposer, [(text[-1:], text)])
+    engine = Engine(proposer, [([5, 6, 7], text)])
     engine.step([0])
     assert engine.chains[0] == text[1:5]
 
