@@ -48,7 +48,10 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
-    overflow: str = "error"
+    overflow: str = "auto"
+    passages: int = 5
+    passage_tokens: int = 200
+    passage_overlap: int = 0
     max_mb: int = 256
     max_files: int = 100_000
     max_depth: int = 100
@@ -66,6 +69,12 @@ class Settings:
             raise UsageError(
                 f"lp is {self.lp} and n is {self.n}",
                 "The prefix lp must be shorter than the window n.",
+            )
+        if self.passage_overlap >= self.passage_tokens:
+            raise UsageError(
+                f"passage_overlap is {self.passage_overlap} and passage_tokens"
+                f" is {self.passage_tokens}",
+                "Passages must be longer than what they share.",
             )
 
 
@@ -94,6 +103,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "passages": (0, 1_000_000),
+    "passage_tokens": (16, 100_000),
+    "passage_overlap": (0, 50_000),
     "max_mb": (1, 1_000_000),
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
@@ -103,7 +115,7 @@ RANGES: dict[str, tuple[float, float]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "overflow": ("error", "truncate"),
+    "overflow": ("auto", "error", "truncate", "retrieve"),
     "color": ("auto", "always", "never"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.
@@ -114,6 +126,8 @@ READING = (
     "max_mb", "max_files", "max_depth", "strict", "password", "field", "parser_seconds",
     "parser_mb",
 )  # fmt: skip
+# The settings that decide which passages are read where not everything fits.
+RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()

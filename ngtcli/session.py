@@ -19,8 +19,8 @@ from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import cut_words, fit_prompt
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.selecting import prompt_for
 from ngtcli.system import compiled
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
@@ -175,19 +175,15 @@ class Session:
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
-        s = self.settings
         try:
-            prompt = fit_prompt(
-                preset, documents, question, self.model.tokenizer, context=self.model.context,
-                answer=s.max_tokens, overflow=s.overflow, vocabulary=self.model.vocabulary,
-                status=self._progress,
+            return prompt_for(
+                preset, documents, question, self.model.tokenizer, self.settings,
+                context=self.model.context, vocabulary=self.model.vocabulary,
+                status=self._progress, warn=self._warn,
             )  # fmt: skip
         except ContextOverflowError as error:
             reason = self.model.context_reason
             raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
-        for words in cut_words(prompt.cuts):
-            self._warn(words)
-        return prompt
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""

@@ -33,6 +33,7 @@ def answer_json(
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
+        "retrieval": _retrieval(prompt),
         "trie": answer.trie.as_json(),
         "statistics": answer.run.statistics.as_json(),
         "sources": sources.as_json(),
@@ -57,9 +58,14 @@ def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) 
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
+        "retrieval": _retrieval(prompt) if prompt else None,
         "prompt": prompt.text if prompt else None,
         "ids": prompt.ids if prompt else None,
     }
+
+
+def _retrieval(prompt: "Prompt") -> dict[str, Any] | None:
+    return prompt.selection.as_json() if prompt.selection else None
 
 
 def _documents(request: AnswerRequest) -> list[dict[str, Any]]:

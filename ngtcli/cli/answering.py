@@ -21,6 +21,7 @@ from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
@@ -44,6 +45,7 @@ def run(request: AnswerRequest) -> None:
         session = _session(request, notes)
         prompt = session.prompt(request.preset, request.documents, request.question)
         remark_look_alikes(request, session.model.tokenizer, notes)
+        tell_passages(request, prompt.selection, notes)
         answer = session.answer(prompt)
     except KeyboardInterrupt:
         notes.warn("interrupted")
@@ -83,7 +85,9 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     notes.clear()
     for sink in sinks:
         sink.close()
-    sources = sources_of(kept.text, request.documents)
+    selection = answer.prompt.selection
+    excerpts = selection.excerpts if selection else None
+    sources = sources_of(kept.text, request.documents, excerpts)
     with process.unbroken():
         _deliver(request, answer, kept, sources)
         if request.html:
@@ -157,4 +161,8 @@ def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: So
     ]
     title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
     facts = [sources.fact(), *summary_facts(request.settings, answer)]
-    return answer_page(title, command_line(), written, sources, request.documents, facts)
+    documents = request.documents
+    if selection := answer.prompt.selection:  # those of which nothing was read are left out
+        read = sorted({excerpt.document for excerpt in selection.excerpts})
+        documents, sources = [documents[i] for i in read], sources.among(read)
+    return answer_page(title, command_line(), written, sources, documents, facts)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import typer
 
-from ngtcli.config import DRAFTING, READING
+from ngtcli.config import DRAFTING, READING, RETRIEVING
 from ngtcli.errors import UsageError
 
 LIVE, RECORD, REPLAY = "live", "record", "replay"
@@ -19,7 +19,7 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "device", "dtype", "threads", "overflow")
+_LOADING = ("model", "device", "dtype", "threads", "overflow", *RETRIEVING)
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {

@@ -14,6 +14,7 @@ from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     READING,
+    RETRIEVING,
     SETTING_NAMES,
     Layer,
     Resolved,
@@ -49,7 +50,11 @@ _HELP: dict[str, str] = {
     "device": "auto, cuda, mps or cpu.",
     "dtype": "auto (float32 on a CPU), float32, bfloat16 or float16.",
     "threads": "Threads to compute with on a CPU; 0 takes as many as cores are idle.",
-    "overflow": "Documents too long: error, or truncate to cut them.",
+    "overflow": "Documents too long: error, truncate to cut them, or retrieve to read the passages"
+    " that fit the question best; auto is retrieve for ask, else error.",
+    "passages": "Most passages to read; 0 takes as many as fit.",
+    "passage_tokens": "Tokens a passage, about.",
+    "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
     "max_mb": "Most megabytes of documents (or prompts, or recordings) read in all.",
     "max_files": "Most files looked at in folders.",
     "max_depth": "How deep folders in folders are read.",
@@ -71,6 +76,7 @@ _PANELS = {
     ),
     "Model": ("model", "device", "dtype", "threads"),
     "Reading": READING,
+    "Passages": RETRIEVING,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
 _DEFAULTS = Settings()

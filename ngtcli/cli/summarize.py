@@ -18,6 +18,7 @@ from ngtcli.cli.answer_request import (
 )
 from ngtcli.cli.answering import run
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.errors import UsageError
 
 
 @with_settings
@@ -38,6 +39,11 @@ def summarize(
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, preset, "summarize")
+    if resolved.settings.overflow == "retrieve":
+        raise UsageError(
+            "--overflow retrieve chooses passages by a question, and a summary has none",
+            "Use --overflow truncate to cut the documents.",
+        )
     request = AnswerRequest(
         task="summarize",
         settings=resolved.settings,
