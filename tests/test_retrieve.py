@@ -39,7 +39,7 @@ TOKENIZER = Tokenizer(FakeBackend())  # a token a letter
 
 def bm25(question: list[str], texts: list[list[str]]) -> list[float]:
     """The formula of Lucene, word by word."""
-    mean = sum(map(len, texts)) / len(texts)
+    mean = sum(map(len, texts)) / len(texts) or 1.0
     scores = []
     for text in texts:
         counts, score = Counter(text), 0.0
@@ -279,3 +279,14 @@ def test_wrong_settings_of_passages_are_refused(
 ) -> None:
     done = ngt(*words, cwd=tmp_path)
     assert done.returncode == 2 and message in done.stderr
+
+
+def test_recall_counts_the_questions_whose_own_paragraph_is_among_the_first() -> None:
+    from ngtcli.evaluate.dev.retrieval import enlarged, measure, recall
+
+    paragraphs = [f"word{i} stands here with the others" for i in range(12)]
+    index = index_of([Document(str(i), p) for i, p in enumerate(paragraphs)], SMALL)
+    asked = [(3, "where is word3?"), (4, "where is word5?"), (11, "others?"), (0, "others?")]
+    assert recall(index, asked) == {1: 0.5, 5: 0.5, 10: 0.5}
+    assert len(enlarged(paragraphs, 30)) == 30 and enlarged(paragraphs, 30)[:12] == paragraphs
+    assert "12 passages: built" in measure(paragraphs, asked, SMALL)
