@@ -115,7 +115,7 @@ RANGES: dict[str, tuple[float, float]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "overflow": ("auto", "error", "truncate", "retrieve"),
+    "overflow": ("auto", "error", "truncate", "retrieve", "split"),
     "color": ("auto", "always", "never"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.

@@ -19,6 +19,7 @@ from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.system import compiled
@@ -185,6 +186,17 @@ class Session:
             reason = self.model.context_reason
             raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
 
+    def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
+        """The parts of a prompt, and the room that the model has for it."""
+        return Task(
+            preset, documents, question, self.model.tokenizer, self.model.context,
+            self.settings.max_tokens, self.model.vocabulary, self._progress,
+        )  # fmt: skip
+
+    def documents_trie(self, documents: Sequence[Document]) -> NGramTrie | None:
+        """The trie of these documents, if the method drafts from one."""
+        return self._trie(documents, self.parse_method(), None)[0]
+
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
         settings = replace(draft_settings(self.settings), assistant=self._assistant)
@@ -219,7 +231,7 @@ class Session:
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
         """A prepared answer to `prompt`. Raises ContextOverflowError and UsageError."""
         s, parsed = self.settings, self.parse_method(options.method)
-        trie, report = self._trie(prompt, parsed, options.trie)
+        trie, report = self._trie(prompt.documents, parsed, options.trie)
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary,
@@ -235,13 +247,13 @@ class Session:
         return Answer(run, prompt, report, lambda: self.save(drafter))
 
     def _trie(
-        self, prompt: Prompt, method: MethodSpec, given: NGramTrie | None
+        self, documents: Sequence[Document], method: MethodSpec, given: NGramTrie | None
     ) -> tuple[NGramTrie | None, TrieReport]:
-        """The trie of the prompt's documents, if the method drafts from one; or `given`."""
+        """The trie of a prompt's documents, if the method drafts from one; or `given`."""
         if given is not None or not method.entry.documents or self.model.plain_reason:
             return given, TrieReport("none")
         self._progress("Preparing the n-gram trie …")
         return document_trie(
-            prompt.documents, self.model.tokenizer, self.model.vocabulary,
+            documents, self.model.tokenizer, self.model.vocabulary,
             method.settings.n, method.settings.lp, self._warn,
         )  # fmt: skip

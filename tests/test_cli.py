@@ -110,7 +110,7 @@ def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
         (["summarize", HARBOUR, "-m", "{tmp}"], 4, "no config.json"),
         (["summarize", HARBOUR, "-m", "no/such-model"], 4, "no/such-model"),
         (["summarize", HARBOUR, "-o", "{tmp}/no/a.txt"], 2, "no such folder"),
-        (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
+        (["summarize", "{tmp}/long.txt", "--overflow", "error"], 5, "--overflow truncate"),
         (["trie", "show", HARBOUR], 3, "ngt trie build"),
         (["summarize", "~nobody-here.txt"], 3, "home"),
         (["summarize", "x" * 5000], 3, "too long"),

@@ -71,6 +71,8 @@ def test_scores_are_those_of_the_formula(texts: list[str], question: str) -> Non
         np.testing.assert_allclose(index.scores(question), wanted, rtol=1e-4, atol=1e-5)
         ranked = index.ranked(question)
         assert [s for _, s in ranked] == sorted((s for _, s in ranked), reverse=True)
+        for most in range(1, len(ranked) + 2):
+            assert index.ranked(question, most) == ranked[:most]
         assert {i for i, _ in ranked} == {i for i, s in enumerate(wanted) if s > 0}
 
 

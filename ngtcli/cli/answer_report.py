@@ -13,11 +13,16 @@ from ngtcli.render.sources import Sources
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
     from ngtcli.prompt.build import Prompt
+    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session import Answer
 
 
 def answer_json(
-    request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources
+    request: AnswerRequest,
+    answer: "Answer",
+    kept: Collector,
+    sources: Sources,
+    parts: Sequence["PartReport"] = (),
 ) -> dict[str, Any]:
     """The object that --json prints."""
     prompt: Prompt = answer.prompt
@@ -34,6 +39,7 @@ def answer_json(
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
         "retrieval": _retrieval(prompt),
+        "parts": [part.as_json() for part in parts],
         "trie": answer.trie.as_json(),
         "statistics": answer.run.statistics.as_json(),
         "sources": sources.as_json(),

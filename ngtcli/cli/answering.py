@@ -32,25 +32,45 @@ from ngtcli.render.terminal import visible, wants_color
 from ngtcli.system import process
 
 if TYPE_CHECKING:
+    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session import Answer, Session
+    from ngtcli.splitting import Splitting
 
 
 def run(request: AnswerRequest) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
+    parts: Splitting | None = None
     try:
         if request.dry_run:
             dry_run(request, notes)
             return
         session = _session(request, notes)
-        prompt = session.prompt(request.preset, request.documents, request.question)
+        parts = _parts(request, session, notes)
+        if parts is None:
+            prompt = session.prompt(request.preset, request.documents, request.question)
+        else:
+            prompt = parts.prompt()
         remark_look_alikes(request, session.model.tokenizer, notes)
         tell_passages(request, prompt.selection, notes)
         answer = session.answer(prompt)
     except KeyboardInterrupt:
-        notes.warn("interrupted")
+        notes.clear()
+        notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
         raise typer.Exit(INTERRUPTED) from None
-    _show(request, answer, notes)
+    _show(request, answer, notes, parts.reports if parts else [])
+    if parts is not None:
+        parts.forget()
+
+
+def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitting | None":
+    """What makes a summary part by part, where that is asked for."""
+    if request.settings.overflow != "split":
+        return None
+    from ngtcli.splitting import Splitting  # here: it loads torch
+
+    process.unwind_on_interrupt()  # what is finished is told
+    return Splitting(session, request.preset, request.documents, notes.status, notes.warn)
 
 
 def _session(request: AnswerRequest, notes: Notes) -> "Session":
@@ -66,7 +86,9 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     return Session(request.settings, notes.status, notes.warn)
 
 
-def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+def _show(
+    request: AnswerRequest, answer: "Answer", notes: Notes, parts: Sequence["PartReport"]
+) -> None:
     """Run the answer into its sinks; on Ctrl-C keep what came."""
     kept = Collector()
     sinks: list[Sink] = [kept]
@@ -89,7 +111,7 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     excerpts = selection.excerpts if selection else None
     sources = sources_of(kept.text, request.documents, excerpts)
     with process.unbroken():
-        _deliver(request, answer, kept, sources)
+        _deliver(request, answer, kept, sources, parts)
         if request.html:
             write_page(_page(request, answer, kept, sources), request.html)
     _conclude(request, answer, sources, notes)
@@ -136,10 +158,16 @@ def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
     return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
 
-def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> None:
+def _deliver(
+    request: AnswerRequest,
+    answer: "Answer",
+    kept: Collector,
+    sources: Sources,
+    parts: Sequence["PartReport"],
+) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept, sources))
+        body = dump_json(answer_json(request, answer, kept, sources, parts))
     elif request.cite:
         if not request.output:
             print_cited(kept.text, sources, request.settings.color)

@@ -59,6 +59,11 @@ def ask(
     settings = resolved.settings
     if settings.overflow == "auto":
         settings = replace(settings, overflow="retrieve")
+    if settings.overflow == "split":
+        raise UsageError(
+            "--overflow split makes a summary of summaries, and a question is asked",
+            "Use --overflow retrieve, which reads the passages that fit the question best.",
+        )
     request = AnswerRequest(
         task="ask",
         question=utf8(question.strip()),

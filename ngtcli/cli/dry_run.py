@@ -8,9 +8,13 @@ from ngtcli.cli.passages import tell_passages
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.selecting import prompt_for
+from ngtcli.prompt.splitting import fits, split
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
+from ngtcli.tokens.tokenizer import Tokenizer
 
 
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
@@ -20,7 +24,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
     try:
-        prompt = prompt_for(
+        prompt = _of_parts(request, tokenizer, context, config.vocab_size, notes) or prompt_for(
             request.preset,
             request.documents,
             request.question,
@@ -44,3 +48,21 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         return
     print_line(visible(prompt.text))
     notes.say(f"{len(prompt.ids)} tokens of {context}")
+
+
+def _of_parts(
+    request: AnswerRequest, tokenizer: Tokenizer, context: int, vocabulary: int, notes: Notes
+) -> Prompt | None:
+    """The first part's prompt, where a summary would be made part by part."""
+    s = request.settings
+    if s.overflow != "split":
+        return None
+    task = Task(
+        request.preset, request.documents, "", tokenizer, context, s.max_tokens, vocabulary,
+        notes.status,
+    )  # fmt: skip
+    if (whole := fits(task)) is not None:
+        return whole
+    parts = split(task)
+    notes.warn(f"not everything fits: it is split into {len(parts)} parts; this is the first one's")
+    return parts[0].prompt

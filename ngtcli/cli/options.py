@@ -50,8 +50,9 @@ _HELP: dict[str, str] = {
     "device": "auto, cuda, mps or cpu.",
     "dtype": "auto (float32 on a CPU), float32, bfloat16 or float16.",
     "threads": "Threads to compute with on a CPU; 0 takes as many as cores are idle.",
-    "overflow": "Documents too long: error, truncate to cut them, or retrieve to read the passages"
-    " that fit the question best; auto is retrieve for ask, else error.",
+    "overflow": "Documents too long: error, truncate to cut them, retrieve to read the passages"
+    " that fit the question best, split to summarize part by part; auto is retrieve for ask,"
+    " split for summarize, else error.",
     "passages": "Most passages to read; 0 takes as many as fit.",
     "passage_tokens": "Tokens a passage, about.",
     "passage_overlap": "Tokens that a passage repeats of the one before it, about.",

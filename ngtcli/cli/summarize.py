@@ -39,14 +39,17 @@ def summarize(
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, preset, "summarize")
-    if resolved.settings.overflow == "retrieve":
+    settings = resolved.settings
+    if settings.overflow == "auto":
+        settings = replace(settings, overflow="split")
+    if settings.overflow == "retrieve":
         raise UsageError(
             "--overflow retrieve chooses passages by a question, and a summary has none",
             "Use --overflow truncate to cut the documents.",
         )
     request = AnswerRequest(
         task="summarize",
-        settings=resolved.settings,
+        settings=settings,
         preset=chosen,
         json=json,
         json_tokens=json_tokens,

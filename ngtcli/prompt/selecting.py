@@ -10,8 +10,9 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
-from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens, whole_prompt
+from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.splitting import fits, joined, named
 from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -60,15 +61,14 @@ def _retrieve(task: Task, cutting: Cutting, most: int, warn: Callable[[str], Non
     if not task.question.strip():
         raise UsageError("passages are chosen by a question, and there is none",
                          "Use --overflow truncate to cut the documents.")  # fmt: skip
-    whole = whole_prompt(task)
-    if isinstance(whole, Prompt) and len(whole.ids) <= task.room:
+    if (whole := fits(task)) is not None:
         return whole
     room = task.room - frame_tokens(replace(task, documents=()))
     from ngtcli.retrieve.index import index_of  # here: it loads numpy
 
     clock = time.perf_counter()
     index = index_of(task.documents, cutting, task.status, warn)
-    ranked = index.ranked(task.question)
+    ranked = index.ranked(task.question, (most or room) + _PASSED_OVER)
     seconds = time.perf_counter() - clock
     if not ranked:
         warn("no passage has a word of the question; the first ones are read")
@@ -77,7 +77,7 @@ def _retrieve(task: Task, cutting: Cutting, most: int, warn: Callable[[str], Non
     chosen = _fitting(task, index, ranked, room, most or len(ranked))
     while chosen:
         excerpts = _excerpts(task, index, [passage for passage, _, _ in chosen])
-        prompt = task.build([_excerpt(task, excerpt) for excerpt in excerpts])
+        prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
         if (over := len(prompt.ids) - task.room) <= 0:
             found = [(passage, score) for passage, score, _ in chosen]
             read = tuple(_chosen(task, index, *one) for one in sorted(found))
@@ -103,7 +103,7 @@ def _fitting(
         if len(chosen) == most or passed_over == _PASSED_OVER:
             break
         at = index.place(passage)
-        document = _excerpt(task, Excerpt(at.document, at.start, at.end))
+        document = named(task.documents, Excerpt(at.document, at.start, at.end))
         text = f"{document.name}\n{document.text}"
         tokens = len(task.tokenizer.encode(text)) + _BETWEEN
         if tokens > room:
@@ -116,28 +116,8 @@ def _fitting(
 
 def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt]:
     """The passages in the documents' order; those that follow one another are put together."""
-    found: list[Excerpt] = []
-    for at in map(index.place, sorted(chosen)):
-        last = found[-1] if found else None
-        text = task.documents[at.document].text
-        if (
-            last is not None
-            and last.document == at.document
-            and (at.start <= last.end or text[last.end : at.start].isspace())
-        ):
-            found[-1] = replace(last, end=max(last.end, at.end))
-        else:
-            found.append(Excerpt(at.document, at.start, at.end))
-    return found
-
-
-def _excerpt(task: Task, excerpt: Excerpt) -> Document:
-    """The excerpt as a document of the prompt, named after its place."""
-    document = task.documents[excerpt.document]
-    section = place(document, excerpt.start)
-    where = f"page {section.page}" if section.page else section.heading
-    name = f"{document.name}, {where}" if where else document.name
-    return Document(name, document.text[excerpt.start : excerpt.end])
+    places = map(index.place, sorted(chosen))
+    return list(joined(task.documents, [Excerpt(p.document, p.start, p.end) for p in places]))
 
 
 def _chosen(task: Task, index: "Index", passage: int, score: float) -> Chosen:

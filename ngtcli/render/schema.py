@@ -15,6 +15,7 @@ from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Chosen, Cut
+from ngtcli.prompt.splitting import PartReport
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -182,6 +183,10 @@ def _answer() -> Schema:
         "method": _TEXT,
         "finish_reason": {"oneOf": reasons},
         "settings": shape(_settings()),
+        "parts": {
+            **rows(shape(of_dataclass(PartReport))),
+            "description": "the parts that were summarized first; none where everything fits",
+        },
         "trie": shape(trie),
         "statistics": statistics,
         "sources": _sources(),

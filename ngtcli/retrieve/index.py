@@ -66,10 +66,13 @@ class Index:
             return np.zeros(len(self), np.float32)
         return _scores(self._stored.scores, len(self), known.tolist())
 
-    def ranked(self, question: str) -> list[tuple[int, float]]:
-        """All passages with a score above 0 and that score, the best first; ties in order."""
+    def ranked(self, question: str, most: int | None = None) -> list[tuple[int, float]]:
+        """The `most` best passages with scores above 0, the best first; ties in order."""
         scores = self.scores(question)
-        order = np.argsort(-scores, kind="stable")[: int((scores > 0).sum())]
+        found = np.flatnonzero(scores > 0)
+        if most is not None and most < len(found):
+            found = found[scores[found] >= np.partition(scores[found], -most)[-most]]
+        order = found[np.argsort(-scores[found], kind="stable")][:most]
         return [(int(i), float(scores[i])) for i in order]
 
 

@@ -96,7 +96,7 @@ def measure(paragraphs: Sequence[str], questions: Questions, cutting: Cutting) -
         cached, again = _timed(lambda: index_of(documents, cutting))
         updated, other = _timed(lambda: index_of(changed, cutting))
     assert (index.status, again.status, other.status) == ("built", "cached", "updated")
-    queries = [_timed(partial(index.ranked, q))[0] for _, q in questions[:_QUERIES]]
+    queries = [_timed(partial(index.ranked, q, max(RANKS)))[0] for _, q in questions[:_QUERIES]]
     return (
         f"{len(index):>7} passages: built {built:.2f} s, cached {cached:.2f} s,"
         f" one document changed {updated:.2f} s, a question {1000 * median(queries):.2f} ms"
