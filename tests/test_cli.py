@@ -185,7 +185,7 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("the " * 4050)
-    asked = ("summarize", str(text), "--json", "--max-tokens", "200")
+    asked = ("summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "error")
     done = ngt(*asked)
     body = json.loads(done.stdout)
     figures = body["statistics"]
