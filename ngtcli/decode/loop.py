@@ -6,6 +6,7 @@ from typing import Self
 
 from torch import Tensor
 
+from ngtcli.decode.highest import highest
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
@@ -92,7 +93,7 @@ class Run:
         with watch("forward"):
             scores = self.model.score(layout)
         with watch("verify"):
-            path = verify(tree, self._chooser(scores))
+            path = verify(tree, self._chooser(scores, tree))
             step = self._emit(path, tree)
         with watch("draft"):
             self._learn_scores(tree, scores)
@@ -120,23 +121,24 @@ class Run:
     def _learn_scores(self, tree: DraftTree, scores: Tensor) -> None:
         """Give the drafter the best ids of each row, if it asks for them."""
         if self._most and (top_k := self.drafter.top_k):
-            self.drafter.learn(Feedback(tree, scores.topk(top_k).indices.cpu().numpy()))
+            self.drafter.learn(Feedback(tree, highest(scores, top_k)[1].cpu().numpy()))
 
     def _learn_tokens(self, step: Step, accepted: int) -> None:
         """Give the drafter the emitted tokens, and count the step."""
         emitted = [token.id for token in step.tokens]
         self.drafter.observe(emitted)
+        self.sampler.commit(emitted)
         self._ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
 
-    def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
-        best = self.sampler.best(scores)
+    def _chooser(self, scores: Tensor, tree: DraftTree) -> Callable[[int, Sequence[int]], int]:
+        chosen = self.sampler.choose_all(scores, [0, *tree.depths()])
 
         def choose(node: int, tokens: Sequence[int]) -> int:
-            if best is not None:
-                token = best[node + 1]
+            if chosen is not None:
+                token = chosen[node + 1]
             else:
-                token = self.sampler.choose(scores[node + 1], [*self.output, *tokens])
+                token = self.sampler.choose(scores[node + 1], tokens)
             if token < 0:
                 raise scores_are_not_numbers(self.model.name)
             return token
