@@ -55,13 +55,13 @@ def _numbers(seed: int, positions: Sequence[int], level: int, indices: Tensor) -
     state = (state ^ _shifted(state, 27)) * _signed(_MIX_2)
     state = state ^ _shifted(state, 31)
     # 52 bits and a half are exact in float64 and lie between 0 and 1, so that no number is 0.
-    uniform = (_shifted(state, 12).double() + 0.5) * 2.0**-52
-    return -uniform.log()
+    return -((_shifted(state, 12).double() + 0.5) * 2.0**-52).log()
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
     """`values` shifted to the right as unsigned numbers; torch shifts signed ones."""
-    return (values >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Tensor = (values >> bits) & ((1 << (64 - bits)) - 1)
+    return shifted
 
 
 def _mix(value: int) -> int:

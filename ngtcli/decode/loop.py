@@ -7,6 +7,7 @@ from typing import Self
 from torch import Tensor
 
 from ngtcli.decode.highest import highest
+from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
@@ -77,8 +78,8 @@ class Run:
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
-        self.model.start(len(self._ids) + self.room + self._most + 1)
-        self.model.prefill(self._ids[:-1], progress=self._progress)
+        room = len(self._ids) + self.room + self._most + 1
+        read_prompt(self.model, self._ids[:-1], room, self._progress)
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _step(self) -> Step:
@@ -88,10 +89,7 @@ class Run:
         with watch("draft"):
             tree = self._propose()
         drafting_s = watch.elapsed_s
-        with watch("tree"):
-            layout = self.model.lay_out(self._ids[-1], tree)
-        with watch("forward"):
-            scores = self.model.score(layout)
+        tree, scores = self._score(tree)
         with watch("verify"):
             path = verify(tree, self._chooser(scores, tree))
             step = self._emit(path, tree)
@@ -104,6 +102,23 @@ class Run:
             self._learn_tokens(step, len(path.nodes))
         self.statistics.decode_s += watch.elapsed_s
         return step
+
+    def _score(self, tree: DraftTree) -> tuple[DraftTree, Tensor]:
+        """The scores of a draft. Where memory ends it is cut, and none to come is larger."""
+        scores: list[Tensor] = []
+
+        def work() -> None:
+            with self._watch("tree"):
+                layout = self.model.lay_out(self._ids[-1], tree)
+            with self._watch("forward"):
+                scores.append(self.model.score(layout))
+
+        while not fits(self.model, work):
+            if not len(tree):
+                raise too_long(len(self._ids))
+            self._most = tree.drafts // 2
+            tree = tree.cut(self.model.context, self._most, 0)
+        return tree, scores[0]
 
     def _propose(self) -> DraftTree:
         """A draft no larger than the budget and no deeper than can still be emitted.
