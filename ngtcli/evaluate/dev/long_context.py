@@ -9,7 +9,6 @@ must not grow with the text; and of how much memory prefill takes beside the cac
 import argparse
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,11 +28,13 @@ from ngtcli.render.sinks import dump_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
 LENGTHS = (1_000, 16_000, 60_000)  # tokens
+ATTENTION = ("full", "sliding")
 WINDOW = 1024  # positions of a sliding layer
 SAMPLED = SamplingSettings(
     temperature=0.8, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.1, frequency_penalty=0.1
 )
 _NODES = 32  # of a draft
+_KINDS = ("greedy", "greedy_drafts", "sampled", "sampled_drafts")
 _ROW = "{:>9} {:>7} {:>9} {:>6} {:>16} {:>16} {:>16} {:>16}"
 
 
@@ -77,8 +78,8 @@ class Letters:
         return {}
 
 
-def tiny_model(vocabulary: int, context: int, sliding: bool) -> TargetModel:
-    """Two layers of random weights; with `sliding` the first sees the last WINDOW positions."""
+def tiny_model(vocabulary: int, context: int, attention: str) -> TargetModel:
+    """Two layers of random weights; of a "sliding" one the first sees the last WINDOW positions."""
     import transformers
 
     common = {
@@ -89,12 +90,12 @@ def tiny_model(vocabulary: int, context: int, sliding: bool) -> TargetModel:
     }  # fmt: skip
     torch.manual_seed(0)
     config: Any = transformers.LlamaConfig(**common)
-    if sliding:
+    if attention == "sliding":
         kinds = ["sliding_attention", "full_attention"]
         window = {"sliding_window": WINDOW, "use_sliding_window": True, "layer_types": kinds}
         config = transformers.Qwen2Config(**common, **window)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-    return ReadOnce(hf, Tokenizer(Letters()), "sliding" if sliding else "full")
+    return ReadOnce(hf, Tokenizer(Letters()), attention)
 
 
 class Repeating(Drafter):
@@ -191,39 +192,43 @@ def _steps(run: Run, iterator: Any) -> dict[str, float]:
     }
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    """The table: of each kind of step its milliseconds, and those beside the pass."""
-    kinds = ("greedy", "greedy_drafts", "sampled", "sampled_drafts")
+def heading() -> str:
+    """The lines above the table's rows."""
     names = ("greedy", f"{_NODES} nodes", "sampled", f"{_NODES} nodes")
-    print("Prefill, then milliseconds of a step, in brackets those beside the pass")
-    print(_ROW.format("attention", "tokens", "seconds", "MB", *names))
-    for row in rows:
-        cells = [f"{row[k]['step_ms']:.2f} ({row[k]['beside_ms']:.2f})" for k in kinds]
-        print(_ROW.format(row["attention"], row["tokens"], f"{row['prefill_s']:.2f}",
-                          row["prefill_mb"], *cells))  # fmt: skip
+    what = "Prefill, then milliseconds of a step, in brackets those beside the pass"
+    return f"{what}\n{_ROW.format('attention', 'tokens', 'seconds', 'MB', *names)}"
+
+
+def line(row: dict[str, Any]) -> str:
+    """The table's row."""
+    cells = [f"{row[kind]['step_ms']:.2f} ({row[kind]['beside_ms']:.2f})" for kind in _KINDS]
+    start = (row["attention"], row["tokens"], f"{row['prefill_s']:.2f}", row["prefill_mb"])
+    return _ROW.format(*start, *cells)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print a table or JSON."""
+    """Measure, and print a table, row by row, or JSON."""
     parser = argparse.ArgumentParser(description="Measure steps and prefill behind long texts.")
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens")
+    parser.add_argument("--attention", nargs="+", choices=ATTENTION, default=ATTENTION)
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as cores are idle")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(arguments)
     use_threads(args.threads)
     rows = []
-    for sliding in (False, True):
+    if not args.json:
+        print(heading())
+    for kind in args.attention:
         for tokens in args.lengths:
             context = tokens + 2 * _NODES + args.steps * (_NODES + 1)
-            model = tiny_model(args.vocabulary, context, sliding)
-            print(f"{model.name} attention, {tokens} tokens …", file=sys.stderr)
+            model = tiny_model(args.vocabulary, context, kind)
             rows.append(measure(model, tokens, args.vocabulary, args.steps))
+            if not args.json:
+                print(line(rows[-1]), flush=True)
     if args.json:
         print(dump_json({"vocabulary": args.vocabulary, "steps": args.steps, "rows": rows}))
-    else:
-        show(rows)
 
 
 if __name__ == "__main__":
