@@ -17,7 +17,7 @@ from ngtcli.decode.highest import first_highest, highest, least_of_sum
 from ngtcli.decode.keyed_draw import draw
 from ngtcli.decode.penalties import Penalties, Spoken
 
-_FIRST = 256  # of the likeliest tokens, looked at first for top-p; guess: nearly always enough
+_FIRST = 64  # of the likeliest tokens, looked at first for top-p; guess: mostly enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,10 @@ def warp(scores: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def _cut(weights: Tensor, least: Tensor) -> Tensor:
-    """0 for each row's weights below its `least`, (rows, 1)."""
+    """0 for each row's weights below its `least`, (rows, 1); may change them in place."""
     if len(weights) == 1 and weights.device.type == "cpu":  # a tenth of the time of `where`
         below = np.nextafter(np.float32(least.item()), np.float32(-1.0))
-        return torch.nn.functional.threshold(weights, float(below), 0.0)
+        return torch.nn.functional.threshold(weights, float(below), 0.0, inplace=True)
     return weights.where(weights >= least, 0.0)
 
 
