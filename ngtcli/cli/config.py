@@ -15,7 +15,7 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved
+from ngtcli.config import PROJECT_FILE, SECRET, SETTING_NAMES, Resolved
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
@@ -32,6 +32,7 @@ def config_show(
     """Print each setting with its origin."""
     resolved = _resolved(flags or {}, preset)
     values = asdict(resolved.settings)
+    values |= {name: "(set)" for name in SECRET if values[name]}
     if json:
         body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTING_NAMES}
         print_line(dump_json(body))

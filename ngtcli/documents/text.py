@@ -41,17 +41,22 @@ _FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, 
 class Unreadable(InputError):
     """A file that cannot be read, or bytes that are no text. The message is the reason alone.
 
-    `advice` says what to do; it is a function where computing it takes time.
+    `advice` says what to do; it is a function where computing it takes time. `lasting` is whether
+    the same bytes will be unreadable again.
     """
 
-    def __init__(self, reason: str, advice: str | Callable[[], str]) -> None:
+    def __init__(self, reason: str, advice: str | Callable[[], str], lasting: bool = True) -> None:
         super().__init__(reason)
-        self._advice = advice
+        self._advice, self.lasting = advice, lasting
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return self._advice if isinstance(self._advice, str) else self._advice()
 
     def of(self, name: str) -> InputError:
         """The error for the file `name`: its name, the reason, and the advice as hint."""
-        advice = self._advice if isinstance(self._advice, str) else self._advice()
-        return InputError(f"{name}: {self}", advice)
+        return InputError(f"{name}: {self}", self.advice)
 
 
 def decode_text(data: bytes) -> str:
