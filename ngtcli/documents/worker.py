@@ -101,6 +101,8 @@ def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes
     except ModuleNotFoundError as error:
         return {"error": "missing", "reason": error.name or ""}, b""
     except Exception as error:  # a parser's own: the file is not as its format says
+        if isinstance(error, SyntaxError) and "unknown error" in str(error):
+            return {"error": "memory"}, b""  # how lxml words it
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         return {"error": "broken", "reason": reason}, b""
 

@@ -1,11 +1,12 @@
 """Word documents: paragraphs, headings, lists, tables as rows, footnotes and endnotes."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from zipfile import BadZipFile
 
 import docx
+from docx.enum.style import WD_STYLE_TYPE
 from docx.opc.exceptions import PackageNotFoundError
 from docx.oxml import parse_xml
 from docx.oxml.ns import qn
@@ -16,6 +17,8 @@ from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Wr
 from ngtcli.documents.formats.packed import check_archive
 from ngtcli.documents.text import Unreadable
 
+_T, _TAB, _BR, _CR, _P, _ID = (qn(f"w:{name}") for name in "t tab br cr p id".split())
+_HYPHEN, _NUMBERED = qn("w:noBreakHyphen"), f"{qn('w:pPr')}/{qn('w:numPr')}"
 _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}  # relationship, element
 _MARKS = {qn("w:footnoteReference"): "", qn("w:endnoteReference"): "e"}
 _SKIPPED = frozenset(
@@ -37,26 +40,26 @@ def parse(source: Source) -> Extracted:
             f"a broken Word document ({error})"[:200], "Save it anew in Word."
         ) from None
     writer = Writer()
-    _write(document.iter_inner_content(), writer)
+    _write(document.iter_inner_content(), _styles(document), writer)
     _notes(document, writer)
     return Extracted(writer.text(), About("docx", 0, 0, writer.sections()))
 
 
-def _write(blocks: Iterator[Paragraph | Table], writer: Writer) -> None:
+def _write(
+    blocks: Iterator[Paragraph | Table], styles: Mapping[str | None, str], writer: Writer
+) -> None:
     before = ""
     for block in blocks:
         if isinstance(block, Table):
             _write_table(block, writer)
             before = ""
             continue
-        style = _style(block)
+        style = styles.get(block._p.style, styles.get(None, ""))
         text = text_of(block._p)
         if style.startswith("heading") or style in ("title", "subtitle"):
             writer.heading(text)
             before = ""
-        elif (
-            style.startswith("list") or block._p.find(f"{qn('w:pPr')}/{qn('w:numPr')}") is not None
-        ):
+        elif style.startswith("list") or block._p.find(_NUMBERED) is not None:
             writer.add(f"- {text}" if text.strip() else "", "\n" if before == "list" else "\n\n")
             before = "list"
         else:
@@ -64,10 +67,11 @@ def _write(blocks: Iterator[Paragraph | Table], writer: Writer) -> None:
             before = ""
 
 
-def _style(paragraph: Paragraph) -> str:
-    """The English name of a paragraph's style, in lower case; "" for none."""
-    style = paragraph.style
-    return (style.name or "").lower() if style is not None else ""
+def _styles(document: Any) -> dict[str | None, str]:
+    """The English names of styles by their ids, in lower case; None stands for no style."""
+    styles = {s.style_id: (s.name or "").lower() for s in document.styles}
+    default = document.styles.default(WD_STYLE_TYPE.PARAGRAPH)
+    return {**styles, None: (default.name or "").lower() if default is not None else ""}
 
 
 def _write_table(table: Table, writer: Writer) -> None:
@@ -86,19 +90,19 @@ def text_of(element: Any) -> str:
     while waiting:
         node = waiting.pop()
         tag = node.tag
-        if tag == qn("w:t"):
+        if tag == _T:
             parts.append(node.text or "")
-        elif tag == qn("w:tab"):
+        elif tag == _TAB:
             parts.append("\t")
-        elif tag in (qn("w:br"), qn("w:cr")):
+        elif tag in (_BR, _CR):
             parts.append("\n")
-        elif tag == qn("w:noBreakHyphen"):
+        elif tag == _HYPHEN:
             parts.append("-")
         elif tag in _MARKS:
-            parts.append(f"[^{_MARKS[tag]}{node.get(qn('w:id'))}]")
+            parts.append(f"[^{_MARKS[tag]}{node.get(_ID)}]")
         elif tag not in _SKIPPED:
             waiting += reversed(node)
-            if tag == qn("w:p") and parts:
+            if tag == _P and parts:
                 parts.append("\n")
     return "".join(parts)
 

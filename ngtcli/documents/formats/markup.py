@@ -49,10 +49,13 @@ def tree_of(page: str) -> Any:
         no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
     )
     try:  # lxml takes no str that declares an encoding, and no null characters
-        return html.document_fromstring(_XML_HEAD.sub("", page).replace("\0", ""), parser=parser)
+        root = html.document_fromstring(_XML_HEAD.sub("", page).replace("\0", ""), parser=parser)
     except (etree.LxmlError, ValueError) as error:
         advice = "Open it in a browser and save it anew."
         raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
+    if any("xcessive depth" in entry.message for entry in parser.error_log):
+        raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
+    return root
 
 
 def write_tree(root: Any, writer: Writer, page: int = 0) -> None:

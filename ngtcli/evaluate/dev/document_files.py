@@ -5,6 +5,7 @@ import io
 import zipfile
 from collections.abc import Callable
 from email.message import EmailMessage
+from typing import Any
 
 LEFT = [
     "The harbour of Varn was opened in the year 1932 by the",
@@ -47,7 +48,7 @@ def pdf(pages: int = 4, password: str = "", text: bool = True) -> bytes:
     return out.getvalue()
 
 
-def _page(canvas, number: int, pages: int) -> None:
+def _page(canvas: Any, number: int, pages: int) -> None:
     canvas.setFont("Helvetica", 8)
     canvas.drawString(50, 815, "Annals of the Coast, volume 7")
     canvas.drawCentredString(297, 25, f"Page {number} of {pages}")
@@ -123,18 +124,18 @@ CSV = 'name,town\n"Berg, Ada",Varn\nCarl,Lund\n'
 JSONL = '{"title": "One", "body": "First text."}\n{"title": "Two", "body": "Second text."}\n'
 
 
-def _zip(members: dict[str, str]) -> bytes:
+def zipped(members: dict[str, str]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members.items():
-            archive.writestr(zipfile.ZipInfo(name), text)
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
     return out.getvalue()
 
 
 def epub() -> bytes:
     """Two chapters, in another order in the archive than in the spine."""
     page = "<html xmlns='http://www.w3.org/1999/xhtml'><body><h1>{}</h1><p>{}</p></body></html>"
-    return _zip(
+    return zipped(
         {
             "mimetype": "application/epub+zip",
             "META-INF/container.xml": "<container xmlns='urn:oasis:names:tc:opendocument:xmlns:"
@@ -165,7 +166,7 @@ def odt(content: str = "") -> bytes:
         "<table:table-cell><text:p>b</text:p></table:table-cell></table:table-row></table:table>"
     )
     body = f"<office:body><office:text>{content}</office:text></office:body>"
-    return _zip(
+    return zipped(
         {
             "mimetype": "application/vnd.oasis.opendocument.text",
             "META-INF/manifest.xml": "<manifest/>",
@@ -175,6 +176,7 @@ def odt(content: str = "") -> bytes:
 
 
 def mail() -> bytes:
+    """A text, the same in HTML, and an attachment."""
     message = EmailMessage()
     message["From"], message["To"] = "Ada <ada@example.org>", "Bo <bo@example.org>"
     message["Date"], message["Subject"] = "Mon, 02 Mar 2026 10:00:00 +0000", "Tide tables"
