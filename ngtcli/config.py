@@ -7,7 +7,7 @@ keys and values of the wrong type are errors that name the file and the nearest 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,12 @@ READING = (
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()
+
+
+def shown_settings(settings: Settings) -> dict[str, Any]:
+    """The settings by name, as output may show them: of a password only that there is one."""
+    values = asdict(settings)
+    return {n: "(set)" if n in SECRET and v else v for n, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True)

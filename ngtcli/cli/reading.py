@@ -39,18 +39,23 @@ def read_documents(
 def tell(loaded: Loaded, notes: Notes) -> None:
     """What was not read: a line for each file, up to a number; one for all of other kinds."""
     tell_skipped(loaded.skipped, notes)
-    warnings = [(d.name, w) for d in loaded.documents for w in d.about.warnings]
+    rows = [(d.name, d.about.warnings, d.about.dropped) for d in loaded.documents]
+    tell_warnings(rows, notes)
+    for remark in loaded.remarks:
+        notes.warn(remark)
+
+
+def tell_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: Notes) -> None:
+    """What was remarked on documents, and how many lines of headers and footers they lost."""
+    warnings = [(name, words) for name, of_one, _ in documents for words in of_one]
     shown = warnings if notes.verbose else warnings[:_SHOWN]
     for name, words in shown:
         notes.warn(f"{name}: {words}")
     if more := len(warnings) - len(shown):
         notes.warn(f"{more} more such remarks; -v has them all")
-    if dropped := sum(d.about.dropped for d in loaded.documents):
-        of = sum(bool(d.about.dropped) for d in loaded.documents)
-        files = "1 document" if of == 1 else f"{of} documents"
-        notes.warn(f"left out {dropped} lines of headers and footers that repeat, in {files}")
-    for remark in loaded.remarks:
-        notes.warn(remark)
+    if dropped := [lines for _, _, lines in documents if lines]:
+        of = "1 document" if len(dropped) == 1 else f"{len(dropped)} documents"
+        notes.warn(f"left out {sum(dropped)} lines of repeated headers and footers, in {of}")
 
 
 def tell_skipped(skipped: Sequence[Skipped], notes: Notes) -> None:

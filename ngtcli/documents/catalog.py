@@ -48,6 +48,11 @@ class Entry:
     advice: str = ""
     tokens: Mapping[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, found: Extracted) -> "Entry":
+        """What is known of a text that came from no regular file."""
+        return _described(cls((0, 0, 0), 0, "", ""), found)
+
 
 class Catalog:
     """The manifest of one folder, and the texts; methods may be called from many threads."""
@@ -116,14 +121,11 @@ class Catalog:
         return found
 
     def _record(self, path: str, start: Entry, found: Extracted) -> None:
-        about, text = found.about, hashlib.sha256(found.text.encode()).hexdigest()
-        before = self._entries.get(path)
-        self._put(path, replace(
-            start, format=about.format, pages=about.pages, dropped=about.dropped,
-            characters=len(found.text), text=text, warnings=about.warnings,
-            tokens=before.tokens if before is not None and before.text == text else {},
-        ))  # fmt: skip
-        if about.secret:
+        entry, before = _described(start, found), self._entries.get(path)
+        if before is not None and before.text == entry.text:
+            entry = replace(entry, tokens=before.tokens)
+        self._put(path, entry)
+        if found.about.secret:
             self._secret.add(path)
 
     def _put(self, path: str, entry: Entry) -> None:
@@ -135,10 +137,12 @@ class Catalog:
         """What is recorded of the file at this real path, however it is now."""
         return self._entries.get(path)
 
-    def count_tokens(self, path: str, tokenizer: str, tokens: int) -> None:
-        """Record the number of tokens of a file's text."""
-        entry = self._entries[path]
-        self._put(path, replace(entry, tokens={**entry.tokens, tokenizer: tokens}))
+    def with_tokens(self, path: str, entry: Entry, tokens: Mapping[str, int]) -> Entry:
+        """`entry` with these numbers of tokens, which are recorded if the file is."""
+        entry = replace(entry, tokens=tokens)
+        if path in self._entries:
+            self._put(path, entry)
+        return entry
 
     def keep_only(self, paths: set[str]) -> None:
         """Forget all files but these."""
@@ -183,6 +187,19 @@ class Catalog:
             write_json(self._text_path(digest, suffix), body)
         except OSError as error:
             self.remark = f"a text is not kept: {error.strerror or error}"
+
+
+def _described(entry: Entry, found: Extracted) -> Entry:
+    about = found.about
+    return replace(
+        entry,
+        format=about.format,
+        pages=about.pages,
+        dropped=about.dropped,
+        characters=len(found.text),
+        text=hashlib.sha256(found.text.encode()).hexdigest(),
+        warnings=about.warnings,
+    )
 
 
 def folder() -> Path:

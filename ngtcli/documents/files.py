@@ -51,10 +51,19 @@ class Files:
         suffix = suffix_of(found.path)
         if format_of(suffix, b"") is None:
             return partial(self._plain, found, suffix)
+        text = self.submit(found, self.catalog(found, root))
+        return lambda: self._counted(text())
+
+    def submit(self, found: Found, catalog: Catalog) -> Text:
+        """The text of a file, as `recorded` gives it, read beside."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._pool.size)
-        future = self._threads.submit(self.recorded, found, self.catalog(found, root))
-        return lambda: self._counted(future.result())
+        return self._threads.submit(self.recorded, found, catalog).result
+
+    def keep_only(self, root: str, paths: set[str]) -> None:
+        """Forget all files below a folder but these."""
+        if root in self._catalogs:
+            self._catalogs[root].keep_only(paths)
 
     def recorded(self, found: Found, catalog: Catalog) -> Extracted:
         """The text of a file, which is not read if `catalog` has it; else it is recorded there.

@@ -24,7 +24,7 @@ from ngtcli.errors import InputError
 STDIN = "-"
 _STDIN_NAME = "stdin"
 _SHOWN = 3  # unreadable files that an error names; guess
-_INTERVAL_S = 0.3  # between two status lines; guess
+INTERVAL_S = 0.3  # between two status lines; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -115,6 +115,11 @@ class Listing:
             raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
         self.skipped[path].append(skipped)
 
+    def all_skipped(self) -> tuple[Skipped, ...]:
+        """All that is not read, files of other kinds last."""
+        skipped = [s for of_path in self.skipped.values() for s in of_path]
+        return tuple(sorted(skipped, key=lambda s: bool(s.kind)))
+
     def roots(self) -> dict[str, set[str]]:
         """The real paths of files below each folder that was named."""
         below: dict[str, set[str]] = {}
@@ -157,7 +162,7 @@ class _Loading:
                     read.add(real)
                     self._add(path, *next(texts))
             if not any(real in self._texts for real in reals):
-                raise _nothing(path, self._listing.skipped[path])
+                raise nothing(path, self._listing.skipped[path])
 
     def _add_stdin(self) -> None:
         if self._stdin is None:
@@ -176,7 +181,7 @@ class _Loading:
             if found.outright:
                 raise error.of(utf8(found.path)) from None
             self._listing.leave_out(path, skip(found, error))
-        if time.monotonic() - self._told > _INTERVAL_S:
+        if time.monotonic() - self._told > INTERVAL_S:
             self._told = time.monotonic()
             count = len(self._listing.found)
             self._status(f"Reading the documents: {len(self._texts)} of {count} …")
@@ -192,12 +197,10 @@ class _Loading:
             else Document(_STDIN_NAME, text.text, text.about)
             for found, text in self._texts.values()
         )
-        skipped = [s for of_path in self._listing.skipped.values() for s in of_path]
-        skipped.sort(key=lambda s: bool(s.kind))
-        return Loaded(documents, tuple(skipped), tuple(remarks))
+        return Loaded(documents, self._listing.all_skipped(), tuple(remarks))
 
 
-def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
+def nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
     """The error for a folder or pattern without documents, with the reasons."""
     bad = [s for s in skipped if not s.kind]
     if not bad:
