@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.reading import skipped_json
-from ngtcli.config import Settings
+from ngtcli.config import Settings, shown_settings
 from ngtcli.render.sinks import Collector
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> di
         "model": request.settings.model,
         "method": request.settings.method,
         "finish_reason": answer.finish_reason,
-        "settings": asdict(request.settings),
+        "settings": shown_settings(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
