@@ -30,6 +30,10 @@ DryOption = Annotated[
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 ]
+CiteOption = Annotated[
+    bool,
+    typer.Option("--cite", help="Mark what stands in documents word for word; name the places."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,12 @@ class AnswerRequest:
     dry_run: bool = False
     verbose: bool = False
     explain: bool = False
+    cite: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer is shown once it is complete, and not as it comes."""
+        return self.json or self.json_tokens or self.cite or self.output is not None
 
     @property
     def documents(self) -> Sequence[Document]:
@@ -74,7 +84,11 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
     for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
         refuse_colour(form, flags)
+    for form, given in {"--json": request.json, "--json-tokens": request.json_tokens}.items():
+        if given:
+            refuse_beside(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
     if request.dry_run:
+        refuse_beside("--dry-run", {"--cite": request.cite}, "There is no answer to cite in.")
         refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
         tokens = {"--json-tokens": request.json_tokens}
         refuse_beside("--dry-run", tokens, "Give --dry-run --json.")

@@ -16,6 +16,7 @@ from ngtcli.cli.answer_report import (
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
+from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import write_result
@@ -23,6 +24,7 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
+from ngtcli.render.sources import Sources, sources_of
 from ngtcli.render.terminal import visible, wants_color
 from ngtcli.system import process
 
@@ -64,7 +66,7 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     """Run the answer into its sinks; on Ctrl-C keep what came."""
     kept = Collector()
     sinks: list[Sink] = [kept]
-    if request.json or request.json_tokens or request.output:
+    if request.whole:
         process.unwind_on_interrupt()  # even an empty answer is delivered
     else:
         sinks.append(_sink(request, answer, notes))
@@ -79,16 +81,19 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     notes.clear()
     for sink in sinks:
         sink.close()
+    sources = sources_of(kept.text, request.documents)
     with process.unbroken():
-        _deliver(request, answer, kept)
-    _conclude(request, answer, notes)
+        _deliver(request, answer, kept, sources)
+    _conclude(request, answer, sources, notes)
 
 
 def _run_into(
     sinks: Sequence[Sink], kept: Collector, request: AnswerRequest, answer: "Answer", notes: Notes
 ) -> None:
     for step in answer:
-        if kept.tokens:
+        if request.whole:
+            notes.status(f"Writing the answer: {len(kept.tokens)} tokens …")
+        elif kept.tokens:
             notes.clear()
         else:
             process.unwind_on_interrupt()
@@ -99,10 +104,10 @@ def _run_into(
             notes.say(explanation(answer, step), dim=True)
 
 
-def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes: Notes) -> None:
     """What is said below an answer; exit code 130 where it was interrupted."""
     if notes.terminal or request.verbose:
-        notes.facts(summary_facts(request.settings, answer))
+        notes.facts([sources.fact(), *summary_facts(request.settings, answer)])
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
         notes.remark(unused_words(answer))
@@ -123,10 +128,15 @@ def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
     return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
 
-def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector) -> None:
-    """The JSON object to stdout, or the file, where one was asked for."""
+def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> None:
+    """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept))
+        body = dump_json(answer_json(request, answer, kept, sources))
+    elif request.cite:
+        if not request.output:
+            print_cited(kept.text, sources, request.settings.color)
+            return
+        body = cited(kept.text, sources)
     elif request.output:
         body = visible(kept.text.rstrip("\n"))
     else:

@@ -10,6 +10,7 @@ import typer
 
 from ngtcli.cli.answer_request import (
     AnswerRequest,
+    CiteOption,
     DryOption,
     ExplainOption,
     OutputOption,
@@ -36,6 +37,7 @@ def ask(
     json_tokens: TokensOption = False,
     dry_run: DryOption = False,
     explain: ExplainOption = False,
+    cite: CiteOption = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -59,6 +61,7 @@ def ask(
         dry_run=dry_run,
         verbose=verbose,
         explain=explain,
+        cite=cite,
     )
     check_request(request, flags or {})
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")

@@ -7,6 +7,7 @@ import typer
 
 from ngtcli.cli.answer_request import (
     AnswerRequest,
+    CiteOption,
     DryOption,
     ExplainOption,
     OutputOption,
@@ -29,6 +30,7 @@ def summarize(
     json_tokens: TokensOption = False,
     dry_run: DryOption = False,
     explain: ExplainOption = False,
+    cite: CiteOption = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -44,6 +46,7 @@ def summarize(
         dry_run=dry_run,
         verbose=verbose,
         explain=explain,
+        cite=cite,
     )
     check_request(request, flags or {})
     loaded = documents_of(files or [], request, "Name a file or a folder, or pipe a text in.")

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
+from ngtcli.grounding import Span
 from ngtcli.prompt.build import Cut
 
 Schema = dict[str, Any]
@@ -147,6 +148,14 @@ _POLICY = shape(
 )
 
 
+def _sources() -> Schema:
+    """The stretches of an answer that stand in a document word for word."""
+    place = {"name": _TEXT, "page": maybe(_WHOLE), "heading": maybe(_TEXT)}
+    about = "document is an index of documents; ranges count characters of their texts"
+    spans = {**rows(shape({**of_dataclass(Span), **place})), "description": about}
+    return shape({"verbatim_share": _NUMBER, "spans": spans})
+
+
 def _answer() -> Schema:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
@@ -164,6 +173,7 @@ def _answer() -> Schema:
         "settings": shape(_settings()),
         "trie": shape(trie),
         "statistics": statistics,
+        "sources": _sources(),
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
         "tokens": rows(shape({"id": _WHOLE, "text": _TEXT, "origin": _TEXT})),
     }
