@@ -34,6 +34,10 @@ CiteOption = Annotated[
     bool,
     typer.Option("--cite", help="Mark what stands in documents word for word; name the places."),
 ]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", help="Also write a page: the answer beside its documents, linked."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,7 @@ class AnswerRequest:
     verbose: bool = False
     explain: bool = False
     cite: bool = False
+    html: Path | None = None
 
     @property
     def whole(self) -> bool:
@@ -80,6 +85,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
 def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen."""
     check_output_file(request.output)
+    check_output_file(request.html)
     refuse_ignored(flags, request.settings)
     forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
     for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
@@ -88,7 +94,8 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         if given:
             refuse_beside(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
     if request.dry_run:
-        refuse_beside("--dry-run", {"--cite": request.cite}, "There is no answer to cite in.")
+        cites = {"--cite": request.cite, "--html": request.html}
+        refuse_beside("--dry-run", cites, "There is no answer to show.")
         refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
         tokens = {"--json-tokens": request.json_tokens}
         refuse_beside("--dry-run", tokens, "Give --dry-run --json.")

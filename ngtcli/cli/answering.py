@@ -19,10 +19,12 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import write_result
+from ngtcli.cli.options import command_line
+from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
+from ngtcli.render.answer_page import Written, answer_page
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.sources import Sources, sources_of
 from ngtcli.render.terminal import visible, wants_color
@@ -84,6 +86,8 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     sources = sources_of(kept.text, request.documents)
     with process.unbroken():
         _deliver(request, answer, kept, sources)
+        if request.html:
+            write_page(_page(request, answer, kept, sources), request.html)
     _conclude(request, answer, sources, notes)
 
 
@@ -143,3 +147,14 @@ def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector, sources:
         return
     hint = "The answer went to standard output; choose another file with -o."
     write_result(body, request.output, hint)
+
+
+def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+    """The answer beside its documents, as HTML."""
+    written = [
+        Written(token.text, token.drafted, step)
+        for token, step in zip(kept.tokens, kept.steps, strict=True)
+    ]
+    title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
+    facts = [sources.fact(), *summary_facts(request.settings, answer)]
+    return answer_page(title, command_line(), written, sources, request.documents, facts)

@@ -13,6 +13,7 @@ from ngtcli.cli.answer_request import (
     CiteOption,
     DryOption,
     ExplainOption,
+    HtmlOption,
     OutputOption,
     TokensOption,
     check_request,
@@ -38,6 +39,7 @@ def ask(
     dry_run: DryOption = False,
     explain: ExplainOption = False,
     cite: CiteOption = False,
+    html: HtmlOption = None,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -62,6 +64,7 @@ def ask(
         verbose=verbose,
         explain=explain,
         cite=cite,
+        html=html,
     )
     check_request(request, flags or {})
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")

@@ -10,6 +10,7 @@ from ngtcli.cli.answer_request import (
     CiteOption,
     DryOption,
     ExplainOption,
+    HtmlOption,
     OutputOption,
     TokensOption,
     check_request,
@@ -31,6 +32,7 @@ def summarize(
     dry_run: DryOption = False,
     explain: ExplainOption = False,
     cite: CiteOption = False,
+    html: HtmlOption = None,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -47,6 +49,7 @@ def summarize(
         verbose=verbose,
         explain=explain,
         cite=cite,
+        html=html,
     )
     check_request(request, flags or {})
     loaded = documents_of(files or [], request, "Name a file or a folder, or pipe a text in.")

@@ -11,13 +11,15 @@ from ngtcli.documents.load import Document
 from ngtcli.grounding import Span, share_copied, spans
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
+_AROUND = 160  # characters before and behind a quotation that are shown with it; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """One stretch of an answer and where it stands; `number` is its mark, from 1.
 
-    Stretches that stand at the same place have one number. `page` is 0 and `heading` "" where the
+    Stretches that stand at the same place have one number. `around` is the quotation with the text
+    on either side of it. `page` is 0 and `heading` "" where the
     document has none.
     """
 
@@ -26,6 +28,7 @@ class Source:
     name: str
     path: str
     quote: str
+    around: str = ""
     page: int = 0
     heading: str = ""
 
@@ -90,12 +93,25 @@ def sources_of(answer: str, documents: Sequence[Document]) -> Sources:
         key = (span.document, span.source_start, span.source_end)
         number = numbers.setdefault(key, len(numbers) + 1)
         document = documents[span.document]
-        quote = " ".join(document.text[span.source_start : span.source_end].split())
+        start, end = span.source_start, span.source_end
         section = _section(document.about.sections, span.source_start)
         sources.append(
-            Source(number, span, document.name, document.path, quote, section.page, section.heading)
+            Source(
+                number,
+                span,
+                document.name,
+                document.path,
+                quote=_line(document.text[start:end]),
+                around=_line(document.text[max(0, start - _AROUND) : end + _AROUND]),
+                page=section.page,
+                heading=section.heading,
+            )
         )
     return Sources(tuple(sources), share_copied(answer, found))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _section(sections: Sequence[Section], at: int) -> Section:
