@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.grounding import Span, share_copied, spans
+from ngtcli.grounding.find import spans
+from ngtcli.grounding.span import Span, share_copied
 
 
 def flat(text: str) -> str:

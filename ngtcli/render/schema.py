@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
-from ngtcli.grounding import Span
+from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut
 
 Schema = dict[str, Any]

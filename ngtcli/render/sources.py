@@ -8,7 +8,7 @@ from typing import Any
 
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
-from ngtcli.grounding import Span, share_copied, spans
+from ngtcli.grounding.span import Span, share_copied
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
@@ -86,6 +86,8 @@ class Sources:
 
 def sources_of(answer: str, documents: Sequence[Document]) -> Sources:
     """Where the stretches of `answer` stand in `documents`."""
+    from ngtcli.grounding.find import spans  # here: it loads numpy
+
     found = spans(answer, [d.text for d in documents])
     numbers: dict[tuple[int, int, int], int] = {}
     sources = []

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.grounding.span import Span
+
 LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; given by the issue's users
 # Places kept for four words in a row; derived: 1,000 words of an answer then take 64 MB at most.
 # Text that repeats itself more often has the same stretch at a place that is kept.
@@ -33,19 +35,6 @@ _PIECE = re.compile(
 )
 
 Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`answer[start:end]` stands, but for white space, in document `document` at
-    `text[source_start:source_end]`. Characters, counted from 0; `document` is an index.
-    """
-
-    start: int
-    end: int
-    document: int
-    source_start: int
-    source_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +72,6 @@ def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS)
             )
         )  # fmt: skip
     return found
-
-
-def share_copied(answer: str, found: Sequence[Span]) -> float:
-    """Share of the answer's characters, white space left out, that stand in `found`.
-
-    >>> share_copied("ab cd", [Span(0, 2, 0, 0, 2)])
-    0.5
-    """
-    said = len("".join(answer.split()))
-    return sum(len("".join(answer[s.start : s.end].split())) for s in found) / said if said else 0.0
 
 
 def _pieces(text: str) -> _Pieces:
