@@ -1,15 +1,25 @@
 """An answer with its sources: marks in the text, and a list of the places below it."""
 
 import sys
+from dataclasses import dataclass
 from functools import partial
 
 from rich.style import Style
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.decode.steps import OWN, Token
 from ngtcli.render.sinks import TerminalSink
 from ngtcli.render.sources import Source, Sources, listed, marked
 from ngtcli.render.terminal import DIM, cut, paint, reveal, visible, wants_color
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Text for a sink."""
+
+    text: str
+    id: int = 0
+    drafted: bool = False
+    origin: str = ""
 
 
 def cited(answer: str, sources: Sources) -> str:
@@ -28,7 +38,7 @@ def print_cited(answer: str, sources: Sources, color: str) -> None:
         sys.stdout.flush()
         return
     sink = TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), False)
-    sink.step([Token(0, marked(answer, sources).rstrip("\n"), OWN)])
+    sink.step([_Words(marked(answer, sources).rstrip("\n"))])
     sink.close()
     styled = wants_color(sys.stdout, color)
     lines = [_line(source, line, styled) for source, line in listed(sources)]
