@@ -35,6 +35,12 @@ def weight_bytes(hf: Any) -> int:
 
 
 @pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of the tests' models are not too small."""
+    monkeypatch.setattr("ngtcli.decode.packing._SMALLEST", 1)
+
+
+@pytest.fixture
 def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
@@ -173,6 +179,7 @@ def test_weights_are_packed_where_it_pays(
     assert (trial.pays(drafts=True), trial.pays(drafts=False)) == (with_drafts, without)
 
 
+@pytest.mark.usefixtures("small")
 def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,6 +197,12 @@ def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     assert not pack_if_it_pays(make_hf("llama"), wanted=False)
 
 
+def test_small_layers_are_left_alone() -> None:
+    hf = make_hf("llama")
+    assert not pack_if_it_pays(hf) and not is_packed(hf)
+    assert not (home("cache") / "packed").exists()
+
+
 def test_a_trial_of_a_real_model_agrees() -> None:
     model = load_model("builtin", device="cpu")
     trials = list((home("cache") / "packed").glob("*.json"))
@@ -199,6 +212,7 @@ def test_a_trial_of_a_real_model_agrees() -> None:
     assert is_packed(model.hf) == trial.pays(drafts=True)
 
 
+@pytest.mark.usefixtures("small")
 def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
