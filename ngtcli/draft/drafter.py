@@ -100,6 +100,12 @@ class Drafter:
         """Learn the tokens that were emitted in a step, in order."""
         raise NotImplementedError
 
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """The last `count` tokens observed were not emitted after all; the text is `ids`.
+
+        What was learned from them may stay: drafts may then be worse, never the answer.
+        """
+
     def learn(self, feedback: "Feedback") -> None:
         """Learn from one pass, before `observe`. Called only where `top_k` is not 0."""
 

@@ -142,6 +142,15 @@ class Auto(Drafter):
         if self.policy is not None:
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
 
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget tokens; those already counted stay in the counts, as the end of a text."""
+        waiting = min(count, len(self._unlearned))
+        del self._unlearned[len(self._unlearned) - waiting :]
+        del self._output[len(self._output) - count :]
+        if count > waiting:
+            self.sources.own.end()
+            self.matches.start(self.sources, ids)
+
     def _learn_output(self) -> None:
         """Learn the tokens that wait."""
         if not self._unlearned:
@@ -163,7 +172,7 @@ class Auto(Drafter):
 
     def explain(self) -> str:
         """Why the last step had the drafts it had."""
-        return self.policy.why if self.policy is not None else "no costs known: all drafts"
+        return self.policy.why if self.policy is not None else "all drafts"
 
     def report(self) -> dict[str, Any]:
         """What the policy did in this run, JSON-ready."""
