@@ -4,18 +4,16 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
-from helpers import VOCABULARY, FakeBackend, check_tree, make_drafter
+from helpers import FakeBackend, check_tree, make_drafter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.decode.steps import OWN, Limits
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.registry import method_names
-from ngtcli.draft.tree import ROOT, DraftTree, chain
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
 
 ROWS = 8
