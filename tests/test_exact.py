@@ -53,7 +53,7 @@ class RoundingModel:
         check_tree(tree)
         capacity, rows = self.shape
         assert len(self.kept) + len(tree) + 1 <= self.context
-        assert len(self.kept) + (rows or len(tree) + 1) <= capacity
+        assert len(self.kept) + (rows or len(tree) + 1) <= capacity + (rows or 0)
         assert rows is None or len(tree) < rows
         return token, tree
 
@@ -138,8 +138,9 @@ class Guessing(Drafter):
 
 
 def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: SamplingSettings,
-        limits: Limits) -> tuple[Run, str]:  # fmt: skip
-    done = Run(model, drafter, Context(prompt, vocabulary=12), sampling, limits)
+        limits: Limits, rows: int | None) -> tuple[Run, str]:  # fmt: skip
+    context = Context(prompt, vocabulary=12, rows=rows)
+    done = Run(model, drafter, context, sampling, limits)
     text = "".join(token.text for step in done for token in step.tokens)
     return done, text
 
@@ -164,17 +165,17 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
 ) -> None:
     rng, model = random.Random(seed), RoundingModel(seed)
     prompt = [rng.randrange(12) for _ in range(prompt_tokens)]
-    limits = Limits(max_tokens, 99, rows=rows)
-    free, _ = run(model, make_drafter("none"), prompt, sampling, limits)
+    limits = Limits(max_tokens, 99)
+    free, _ = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     if end == "stop":
         at = rng.randrange(len(free.output))
         ending = model.tokenizer.backend.decode(free.output[at : at + 2])
-        limits = Limits(max_tokens, 99, (ending,), rows)
+        limits = Limits(max_tokens, 99, (ending,))
     elif end == "end":
         model.end_ids = frozenset({rng.choice(free.output)})
-    truth, text = run(model, make_drafter("none"), prompt, sampling, limits)
+    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     drafter = Guessing(free.output, seed)
-    found, found_text = run(model, drafter, prompt, sampling, limits)
+    found, found_text = run(model, drafter, prompt, sampling, limits, rows)
     assert found.output == truth.output and found_text == text and found.exact
     assert found.finish_reason == truth.finish_reason
     assert drafter.told == [*prompt, *found.output]
@@ -188,11 +189,11 @@ def _divergences(rows: int | None) -> tuple[int, int, int]:
     different = passes = retracted = 0
     for seed in range(60):
         model = RoundingModel(seed)
-        limits, greedy = Limits(40, ROWS - 1, rows=rows), SamplingSettings()
-        truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits)
+        limits, greedy = Limits(40, ROWS - 1), SamplingSettings()
+        truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
         model.passes = 0
         drafter = Guessing(truth.output, seed)
-        found, _ = run(model, drafter, [1, 2], greedy, limits)
+        found, _ = run(model, drafter, [1, 2], greedy, limits, rows)
         different += found.output != truth.output
         passes += model.passes
         retracted += drafter.retracted

@@ -66,9 +66,14 @@ class Run:
         return self._drafting.proposed
 
     @property
+    def rows(self) -> int | None:
+        """What every pass has; None where that depends on the drafts."""
+        return 1 if self.model.plain_reason else self._drafting.rows
+
+    @property
     def exact(self) -> bool:
-        """Whether the tokens are those of plain decoding by construction, in any dtype."""
-        return self._drafting.rows is not None or bool(self.model.plain_reason)
+        """Whether, in any dtype, the tokens do not depend on what is drafted."""
+        return self.rows is not None
 
     def __iter__(self) -> Iterator[Step]:
         self._prefill()
@@ -87,8 +92,8 @@ class Run:
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
-        rows = self._drafting.rows
-        self.model.start(len(self._ids) + self.room + (rows or self.limits.num_draft + 1), rows)
+        rows, tokens = self._drafting.rows, len(self._ids) + self.room
+        self.model.start(tokens if rows else tokens + self.limits.num_draft + 1, rows)
         self.model.prefill(self._ids[:-1], progress=self._progress)
         self.statistics.prefill_s = time.perf_counter() - clock
 
@@ -168,7 +173,7 @@ class Run:
 
 
 def _drafting(model: TargetModel, drafter: Drafter, context: Context, limits: Limits) -> Drafting:
-    """Exact where rows are given. A model that decodes plainly is exact without."""
-    if limits.rows is not None and not model.plain_reason:
-        return ExactDrafting(drafter, limits.rows, context.ids)
+    """Exact where the rows are given. A model that decodes plainly is exact without."""
+    if context.rows is not None and not model.plain_reason:
+        return ExactDrafting(drafter, context.rows, context.ids)
     return Drafting(drafter, 0 if model.plain_reason else limits.num_draft)

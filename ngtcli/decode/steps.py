@@ -7,15 +7,11 @@ OWN = "model"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop, besides the model's end tokens; `num_draft` nodes a step at most.
-
-    With `rows` the run is exact (exact.py): each pass has so many, and drafts that fit them.
-    """
+    """When to stop, besides the model's end tokens; `num_draft` nodes a step at most."""
 
     max_tokens: int = 256
     num_draft: int = 32
     stop: tuple[str, ...] = ()
-    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Context:
     `ids` is the whole prompt; `documents` the cached trie of the documents in it, if there is one;
     `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
+    `rows` is what every pass has, so that a node costs nothing; None where each costs its row.
     """
 
     ids: Sequence[int]
@@ -36,6 +37,7 @@ class Context:
     references: Sequence[Sequence[int]] = ()
     tokenizer: str = ""
     vocabulary: int = 0
+    rows: int | None = None
 
 
 class Assistant(Protocol):

@@ -35,8 +35,8 @@ _EMPTY = DraftTree()
 class Auto(Drafter):
     """The drafter. While the policy pauses, emitted tokens wait and nothing is searched or learned.
 
-    Without `costs` every node counts as paying; without `pool` nothing outlives an answer but the
-    escape probabilities and what scores taught.
+    Every node counts as paying without `costs`, and where all passes have the same rows. Without
+    `pool` nothing outlives an answer but the escape probabilities and what scores taught.
     """
 
     origins = ORIGINS
@@ -49,7 +49,8 @@ class Auto(Drafter):
         pool: Pool | None = None,
     ) -> None:
         self._costs = costs
-        self.policy = Policy(costs.at_length(0)) if costs is not None else None
+        self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
+        self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
         self.sources, self.matches = Sources(), MatchState()
@@ -69,6 +70,7 @@ class Auto(Drafter):
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
+        self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
         self.sources.start(context)
