@@ -11,6 +11,7 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.facts import (
     answer_json,
+    exact_words,
     explanation,
     origins,
     policy_words,
@@ -105,6 +106,7 @@ def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
         notes.facts(summary_facts(request.settings, answer))
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
+        notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")

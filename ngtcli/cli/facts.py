@@ -25,6 +25,7 @@ def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> di
         "model": request.settings.model,
         "method": request.settings.method,
         "finish_reason": answer.finish_reason,
+        "exact": answer.run.exact,
         "settings": asdict(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
@@ -114,6 +115,22 @@ def policy_words(answer: "Answer") -> list[str]:
             f" {policy['budgets'].get('0', 0)} of {answer.run.statistics.steps} steps."
         )
     return words
+
+
+def exact_words(answer: "Answer") -> str:
+    """Whether the tokens depend on drafts, and what made sure of it; "" in float32."""
+    run = answer.run
+    if run.model.plain_reason:
+        return ""
+    if run.exact:
+        return (
+            f"Exact: all passes had {run.rows} rows; plain decoding with --exact has the same"
+            " tokens."
+        )
+    dtype = str(run.model.dtype).removeprefix("torch.")
+    if dtype == "float32":
+        return ""
+    return f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
 
 
 def unused_words(answer: "Answer") -> str:
