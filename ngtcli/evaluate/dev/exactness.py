@@ -33,7 +33,7 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_markdown
 
-VOCABULARY, POSITIONS, ANSWER, PROMPT = 1024, 1024, 200, 100  # of random models; tokens
+VOCABULARY, POSITIONS, PROMPT = 1024, 1024, 100  # of random models; tokens
 DEPTH = 8  # of trees with forks, two nodes a level
 _COMMON = {
     "vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "hidden_size": 128,
@@ -145,8 +145,11 @@ def prompts(model: TargetModel, seed: int = 0) -> Iterator[list[int]]:
             yield ids[at : at + size]
 
 
-def measure(model: TargetModel, rows: int, tokens: int) -> list[Row]:
-    """At least `tokens` tokens for each kind of drafts, as usual and in passes of `rows` rows."""
+def measure(model: TargetModel, rows: int, tokens: int, answer: int) -> list[Row]:
+    """At least `tokens` tokens for each kind of drafts, as usual and in passes of `rows` rows.
+
+    Answers have `answer` tokens.
+    """
     dtype = str(model.dtype).removeprefix("torch.")
     table = [Row(model.name, dtype, d, r) for d in ("forks", "auto") for r in (0, rows)]
     none, auto = (parse_method(m, DraftSettings()).build() for m in ("none", "auto"))
@@ -161,15 +164,16 @@ def measure(model: TargetModel, rows: int, tokens: int) -> list[Row]:
             for row, drafter in zip(
                 (r for r in table if r.rows == shape), (forks, auto), strict=True
             ):
-                _count(row, _decode(model, drafter, prompt, shape, rows), plain)
+                _count(row, _decode(model, drafter, prompt, shape, limits), plain)
     return table
 
 
-def _decode(model: TargetModel, drafter: Drafter, prompt: list[int], shape: int, rows: int) -> Run:
+def _decode(
+    model: TargetModel, drafter: Drafter, prompt: list[int], shape: int, limits: Limits
+) -> Run:
     context = Context(
         prompt, None, (prompt,), (), model.tokenizer.fingerprint, model.vocabulary, shape or None
     )
-    limits = Limits(min(ANSWER, model.context - len(prompt)), rows - 1)
     return Run(model, drafter, context, SamplingSettings(), limits).finish()
 
 
@@ -221,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float16"])
     parser.add_argument("--tokens", type=int, default=1500, help="for each row of the table")
+    parser.add_argument("--answer", type=int, default=200, help="tokens of an answer")
     parser.add_argument("--rows", type=int, default=32, help="rows of an exact pass")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
@@ -231,11 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in args.models:
         for dtype in args.dtypes:
             model = open_model(name, args.device, dtype)
-            places = capacity_for(PROMPT + ANSWER + args.rows)
+            places = capacity_for(PROMPT + args.answer + args.rows)
             if model.plain_reason or not gives_equal_bits(model, args.rows, places):
                 print(f"{model.name}, {dtype}: {model.plain_reason or 'no equal bits'}; left out")
                 continue
-            found += measure(model, args.rows, args.tokens)
+            found += measure(model, args.rows, args.tokens, args.answer)
     if args.json:
         print(dump_json([asdict(row) for row in found]))
     else:
