@@ -157,9 +157,8 @@ def measure(model: TargetModel, rows: int, tokens: int, answer: int) -> list[Row
     while min(row.tokens for row in table) < tokens:
         prompt = next(source)
         for shape in (0, rows):
-            plain = _decode(
-                model, parse_method("none", DraftSettings()).build(), prompt, shape, rows
-            )
+            limits = Limits(min(answer, model.context - len(prompt)), rows - 1)
+            plain = _decode(model, none, prompt, shape, limits)
             forks = Forks(plain.output, model.vocabulary, len(prompt))
             for row, drafter in zip(
                 (r for r in table if r.rows == shape), (forks, auto), strict=True
