@@ -11,6 +11,7 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.facts import (
     answer_json,
+    eager_words,
     explanation,
     origins,
     policy_words,
@@ -106,6 +107,7 @@ def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
         notes.remark(unused_words(answer))
+        notes.remark(eager_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:

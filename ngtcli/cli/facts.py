@@ -31,6 +31,7 @@ def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> di
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
         "trie": answer.trie.as_json(),
+        "passes": answer.run.model.passes.as_json(),
         "statistics": answer.run.statistics.as_json(),
     }
     if answer.policy:
@@ -114,6 +115,14 @@ def policy_words(answer: "Answer") -> list[str]:
             f" {policy['budgets'].get('0', 0)} of {answer.run.statistics.steps} steps."
         )
     return words
+
+
+def eager_words(answer: "Answer") -> str:
+    """Why the model's passes are not captured; "" where they are or may be."""
+    model = answer.run.model
+    if model.plain_reason or not model.passes.reason:
+        return ""
+    return f"The model's passes are not captured: {model.passes.reason}."
 
 
 def unused_words(answer: "Answer") -> str:

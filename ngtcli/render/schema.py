@@ -163,6 +163,10 @@ def _answer() -> Schema:
         "finish_reason": {"oneOf": reasons},
         "settings": shape(_settings()),
         "trie": shape(trie),
+        "passes": {
+            **shape({"captured": _WHOLE, "reason": _TEXT}),
+            "description": "shapes of passes that are captured, and why not",
+        },
         "statistics": statistics,
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
         "tokens": rows(shape({"id": _WHOLE, "text": _TEXT, "origin": _TEXT})),
