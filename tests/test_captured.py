@@ -1,6 +1,7 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from test_families import build, target
 from test_fixed_shapes import a_tree
 
 from ngtcli.decode import captured
+from ngtcli.decode.costs import MOST_ROWS, calibrate
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.recording import CannotRecord, record
+from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.tree import DraftTree, chain
 
 
@@ -196,3 +199,28 @@ def test_a_recording_takes_constants_views_and_lists_of_tensors(values: list[flo
         torch.testing.assert_close(replay(packed), run(packed), rtol=0, atol=0, equal_nan=True)
     weight.mul_(2)
     assert replay(packed).nan_to_num().equal(run(packed).nan_to_num())
+
+
+def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
+    model = make_target()
+    slow = model._tree_pass
+
+    def step(packed: torch.Tensor, rows: int, capacity: int, told: int) -> torch.Tensor:
+        time.sleep(0.02)  # in the model's Python, which a capture leaves out
+        return slow(packed, rows, capacity, told)
+
+    model.passes._step = step
+    assert calibrate(switched_on(model)).at(1) < 0.02 < model.passes.seconds
+    assert calibrate(make_target()).rows.tolist() == list(row_sizes("cpu", MOST_ROWS))
+
+
+def test_the_step_that_captures_teaches_no_cost() -> None:
+    spent: list[int] = []
+
+    class Watching(Scripted):
+        def spent(self, rows: int, seconds: float) -> None:
+            spent.append(rows)
+
+    run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
+    shapes = run.model.passes.captured
+    assert shapes >= 1 and len(spent) == run.statistics.steps - shapes

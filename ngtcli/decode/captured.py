@@ -5,6 +5,7 @@ what the capture gives for the true input is compared with the eager scores: wha
 Python by its tokens would show. Where a model cannot be captured, its passes stay eager.
 """
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,9 @@ class Shape:
 class Passes:
     """Runs passes; `reason` says why they are not captured, "" if they are or may be.
 
-    A pass's scores hold until the next pass. `exact`: the model runs in float32.
+    A pass's scores hold until the next pass. `exact`: the model runs in float32. `first_use` says
+    whether the last pass was the first of its capture, which takes longer; `seconds` is what
+    capturing has taken in all.
     """
 
     def __init__(self, step: Step, vocabulary: int, exact: bool) -> None:
@@ -59,6 +62,7 @@ class Passes:
         self._after = 0
         self._warn: Notify = lambda _: None
         self.reason = "switched off"
+        self.first_use, self.seconds = False, 0.0
 
     def switch_on(self, device: torch.device, compiled: bool, warn: Notify) -> None:
         """Capture from now on; with `compiled` torch.compile makes new kernels for each shape."""
@@ -70,13 +74,19 @@ class Passes:
         self._warn, self.reason = warn, ""
 
     @property
+    def at_once(self) -> bool:
+        """Whether a shape is captured at its first pass."""
+        return self._capture is not None and self._after == 0
+
+    @property
     def captured(self) -> int:
         """How many shapes are captured."""
         return len(self._captured)
 
     def as_json(self) -> dict[str, Any]:
-        """How many shapes are captured, and why not, JSON-ready."""
-        return {"captured": self.captured, "reason": self.reason}
+        """How many shapes are captured, the seconds that took, and why not, JSON-ready."""
+        seconds = round(self.seconds, 3)
+        return {"captured": self.captured, "seconds": seconds, "reason": self.reason}
 
     def forget(self) -> None:
         """Drop what is captured: the buffers of the cache have moved."""
@@ -84,6 +94,7 @@ class Passes:
 
     def run(self, packed: Tensor, shape: Shape, told: int) -> Tensor:
         """Scores (rows, vocabulary) of one pass."""
+        self.first_use = False
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
             return known(packed)
@@ -91,7 +102,10 @@ class Passes:
         self._seen[shape] += 1
         if self._capture is None or self._seen[shape] <= self._after:
             return scores
-        return self._captured_scores(packed, shape, told, scores)
+        clock = time.perf_counter()
+        scores, self.first_use = self._captured_scores(packed, shape, told, scores), True
+        self.seconds += time.perf_counter() - clock
+        return scores
 
     def _captured_scores(self, packed: Tensor, shape: Shape, told: int, true: Tensor) -> Tensor:
         """Capture a shape; the scores of the pass by its capture, or, if it fails, eager ones."""

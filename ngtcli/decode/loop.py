@@ -99,7 +99,8 @@ class Run:
         with watch("cache"):
             self.model.keep(path.nodes)
         with watch("draft"):
-            self.drafter.spent(len(tree) + 1, watch.elapsed_s - drafting_s)
+            if not self.model.passes.first_use:
+                self.drafter.spent(len(tree) + 1, watch.elapsed_s - drafting_s)
             self._learn_tokens(step, len(path.nodes))
         self.statistics.decode_s += watch.elapsed_s
         return step

@@ -164,8 +164,8 @@ def _answer() -> Schema:
         "settings": shape(_settings()),
         "trie": shape(trie),
         "passes": {
-            **shape({"captured": _WHOLE, "reason": _TEXT}),
-            "description": "shapes of passes that are captured, and why not",
+            **shape({"captured": _WHOLE, "seconds": _NUMBER, "reason": _TEXT}),
+            "description": "shapes of passes that are captured, the time that took, and why not",
         },
         "statistics": statistics,
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
