@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,12 +42,13 @@ class RoundingModel:
 
     context_reason = plain_reason = ""
     name = "rounding"
+    passes = SimpleNamespace(first_use=False)
 
     def __init__(self, seed: int = 0, context: int = 60) -> None:
         self.seed, self.context = seed, context
         self.tokenizer = Tokenizer(FakeBackend())
         self.end_ids: frozenset[int] = frozenset()
-        self.passes = 0
+        self.count = 0
 
     def start(self, capacity: int, rows: int | None = None) -> None:
         self.shape = self.pass_shape = (capacity, rows)
@@ -73,7 +75,7 @@ class RoundingModel:
 
     def score(self, layout: tuple[int, DraftTree]) -> torch.Tensor:
         token, tree = layout
-        self.passes += 1
+        self.count += 1
         capacity, rows = self.shape
         self.pass_shape = (capacity, rows or len(tree) + 1)
         length, scores = len(self.kept), []
@@ -205,11 +207,11 @@ def _divergences(rows: int | None) -> tuple[int, int, int]:
         model = RoundingModel(seed)
         limits, greedy = Limits(40, ROWS - 1), SamplingSettings()
         truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
-        model.passes = 0
+        model.count = 0
         drafter = Guessing(truth.output, seed)
         found, _ = run(model, drafter, [1, 2], greedy, limits, rows)
         different += found.output != truth.output
-        passes += model.passes
+        passes += model.count
         retracted += drafter.retracted
     return different, passes, retracted
 

@@ -11,6 +11,7 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.facts import (
     answer_json,
+    eager_words,
     exact_words,
     explanation,
     origins,
@@ -108,6 +109,7 @@ def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
         notes.remark(" ".join(policy_words(answer)))
         notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
+        notes.remark(eager_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:

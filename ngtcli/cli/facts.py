@@ -32,6 +32,7 @@ def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> di
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
         "trie": answer.trie.as_json(),
+        "passes": answer.run.model.passes.as_json(),
         "statistics": answer.run.statistics.as_json(),
     }
     if answer.policy:
@@ -131,6 +132,14 @@ def exact_words(answer: "Answer") -> str:
     if dtype == "float32":
         return ""
     return f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+
+
+def eager_words(answer: "Answer") -> str:
+    """Why the model's passes are not captured; "" where they are or may be."""
+    model = answer.run.model
+    if model.plain_reason or not model.passes.reason:
+        return ""
+    return f"The model's passes are not captured: {model.passes.reason}."
 
 
 def unused_words(answer: "Answer") -> str:

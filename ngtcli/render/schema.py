@@ -164,6 +164,10 @@ def _answer() -> Schema:
         "exact": {"type": "boolean", "description": "no token depends on drafts, in any dtype"},
         "settings": shape(_settings()),
         "trie": shape(trie),
+        "passes": {
+            **shape({"captured": _WHOLE, "seconds": _NUMBER, "reason": _TEXT}),
+            "description": "shapes of passes that are captured, the time that took, and why not",
+        },
         "statistics": statistics,
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
         "tokens": rows(shape({"id": _WHOLE, "text": _TEXT, "origin": _TEXT})),
