@@ -63,6 +63,7 @@ class Passes:
         self._warn: Notify = lambda _: None
         self.reason = "switched off"
         self.first_use, self.seconds = False, 0.0
+        self.kind = "eager"  # or "captured" or "compiled", as asked for
 
     def switch_on(self, device: torch.device, compiled: bool, warn: Notify) -> None:
         """Capture from now on; with `compiled` torch.compile makes new kernels for each shape."""
@@ -72,6 +73,7 @@ class Passes:
             self._capture = partial(_compile, self._capture if on_cuda else None)
         self._after = 0 if on_cuda or compiled else _RECORDED_AFTER
         self._warn, self.reason = warn, ""
+        self.kind = "compiled" if compiled else "captured"
 
     @property
     def at_once(self) -> bool:

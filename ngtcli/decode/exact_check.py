@@ -147,7 +147,8 @@ def _path(model: TargetModel, rows: int, places: int) -> Path:
         machine = [device, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
     parts = Counter(f"{type(m).__module__}.{type(m).__name__}" for m in model.hf.modules())
     config = model.config.to_json_string(use_diff=False)
-    state: list[Any] = [*versions, *machine, model.dtype, model.attention, sorted(parts.items())]
+    ways = [model.dtype, model.attention, model.passes.kind, sorted(parts.items())]
+    state: list[Any] = [*versions, *machine, *ways]
     return home("cache") / "exact" / f"{key_of(_FORMAT, *state, config, rows, places)}.json"
 
 
