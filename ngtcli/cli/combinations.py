@@ -18,7 +18,9 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = ("max_files", "max_depth", "strict")
-_LOADING = ("model", "device", "dtype", "threads", "overflow", "capture", "compile")
+_LOADING = (
+    "model", "device", "dtype", "threads", "overflow", "capture", "compile", "exact",
+)  # fmt: skip
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
