@@ -54,7 +54,11 @@ class RoundingModel:
         self.shape = self.pass_shape = (capacity, rows)
         self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
 
-    def prefill(self, ids: Sequence[int], **_: Any) -> None:
+    @property
+    def length(self) -> int:
+        return len(self.kept)
+
+    def prefill(self, ids: Sequence[int], *_: Any) -> None:
         for token in ids:
             self.kept.append((token, self._row(token, len(self.kept), self._seen())))
 

@@ -12,6 +12,7 @@ the head of the next tree, where its rows count. A branch thus costs rows, and n
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from ngtcli.decode.drafting import Drafting
@@ -41,6 +42,16 @@ class ExactDrafting(Drafting):
         below = self._ask(self._told, depth - used, most - used, left - used)
         self._below = _fitted(below, depth - used, most - used, left - used)
         return self._below.under(head, self._origins[:used])
+
+    def halve(self, tree: DraftTree) -> None:
+        """None: a smaller draft would leave the pass as large as it is."""
+
+    def padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
+        """As many rows for any draft: a GPU may add up one row in another order than several."""
+        missing = self._most + 1 - len(scores)
+        if scores.device.type == "cpu" or not missing:
+            return scores, depths
+        return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
 
     def verify(self, tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
         """The path as far as its rows count: nodes 0, 1, 2, … below each other.
