@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ngtcli import __version__
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.shapes import rows_alike
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import home, key_of, read_json, write_json
 
@@ -115,7 +116,8 @@ class _Case:
         model.prefill(self.prompt[: self.length])
         model.repeat_rows(self.length)
         while at < len(self.path):
-            longest = min(self.rows, len(self.path) - at)
+            alike = rows_alike(model.length, self.rows)
+            longest = min(self.rows, len(self.path) - at, alike)
             together = rng.randint(1, longest) if rng else 1
             tree = self._tree(at, together, rng) if rng else DraftTree()
             out += model.forward(self.path[at], tree)[:together].clone()
