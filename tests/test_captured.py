@@ -1,7 +1,9 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
+import contextlib
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from helpers import VOCABULARY, Scripted, decode, generate, make_hf, make_target
 from test_families import FAMILIES as MANY
 from test_families import build, target
 from test_fixed_shapes import a_tree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
 from ngtcli.decode.costs import MOST_ROWS, calibrate
@@ -224,3 +227,69 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
     run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
     shapes = run.model.passes.captured
     assert shapes >= 1 and len(spent) == run.statistics.steps - shapes
+
+
+class FixedBuffers(TorchDispatchMode):
+    """Stands in for a CUDA graph: a replay runs the same operations on the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._done.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self._done:
+            again = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor) and again.data_ptr() != result.data_ptr():
+                result.copy_(again)
+
+    def pool(self) -> str:
+        return "pool"
+
+
+class NoStream:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
+def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code for CUDA, on a CPU whose graphs are made of operations on fixed memory."""
+    pools: list[Any] = []
+
+    @contextlib.contextmanager
+    def graph(capture: FixedBuffers, pool: Any) -> Iterator[None]:
+        pools.append(pool)
+        with capture:
+            yield
+
+    for name, stand_in in {
+        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers, "graph": graph,
+        "stream": lambda _: contextlib.nullcontext(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    model = make_target()
+    model.passes.switch_on(torch.device("cuda"), False, pytest.fail)
+    assert model.passes.at_once
+    found = passes(model)
+    assert all(map(torch.equal, found, passes(make_target())))
+    assert model.passes.captured >= 3
+    assert pools[0] is None and set(pools[1:]) == {"pool"}
+
+
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
+    model, eager = switched_on(make_target()), make_target()
+
+    def fail(run: Any, example: torch.Tensor) -> Any:
+        run(example)  # other tokens' rows are in the cache now
+        raise RuntimeError("no capture here\nat all")
+
+    model.passes._capture = fail
+    assert all(map(torch.equal, passes(model), passes(eager)))
+    assert model.passes.reason == "no capture here" and model.passes.captured == 0
