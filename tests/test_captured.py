@@ -1,6 +1,7 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import VOCABULARY, Scripted, decode, generate, make_hf, make_target
+from helpers import HARBOUR, VOCABULARY, Scripted, decode, generate, make_hf, make_target, ngt
 from test_families import FAMILIES as MANY
 from test_families import build, target
 from test_fixed_shapes import a_tree
@@ -20,6 +21,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.recording import CannotRecord, record
 from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 
 @pytest.fixture(autouse=True)
@@ -293,3 +295,16 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
     assert model.passes.reason == "no capture here" and model.passes.captured == 0
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_an_answer_tells_how_its_passes_were_run() -> None:
+    command = ["summarize", HARBOUR, "--max-tokens", "24", "--method", "trie", "-v"]
+    run, off = (
+        json.loads(done.stdout)
+        for done in (ngt(*command, "--json"), ngt(*command, "--json", "--no-capture"))
+    )
+    assert run["text"] == off["text"]
+    assert run["passes"]["captured"] >= 1 and run["passes"]["reason"] == ""
+    assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
+    assert b"passes are not captured: switched off" in ngt(*command, "--no-capture").stderr
