@@ -1,10 +1,12 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
 import contextlib
+import itertools
 import json
 import random
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 @pytest.fixture(autouse=True)
 def at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_RECORDED_AFTER", 0)
+    monkeypatch.setattr(captured, "_RECORDING_S", float("-inf"))
 
 
 def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
@@ -176,16 +178,24 @@ def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch)
         assert model.passes.captured <= 3
 
 
-def test_a_shape_is_recorded_when_it_was_passed_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_RECORDED_AFTER", 4)
+@pytest.mark.parametrize(("pass_s", "due"), [(0.0, 4), (1.0, 8)])
+def test_a_shape_is_recorded_when_its_passes_would_have_paid_for_it(
+    monkeypatch: pytest.MonkeyPatch, pass_s: float, due: int
+) -> None:
+    """A layer saves a quarter of a second, recording takes two and two passes."""
+    monkeypatch.setattr(captured, "_RECORDING_S", 2.0)
+    monkeypatch.setattr(captured, "_SAVED_S", 0.25)
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: pass_s * next(ticks))
+    monkeypatch.setattr(captured, "time", clock)
     model = switched_on(make_target())
     model.start(150)
     model.prefill([1, 2, 3])
     counts = []
-    for _ in range(6):
+    for _ in range(10):
         model.forward(4, a_tree(3))
         counts.append(model.passes.captured)
-    assert counts == [0, 0, 0, 0, 1, 1]
+    assert counts.index(1) == due - 1
 
 
 @pytest.mark.parametrize("values", [[1.5], [float("inf"), 2.0], [-0.0]])
