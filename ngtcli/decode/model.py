@@ -63,7 +63,8 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self._accepts = accepted(hf)
-        self.passes = Passes(self._tree_pass, self.vocabulary, runs_exactly(hf))
+        layers = int(self.config.num_hidden_layers)
+        self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
         self._progress = progress
         self._use_way()
 
