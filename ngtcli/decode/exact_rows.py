@@ -52,7 +52,7 @@ class ExactRows:
         if reason and wanted == "on":
             raise ModelError(
                 f"{model.name} cannot decode exactly here: {reason}, with eager attention, too",
-                "Leave out --exact, or try --dtype float32, another --device or --num-draft.",
+                "Leave out --exact, or try another --dtype, --device or --num-draft.",
             )
         return None if reason else rows
 
