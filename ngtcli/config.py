@@ -94,10 +94,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-100.0, 100.0),
     "max_mb": (1, 1_000_000),
     "max_files": (1, 100_000_000),
-    "max_depth": (
-        1,
-        2000,
-    ),  # derived: a path of 4,096 bytes, Linux's limit, has at most 2,048 folders
+    "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "mps", "cpu"),
@@ -225,9 +222,7 @@ def coerce(name: str, value: Any, where: object) -> Any:
         try:
             return float(value)
         except OverflowError:
-            return (
-                math.inf if value > 0 else -math.inf
-            )  # out of every range: `check_value` raises for it
+            return math.inf if value > 0 else -math.inf  # `check_value` raises: out of every range
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     wanted = "a list of strings" if kind is tuple else f"of type {kind.__name__}"

@@ -13,9 +13,7 @@ from ngtcli.system.yaml_file import read_mapping, shown
 _WORDING = ("description", "template", "document", "titled_document", "separator")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
-_MOST = (
-    1e300  # larger numbers, infinities and NaN are kept as text: guessed, near the largest float
-)
+_MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
 
 
 @dataclass(frozen=True, slots=True)
