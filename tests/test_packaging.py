@@ -31,9 +31,19 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
         weights = archive.getinfo("ngtcli/builtin/model/model.safetensors")
     assert {f"ngtcli/presets/{name}.yaml" for name in ("ask", "chat", "summarize")} <= names
     assert {"ngtcli/examples/harbour.txt", "ngtcli/builtin/model/tokenizer.json"} <= names
-    assert {"ngtcli/examples/questions.jsonl", "ngtcli/render/report.css"} <= names
+    assert {"ngtcli/examples/questions.jsonl", "ngtcli/render/page.css"} <= names
     assert weights.file_size <= 20_000_000
     assert not any(name.startswith(("tests/", "presets/")) for name in names)
+
+
+def test_no_folder_of_the_wheel_bears_the_name_of_a_module(wheel: Path) -> None:
+    """Python would import the folder, and the module would be out of reach."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    modules = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+    folders = {parent.as_posix() for name in names for parent in Path(name).parents}
+    assert "ngtcli/presets" in folders and "ngtcli/prompt/preset" in modules
+    assert not modules & folders
 
 
 LIGHT = [

@@ -7,176 +7,86 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli.bench_options import (
-    LIVE_METHODS,
-    REPLAYED_METHODS,
-    AgainstOption,
-    DocsOption,
-    FilesArgument,
-    FreshOption,
-    HtmlOption,
-    IdsOption,
-    LimitOption,
-    MarkdownOption,
-    MethodsOption,
-    NoiseOption,
-    NumDraftOption,
-    OutputOption,
-    PromptsOption,
-    QualityOption,
-    RecordOption,
-    ReplayOption,
-    RoundsOption,
-    SweepOption,
-    TasksOption,
-    TemplateOption,
-    TurnsOption,
-)
+from ngtcli.cli.bench_options import BenchFlags
 from ngtcli.cli.bench_request import (
     BenchRequest,
     check_race,
     items_of,
-    names_in,
     num_drafts_of,
+    read_request,
 )
-from ngtcli.cli.bench_results import Delivery
 from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import (
-    JsonOption,
-    PresetOption,
-    VerboseOption,
-    command_line,
-    resolve,
-    with_settings,
-)
-from ngtcli.cli.reading import skipped_json
+from ngtcli.cli.options import command_line, with_flags, with_settings
+from ngtcli.cli.output import aim
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.model_files.checkpoint import check_models
-from ngtcli.render.results import counted
+from ngtcli.render.forms import bench_forms, record_forms
+from ngtcli.render.numbers import counted
+from ngtcli.render.results import Invocation, LiveResult, Measured, RecordResult, ReplayResult
 from ngtcli.system import process
 
 
 @with_settings
-def bench(
-    context: typer.Context,
-    files: FilesArgument = None,
-    docs: DocsOption = None,
-    prompts: PromptsOption = None,
-    tasks: TasksOption = "",
-    limit: LimitOption = None,
-    noise: NoiseOption = 0,
-    replay: ReplayOption = None,
-    template: TemplateOption = "",
-    turns: TurnsOption = "first",
-    ids: IdsOption = "all",
-    methods: MethodsOption = "",
-    against: AgainstOption = "",
-    rounds: RoundsOption = 5,
-    num_draft: NumDraftOption = "",
-    sweep_num_draft: SweepOption = False,
-    fresh: FreshOption = False,
-    quality: QualityOption = True,
-    record: RecordOption = None,
-    preset: PresetOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    html: HtmlOption = None,
-    output: OutputOption = None,
-    verbose: VerboseOption = False,
-    flags: dict[str, Any] | None = None,
-) -> None:
+@with_flags(BenchFlags)
+def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    check_combination(context, BENCH, REPLAY if replay else RECORD if record else LIVE)
-    resolved, chosen = resolve(flags or {}, preset, "summarize")
-    named = names_in(methods) or [m for m in ((flags or {}).get("method"),) if m]
-    request = BenchRequest(
-        files=files or [],
-        docs=docs or [],
-        prompts=prompts,
-        tasks=names_in(tasks),
-        limit=limit,
-        noise=noise,
-        replay=replay,
-        template=template,
-        turns=turns,
-        ids=ids,
-        methods=named,
-        against=against,
-        rounds=rounds,
-        num_drafts=num_draft,
-        sweep=sweep_num_draft,
-        fresh=fresh,
-        quality=quality,
-        record=record,
-        settings=resolved.settings,
-        preset=chosen if preset else None,
-    )
-    notes = Notes(verbose)
-    delivery = Delivery(
-        notes,
-        json=json,
-        markdown=markdown,
-        output=output,
-        html=html,
-        color=resolved.settings.color,
-    )
-    _run(request, delivery, notes)
-
-
-def _run(request: BenchRequest, delivery: Delivery, notes: Notes) -> None:
-    """Measure and deliver; after an interruption what there is, and exit code 130."""
+    check_combination(context, BENCH, REPLAY if given.replay else RECORD if given.record else LIVE)
+    request = read_request(given, flags or {})
+    forms = {"json": given.json, "markdown": given.markdown}
+    destination = aim(forms, given.output, given.html)
+    notes = Notes(given.verbose)
     try:
         result = _measure(request, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    delivery.deliver({**result, **_about()})
-    if result.get("interrupted"):
-        notes.warn(f"interrupted; what was measured: {counted(result['questions'], 'prompt')}")
+    result = replace(result, invocation=_invocation())
+    shown = record_forms(result) if isinstance(result, RecordResult) else bench_forms(result)
+    destination.deliver(shown, request.settings.color)
+    for note in [] if isinstance(result, RecordResult) else result.notes:
+        notes.warn(note)
+    if result.interrupted:
+        notes.warn(f"interrupted; what was measured: {counted(result.questions, 'prompt')}")
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
+def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
     num_drafts = num_drafts_of(request)
-    if request.replay:
-        return _replay(request, request.replay, num_drafts, notes)
+    if request.given.replay:
+        return _replay(request, request.given.replay, num_drafts, notes)
     check_race(request)
     return _live(request, num_drafts, notes)
 
 
 def _replay(
     request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
-) -> dict[str, Any]:
+) -> ReplayResult:
     from ngtcli.draft.drafter import draft_settings
-    from ngtcli.evaluate.refusals import check_some_left
     from ngtcli.evaluate.replay.run import run_replay
 
-    methods = request.methods or names_in(REPLAYED_METHODS)
-    result: dict[str, Any] = run_replay(
+    given = request.given
+    result = run_replay(
         folder,
-        methods,
+        request.methods,
         num_drafts,
         settings=draft_settings(request.settings),
         tasks=request.tasks,
-        limit=request.limit,
-        ids=request.ids,
-        template=request.template,
-        turns=request.turns,
+        limit=given.limit,
+        ids=given.ids,
+        template=given.template,
+        turns=given.turns,
         max_mb=request.settings.max_mb,
-        fresh=request.fresh,
+        fresh=given.fresh,
         progress=notes.status,
     )
     notes.clear()
-    check_some_left(methods, result["refused"])
-    inexact = result.get("inexact")
-    text = f"{inexact} of the recorded texts give another number of tokens than was recorded"
-    return {**result, "notes": [text] if inexact else []}
+    return result
 
 
-def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
-    items, skipped = items_of(request, notes)
+def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
+    given, (items, skipped) = request.given, items_of(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.evaluate.bench.run import RaceOptions, build_prompts, record, run_live
@@ -188,26 +98,23 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
     )
     prompts = build_prompts(session, items, request.preset)
     process.unwind_on_interrupt()
-    if request.record:
-        result = record(session, items, prompts, request.record, notes.status)
+    result: LiveResult | RecordResult
+    if given.record:
+        result = record(session, items, prompts, given.record, notes.status)
     else:
         options = RaceOptions(
-            methods=request.methods or names_in(LIVE_METHODS),
+            methods=request.methods,
             num_drafts=num_drafts,
-            against=bool(request.against),
-            rounds=request.rounds,
-            fresh=request.fresh,
-            quality=request.quality,
+            against=bool(given.against),
+            rounds=given.rounds,
+            fresh=given.fresh,
+            quality=given.quality,
         )
         result = run_live(session, items, prompts, options, notes.status)
     notes.clear()
-    return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
+    return replace(result, noise=given.noise, skipped=tuple(dict.fromkeys(skipped)))
 
 
-def _about() -> dict[str, Any]:
-    """What was run, when, and with which versions."""
-    return {
-        "command": command_line(),
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": versions(),
-    }
+def _invocation() -> Invocation:
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return Invocation(command=command_line(), date=date, versions=versions())

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import typer
 
+from ngtcli.config import DRAFTING
 from ngtcli.errors import UsageError
 
 LIVE, RECORD, REPLAY = "live", "record", "replay"
@@ -25,11 +26,11 @@ Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
     **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
-    **dict.fromkeys(("max_mb",), _ALL),
+    "max_mb": _ALL,
     **dict.fromkeys(_FOLDERS, _MODEL),
     **dict.fromkeys(("files", "docs", "prompts", "noise", *_LOADING, *_SAMPLING), _MODEL),
-    **dict.fromkeys(("methods", "method", "n", "lp", "learn_output"), _DRAFTS),
-    **dict.fromkeys(("num_draft", "sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
+    **dict.fromkeys(("methods", *DRAFTING), _DRAFTS),
+    **dict.fromkeys(("sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
     **dict.fromkeys(("against", "rounds", "quality"), (LIVE,)),
     **dict.fromkeys(("draft_model", "pool", "pool_documents", "calibrate"), (LIVE,)),
     **dict.fromkeys(("replay", "template", "turns", "ids"), (REPLAY,)),
@@ -40,7 +41,7 @@ TUNE: Table = {
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
     **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb"), _DRAFTS),
     **dict.fromkeys(_FOLDERS, (LIVE,)),
-    **dict.fromkeys(("method", "n", "lp", "num_draft", "learn_output"), _DRAFTS),
+    **dict.fromkeys(DRAFTING, _DRAFTS),
     **dict.fromkeys(("docs", "prompts", "draft_model", "calibrate"), (LIVE,)),
     **dict.fromkeys((*_LOADING, *_SAMPLING), (LIVE,)),
     **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),

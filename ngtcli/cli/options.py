@@ -19,8 +19,8 @@ from ngtcli.config import (
     Layer,
     Resolved,
     Settings,
+    environment_and_file_layers,
     merge,
-    standing_layers,
     unknown_variables,
 )
 from ngtcli.prompt.preset import Preset, load_preset
@@ -159,15 +159,36 @@ def _typed(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
+    """Give a command a flag for each field of the dataclass `kind`; it gets them as `given`."""
+    fields = inspect.signature(kind, eval_str=True).parameters
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def wrapper(**arguments: Any) -> Any:
+            given = kind(**{name: arguments.pop(name) for name in fields})
+            return command(given=given, **arguments)
+
+        others = [p for name, p in signature.parameters.items() if name != "given"]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
+        parameters[1:1] = fields.values()  # after the context
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)
-    return _merged([Layer("flag", flags), *standing_layers(), chosen.settings]), chosen
+    return _merged([Layer("flag", flags), *environment_and_file_layers(), chosen.settings]), chosen
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
-    return _merged([Layer("flag", flags), *standing_layers()])
+    return _merged([Layer("flag", flags), *environment_and_file_layers()])
 
 
 def _merged(layers: list[Layer]) -> Resolved:

@@ -1,28 +1,29 @@
-"""One live measurement from prompts to a result that renders and JSON take as it is."""
+"""One live measurement, from prompts to a result."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ngtcli.errors import ContextOverflowError, NgtError
-from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, generate, ours
-from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.bench.quality import Quality
-from ngtcli.evaluate.bench.race import RaceRunner
+from ngtcli.evaluate.bench.race import race
 from ngtcli.evaluate.bench.rows import RaceRows
 from ngtcli.evaluate.machine import processor
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
 from ngtcli.evaluate.replay.traces import TraceWriter
+from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE, generate, ours
+from ngtcli.evaluate.runner.memory import PeakMemory
+from ngtcli.evaluate.runner.run import Contestant, Notify
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.render.results import LiveResult, Machine, RecordResult
+from ngtcli.render.rows import Refusal
 from ngtcli.session import AnswerOptions, Session
 
-Notify = Callable[[str], None]
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
 
@@ -62,53 +63,53 @@ def run_live(
     prompts: Sequence[Prompt],
     options: RaceOptions,
     progress: Notify = lambda _: None,
-) -> dict[str, Any]:
+) -> LiveResult:
     """Race, then put the figures together. Raises UsageError where no method can run."""
     refused = unreadable(options.methods, session.settings)
     contestants = _contestants(session, options, refused)
     check_some_left(options.methods, refused)
     memory = PeakMemory(session.model.device)
-    runner = RaceRunner(prompts, session.forget, memory, options.fresh, progress)
-    race = runner.run(contestants, options.rounds)
-    refused += race.refused
+    made = race(
+        contestants, prompts, options.rounds, memory=memory, fresh=options.fresh, progress=progress
+    )
+    refused += made.refused
     check_some_left(options.methods, refused)
     quality = Quality() if options.quality and any(item.answers for item in items) else None
-    rows = RaceRows(race, items, session.model.tokenizer.decode, quality)
-    measured = race.measured()
-    return {
-        "kind": "live",
-        "model": session.settings.model,
-        **_machine(session),
-        "questions": len(measured),
-        "rounds": options.rounds,
-        "max_tokens": session.settings.max_tokens,
-        "fresh": options.fresh,
-        "interrupted": race.interrupted,
-        "memory": memory.kind,
-        "notes": _notes(session, quality),
-        "rows": rows.rows(),
-        "split": rows.split(),
-        "prompts": rows.prompts([len(p.ids) for p in prompts]),
-        "refused": refused,
-    }
+    rows = RaceRows(made, items, session.model.tokenizer.decode, quality)
+    measured = made.measured()
+    return LiveResult(
+        model=session.settings.model,
+        machine=_machine(session),
+        questions=len(measured),
+        rounds=options.rounds,
+        max_tokens=session.settings.max_tokens,
+        fresh=options.fresh,
+        interrupted=made.interrupted,
+        memory=memory.kind,
+        notes=_notes(session, quality),
+        rows=rows.rows(),
+        split=rows.split(),
+        prompts=rows.prompts([len(p.ids) for p in prompts]),
+        refused=refused,
+    )
 
 
 def _contestants(
-    session: Session, options: RaceOptions, refused: list[dict[str, str]]
-) -> list[Contestant]:
+    session: Session, options: RaceOptions, refused: list[Refusal]
+) -> list[Contestant[Prompt]]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
-    known = {r["method"] for r in refused} | {BASELINE}
+    known = {r.method for r in refused} | {BASELINE}
     for method in dict.fromkeys(options.methods):
         if method in known:
             continue
         try:
-            made = [ours(session, method, k) for k in options.num_drafts]
-            made[0].ready()
+            several = [ours(session, method, k) for k in options.num_drafts]
+            several[0].begin()
         except (NgtError, ImportError, OSError) as error:  # something it needs is not there
             refused.append(refusal(method, error))
             continue
-        found += {c.key: c for c in made}.values()
+        found += {c.key: c for c in several}.values()
     return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 
@@ -123,16 +124,16 @@ def _notes(session: Session, quality: Quality | None) -> list[str]:
     return notes
 
 
-def _machine(session: Session) -> dict[str, Any]:
+def _machine(session: Session) -> Machine:
     device = session.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    return {
-        "device": device.type,
-        "device_name": name,
-        "dtype": str(session.model.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-    }
+    return Machine(
+        device=device.type,
+        device_name=name,
+        dtype=str(session.model.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        cores=os.cpu_count(),
+    )
 
 
 def record(
@@ -141,15 +142,14 @@ def record(
     prompts: Sequence[Prompt],
     folder: Path,
     progress: Notify = lambda _: None,
-) -> dict[str, Any]:
+) -> RecordResult:
     """Decode every prompt plainly and write a trace that `--replay` reads.
 
     An interruption keeps the prompts that are done.
     """
-    model, interrupted = session.model, False
+    model, name, interrupted = session.model, session.settings.model, False
     lengths: list[int] = []
-    name, fingerprint = session.settings.model, model.tokenizer.fingerprint
-    with TraceWriter(folder, fingerprint, name, model.vocabulary) as trace:
+    with TraceWriter(folder, model.tokenizer.fingerprint, name, model.vocabulary) as trace:
         try:
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
@@ -158,11 +158,10 @@ def record(
                 lengths.append(len(run.output))
         except KeyboardInterrupt:
             interrupted = True
-    return {
-        "kind": "record",
-        "path": str(folder),
-        "model": name,
-        "questions": len(lengths),
-        "new_tokens": sum(lengths),
-        "interrupted": interrupted,
-    }
+    return RecordResult(
+        path=str(folder),
+        model=name,
+        questions=len(lengths),
+        new_tokens=sum(lengths),
+        interrupted=interrupted,
+    )
