@@ -6,7 +6,7 @@ from typing import Any
 
 from ngtcli.decode.loop import Run
 from ngtcli.errors import NgtError
-from ngtcli.evaluate.bench.contestants import generate
+from ngtcli.evaluate.runner.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import AnswerOptions, Session, sampling_settings
 
