@@ -91,7 +91,7 @@ def _generated(session: Session, prompt: Prompt) -> list[int] | None:
     if not sampling.greedy or sampling.penalties:
         return None
     try:
-        return generate(session, "hf").begin()(prompt).ids
+        return list(generate(session, "hf").begin()(prompt).ids)
     except NgtError:
         return None
 
