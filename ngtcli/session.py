@@ -8,6 +8,7 @@ from typing import Any, Self
 from ngtcli.auto_memory import AutoMemory
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -60,7 +61,8 @@ class AnswerOptions:
 
 
 _AS_SET = AnswerOptions()
-_LOADED = ("model", "draft_model", "device", "dtype", "packed")  # settings that say what is loaded
+# Settings that say what is loaded, and how it is run.
+_LOADED = ("model", "draft_model", "device", "dtype", "packed", "capture", "compile")
 
 
 class Answer:
@@ -123,10 +125,12 @@ class Session:
             settings.model, settings.device, settings.dtype, warn, self._progress,
             packed=settings.packed, drafts=settings.method != "none",
         )  # fmt: skip
+        self._capture(self.model)
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
+        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self._progress)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -154,6 +158,11 @@ class Session:
         self._tell(message)
         compiled.announce(self._tell)
 
+    def _capture(self, model: TargetModel) -> None:
+        """Capture the model's passes, if the settings want it."""
+        if self.settings.capture or self.settings.compile:
+            model.passes.switch_on(model.device, self.settings.compile, self._warn)
+
     def _reading(self, read: int, total: int) -> None:
         """Say how much of the prompt is read, as `_progress` does."""
         self._show_reading(read, total)
@@ -172,6 +181,7 @@ class Session:
                 f"{s.draft_model} has another tokenizer than {s.model}",
                 "Name a draft model of the same family.",
             )
+        self._capture(model)
         return AssistantModel(model, sampling_settings(s))
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
@@ -222,14 +232,19 @@ class Session:
             self._warn(remark)
 
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
-        """A prepared answer to `prompt`. Raises ContextOverflowError and UsageError."""
+        """A prepared answer to `prompt`.
+
+        Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
+        """
         s, parsed = self.settings, self.parse_method(options.method)
+        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
+        tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
+        rows = self._exact_rows.choose(s.exact, num_draft, tokens)
         trie, report = self._trie(prompt, parsed, options.trie)
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
-            self.model.tokenizer.fingerprint, self.model.vocabulary,
+            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
         )  # fmt: skip
-        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)

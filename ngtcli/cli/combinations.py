@@ -19,7 +19,9 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "device", "dtype", "threads", "packed", "overflow")
+_LOADING = (
+    "model", "device", "dtype", "threads", "packed", "overflow", "capture", "compile", "exact",
+)  # fmt: skip
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {

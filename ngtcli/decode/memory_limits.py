@@ -28,21 +28,26 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def read_prompt(
-    model: TargetModel, ids: Sequence[int], capacity: int, progress: Callable[[int], object]
+    model: TargetModel,
+    ids: Sequence[int],
+    capacity: int,
+    progress: Callable[[int], object],
+    *,
+    rows: int | None = None,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `progress` is called before each chunk with the number of ids read. Raises
-    ContextOverflowError or ModelError where memory ends.
+    `rows` is what every later pass has, if that is fixed. `progress` is called before each chunk
+    with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
     """
     chunk = PREFILL_CHUNK
-    model.start(capacity)
+    model.start(capacity, rows)
     while not fits(model, partial(_read_rest, model, ids, chunk, progress)):
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
         if model.plain_reason:  # its state after a pass that failed is not known
-            model.start(capacity)
+            model.start(capacity, rows)
 
 
 def fits(model: TargetModel, work: Callable[[], object]) -> bool:

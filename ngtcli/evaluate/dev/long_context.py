@@ -41,11 +41,11 @@ _ROW = "{:>9} {:>7} {:>9} {:>6} {:>16} {:>16} {:>16} {:>16}"
 class ReadOnce(TargetModel):
     """Reads its prompt once; each run after the first starts behind it."""
 
-    _read = 0  # tokens
+    _done = 0  # tokens
 
     def start(self, capacity: int, rows: int | None = None) -> None:
-        if self._read:
-            self.truncate(self._read)
+        if self._done:
+            self.truncate(self._done)
         else:
             super().start(capacity)
 
@@ -55,9 +55,9 @@ class ReadOnce(TargetModel):
         chunk: int = PREFILL_CHUNK,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        if not self._read:
+        if not self._done:
             super().prefill(ids, chunk, progress)
-            self._read = self.length
+            self._done = self.length
 
 
 class Letters:
