@@ -6,6 +6,8 @@ from typing import Self
 
 from torch import Tensor
 
+from ngtcli.decode.highest import highest
+from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
@@ -76,8 +78,8 @@ class Run:
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
-        self.model.start(len(self._ids) + self.room + self._most + 1)
-        self.model.prefill(self._ids[:-1], progress=self._progress)
+        room = len(self._ids) + self.room + self._most + 1
+        read_prompt(self.model, self._ids[:-1], room, self._progress)
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _step(self) -> Step:
@@ -87,12 +89,9 @@ class Run:
         with watch("draft"):
             tree = self._propose()
         drafting_s = watch.elapsed_s
-        with watch("tree"):
-            layout = self.model.lay_out(self._ids[-1], tree)
-        with watch("forward"):
-            scores = self.model.score(layout)
+        tree, scores = self._score(tree)
         with watch("verify"):
-            path = verify(tree, self._chooser(scores))
+            path = verify(tree, self._chooser(scores, tree))
             step = self._emit(path, tree)
         with watch("draft"):
             self._learn_scores(tree, scores)
@@ -104,6 +103,23 @@ class Run:
             self._learn_tokens(step, len(path.nodes))
         self.statistics.decode_s += watch.elapsed_s
         return step
+
+    def _score(self, tree: DraftTree) -> tuple[DraftTree, Tensor]:
+        """The scores of a draft. Where memory ends it is cut, and none to come is larger."""
+        scores: list[Tensor] = []
+
+        def work() -> None:
+            with self._watch("tree"):
+                layout = self.model.lay_out(self._ids[-1], tree)
+            with self._watch("forward"):
+                scores.append(self.model.score(layout))
+
+        while not fits(self.model, work):
+            if not len(tree):
+                raise too_long(len(self._ids))
+            self._most = tree.drafts // 2
+            tree = tree.cut(self.model.context, self._most, 0)
+        return tree, scores[0]
 
     def _propose(self) -> DraftTree:
         """A draft no larger than the budget and no deeper than can still be emitted.
@@ -121,23 +137,24 @@ class Run:
     def _learn_scores(self, tree: DraftTree, scores: Tensor) -> None:
         """Give the drafter the best ids of each row, if it asks for them."""
         if self._most and (top_k := self.drafter.top_k):
-            self.drafter.learn(Feedback(tree, scores.topk(top_k).indices.cpu().numpy()))
+            self.drafter.learn(Feedback(tree, highest(scores, top_k)[1].cpu().numpy()))
 
     def _learn_tokens(self, step: Step, accepted: int) -> None:
         """Give the drafter the emitted tokens, and count the step."""
         emitted = [token.id for token in step.tokens]
         self.drafter.observe(emitted)
+        self.sampler.commit(emitted)
         self._ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
 
-    def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
-        best = self.sampler.best(scores)
+    def _chooser(self, scores: Tensor, tree: DraftTree) -> Callable[[int, Sequence[int]], int]:
+        chosen = self.sampler.choose_all(scores, [0, *tree.depths()])
 
         def choose(node: int, tokens: Sequence[int]) -> int:
-            if best is not None:
-                token = best[node + 1]
+            if chosen is not None:
+                token = chosen[node + 1]
             else:
-                token = self.sampler.choose(scores[node + 1], [*self.output, *tokens])
+                token = self.sampler.choose(scores[node + 1], tokens)
             if token < 0:
                 raise scores_are_not_numbers(self.model.name)
             return token
