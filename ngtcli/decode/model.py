@@ -174,9 +174,9 @@ class TargetModel:
             return
         for at in range(0, len(ids), chunk):
             progress(at)
-            self._read(ids[at : at + chunk])
+            self._read_chunk(ids[at : at + chunk])
 
-    def _read(self, ids: Sequence[int]) -> None:
+    def _read_chunk(self, ids: Sequence[int]) -> None:
         """One chunk of a prompt."""
         start, rows = self.length, len(ids)
         self._reserve(start + rows)
