@@ -10,6 +10,9 @@ import typer
 from ngtcli.cli.bench_options import (
     LIVE_METHODS,
     REPLAYED_METHODS,
+    ROUNDS,
+    SHAPE_METHODS,
+    SHAPE_ROUNDS,
     AgainstOption,
     DocsOption,
     FilesArgument,
@@ -27,6 +30,7 @@ from ngtcli.cli.bench_options import (
     RecordOption,
     ReplayOption,
     RoundsOption,
+    ShapeOption,
     SweepOption,
     TasksOption,
     TemplateOption,
@@ -34,13 +38,14 @@ from ngtcli.cli.bench_options import (
 )
 from ngtcli.cli.bench_request import (
     BenchRequest,
+    check_against_known,
     check_race,
     items_of,
     names_in,
     num_drafts_of,
 )
 from ngtcli.cli.bench_results import Delivery
-from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
+from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, SHAPE, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
     JsonOption,
@@ -53,6 +58,7 @@ from ngtcli.cli.options import (
 from ngtcli.cli.reading import skipped_json
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
+from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.results import counted
 from ngtcli.system import process
@@ -68,12 +74,13 @@ def bench(
     limit: LimitOption = None,
     noise: NoiseOption = 0,
     replay: ReplayOption = None,
+    shape: ShapeOption = "",
     template: TemplateOption = "",
     turns: TurnsOption = "first",
     ids: IdsOption = "all",
     methods: MethodsOption = "",
     against: AgainstOption = "",
-    rounds: RoundsOption = 5,
+    rounds: RoundsOption = None,
     num_draft: NumDraftOption = "",
     sweep_num_draft: SweepOption = False,
     fresh: FreshOption = False,
@@ -88,7 +95,7 @@ def bench(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    check_combination(context, BENCH, REPLAY if replay else RECORD if record else LIVE)
+    check_combination(context, BENCH, _mode(replay, shape, record))
     resolved, chosen = resolve(flags or {}, preset, "summarize")
     named = names_in(methods) or [m for m in ((flags or {}).get("method"),) if m]
     request = BenchRequest(
@@ -99,12 +106,13 @@ def bench(
         limit=limit,
         noise=noise,
         replay=replay,
+        shape=shape,
         template=template,
         turns=turns,
         ids=ids,
         methods=named,
         against=against,
-        rounds=rounds,
+        rounds=rounds or (SHAPE_ROUNDS if shape else ROUNDS),
         num_drafts=num_draft,
         sweep=sweep_num_draft,
         fresh=fresh,
@@ -125,6 +133,12 @@ def bench(
     _run(request, delivery, notes)
 
 
+def _mode(replay: Path | None, shape: str, record: Path | None) -> str:
+    if replay:
+        return SHAPE if shape else REPLAY
+    return RECORD if record else LIVE
+
+
 def _run(request: BenchRequest, delivery: Delivery, notes: Notes) -> None:
     """Measure and deliver; after an interruption what there is, and exit code 130."""
     try:
@@ -140,6 +154,8 @@ def _run(request: BenchRequest, delivery: Delivery, notes: Notes) -> None:
 
 def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
     num_drafts = num_drafts_of(request)
+    if request.replay and request.shape:
+        return _replay_with_passes(request, request.replay, num_drafts, notes)
     if request.replay:
         return _replay(request, request.replay, num_drafts, notes)
     check_race(request)
@@ -170,9 +186,40 @@ def _replay(
     )
     notes.clear()
     check_some_left(methods, result["refused"])
-    inexact = result.get("inexact")
-    text = f"{inexact} of the recorded texts give another number of tokens than was recorded"
-    return {**result, "notes": [text] if inexact else []}
+    return {**result, "notes": _inexact(result)}
+
+
+def _replay_with_passes(
+    request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
+) -> dict[str, Any]:
+    check_against_known(request)
+    find_shape(request.shape)  # before anything heavy is loaded
+    notes.status("Loading …")
+    from ngtcli.evaluate.replay.shape_run import ShapeOptions, run_shape
+
+    process.unwind_on_interrupt()
+    options = ShapeOptions(
+        shape=request.shape,
+        methods=request.methods or names_in(SHAPE_METHODS),
+        num_drafts=num_drafts,
+        against=bool(request.against),
+        rounds=request.rounds,
+        fresh=request.fresh,
+        tasks=request.tasks,
+        limit=request.limit,
+        ids=request.ids,
+        template=request.template,
+        turns=request.turns,
+    )
+    result = run_shape(folder, options, request.settings, notes.status)
+    notes.clear()
+    return {**result, "notes": [*result["notes"], *_inexact(result)]}
+
+
+def _inexact(result: dict[str, Any]) -> list[str]:
+    count = result["inexact"]
+    text = f"{count} of the recorded texts give another number of tokens than was recorded"
+    return [text] if count else []
 
 
 def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[str, Any]:

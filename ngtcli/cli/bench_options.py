@@ -7,6 +7,8 @@ import typer
 
 LIVE_METHODS = "none,prompt-lookup,trie,auto"
 REPLAYED_METHODS = "prompt-lookup,akunu,trtllm,trie,auto"
+SHAPE_METHODS = "none,prompt-lookup,suffix:max_spec_factor=64,trie,auto"
+ROUNDS, SHAPE_ROUNDS = 5, 1
 _SOURCES, _RACE, _OUT = "Prompts", "Measuring", "Results"
 
 FilesArgument = Annotated[
@@ -39,6 +41,14 @@ ReplayOption = Annotated[
         "--replay", help="Replay this recording; runs no model.", rich_help_panel=_SOURCES
     ),
 ]
+ShapeOption = Annotated[
+    str,
+    typer.Option(
+        "--shape",
+        help="Replay with real passes: random weights of this shape (a name or config.json).",
+        rich_help_panel=_SOURCES,
+    ),
+]
 TemplateOption = Annotated[
     str,
     typer.Option("--template", help="Prompt template of the recording.", rich_help_panel=_SOURCES),
@@ -66,7 +76,13 @@ AgainstOption = Annotated[
     typer.Option("--against", help="hf: transformers' generate as well.", rich_help_panel=_RACE),
 ]
 RoundsOption = Annotated[
-    int, typer.Option("--rounds", min=1, help="Timed rounds.", rich_help_panel=_RACE)
+    int | None,
+    typer.Option(
+        "--rounds",
+        min=1,
+        help=f"Timed rounds; default: {ROUNDS}, with --shape {SHAPE_ROUNDS}.",
+        rich_help_panel=_RACE,
+    ),
 ]
 NumDraftOption = Annotated[
     str,

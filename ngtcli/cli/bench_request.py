@@ -29,6 +29,7 @@ class BenchRequest:
     limit: int | None
     noise: int
     replay: Path | None
+    shape: str
     template: str
     turns: str
     ids: str
@@ -71,12 +72,17 @@ def check_race(request: BenchRequest) -> None:
 
     if request.prompts and (request.files or request.docs):
         raise UsageError("--prompts beside files or --docs", "Give one of them.")
-    if request.against not in ("", "hf"):
-        raise UsageError(f"--against {request.against}: unknown", "Known: hf.")
+    check_against_known(request)
     if request.against:
         check_against(request.settings)
     methods = request.methods or names_in(LIVE_METHODS)
     check_some_left(methods, unreadable(methods, request.settings))
+
+
+def check_against_known(request: BenchRequest) -> None:
+    """Raise UsageError where --against names what is not known."""
+    if request.against not in ("", "hf"):
+        raise UsageError(f"--against {request.against}: unknown", "Known: hf.")
 
 
 def items_of(request: BenchRequest, notes: Notes) -> tuple[list[Item], Sequence[Skipped]]:

@@ -85,6 +85,14 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
 
+    def rows(self) -> list[tuple[Tensor, Tensor]]:
+        """Views of the valid keys and values, layer by layer; of layers that have their own."""
+        return [
+            (layer.keys[:, :, : self.length], layer.values[:, :, : self.length])
+            for layer in self.layers
+            if layer.is_initialized
+        ]
+
     def _move(self, rows: Sequence[int], to: int) -> None:
         for layer in self.layers:
             if layer.is_initialized:  # layers that share another layer's rows write none

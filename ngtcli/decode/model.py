@@ -164,6 +164,13 @@ class TargetModel:
         elif self.device.type == "mps":
             torch.mps.synchronize()
 
+    def cached_rows(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values kept, (1, heads, length, head_dim), by layer; views, to be copied.
+
+        Empty for a model that decodes plainly.
+        """
+        return self._cache.rows() if self._rolls_back else []
+
     def truncate(self, length: int) -> None:
         """Drop the cache's rows from `length` on. Does nothing for a model that decodes plainly."""
         if self._rolls_back:

@@ -21,16 +21,20 @@ from ngtcli.render.results import (
 )
 from ngtcli.render.tables import cell, to_html
 
+_WHAT = {
+    "live": "live measurement",
+    "replay": "replay of a recording",
+    "shape": "replay of a recording with real passes",
+}
 _STYLE = Path(__file__).parent / "report.css"
 
 
 def page(result: Mapping[str, Any]) -> str:
     """The HTML of a live or a replayed result. Raises KeyError if a field is missing."""
-    live = result["kind"] == "live"
     shown = tables(result)
-    pictures = [*(_speed(result) if live else ()), *_lengths(result), *_histograms(result)]
+    pictures = [*_speed(result), *_lengths(result), *_histograms(result)]
     pictures += _split(result)
-    what = "live measurement" if live else "replay of a recording"
+    what = _WHAT[result["kind"]]
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -74,7 +78,8 @@ def _speed(result: Mapping[str, Any]) -> list[str]:
         for r in rows
     ]
     title = "Speed-up over plain decoding"
-    note = "Median over prompts, prefill included; the whisker spans the quartiles."
+    prefill = "left out" if result["kind"] == "shape" else "included"
+    note = f"Median over prompts, prefill {prefill}; the whisker spans the quartiles."
     return [_section(title, bars(title, drawn, 1.0), note)]
 
 

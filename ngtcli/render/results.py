@@ -72,6 +72,19 @@ _REPLAY: tuple[tuple[int, str, str, Show], ...] = (
     (6, "steps", "steps", lambda r: _whole(r["steps"])),
     (7, "tokens", "new_tokens", lambda r: _whole(r["new_tokens"])),
 )  # fmt: skip
+_SHAPE: tuple[tuple[int, str, str, Show], ...] = (
+    (0, "speed-up", "speedup", lambda r: times(r["speedup"])),
+    (4, "quartiles", "speedup_quartiles", lambda r: _range(r["speedup_quartiles"])),
+    (3, "of sums", "speedup_overall", lambda r: times(r["speedup_overall"])),
+    (1, "accept. length", "mean_acceptance_length", lambda r: number(r["mean_acceptance_length"])),
+    (2, "tokens/s", "tokens_per_s", lambda r: number(r["tokens_per_s"], 1)),
+    (5, "ms/step", "step_ms", lambda r: number(r["step_ms"], 1)),
+    (6, "draft ms", "draft_ms", lambda r: number(r["draft_ms"], 2)),
+    (7, "nodes/step", "nodes_per_step", lambda r: number(r["nodes_per_step"], 1)),
+    (8, "accepted", "draft_acceptance_rate", lambda r: percent(r["draft_acceptance_rate"], 1)),
+    (9, "undrafted", "undrafted_share", lambda r: percent(r["undrafted_share"])),
+    (10, "spread", "spread", lambda r: percent(r["spread"])),
+)  # fmt: skip
 _LIVE_NOTE = (
     "Speed-up: plain decoding's time by own time, median over prompts, prefill included; quartiles"
     " over prompts. Accept. length: tokens a pass of the model. Spread: the interquartile range of"
@@ -88,6 +101,17 @@ _REPLAY_NOTE = (
     " has neither the cost of passes nor scores: auto drafts as many nodes as it may, and without"
     " the model's runners-up."
 )
+_SHAPE_NOTE = (
+    "Passes are real and timed; which drafts are accepted, the recording says. Speed-up: plain"
+    " decoding's time by own time, prefill left out, median over prompts with quartiles; of sums:"
+    " all its time by all own time. Accept. length: tokens a pass. Of a step's ms, draft ms are"
+    " spent drafting."
+)
+_SHOWN = {
+    "live": ("live", _LIVE, _LIVE_NOTE),
+    "replay": ("replayed", _REPLAY, _REPLAY_NOTE),
+    "shape": ("replayed with real passes", _SHAPE, _SHAPE_NOTE),
+}
 
 
 def _hundred(value: float | None) -> float | None:
@@ -96,11 +120,11 @@ def _hundred(value: float | None) -> float | None:
 
 def tables(result: Row) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
-    live = result["kind"] == "live"
+    timed = result["kind"] != "replay"
     rows: list[Row] = list(result["rows"])
     found = [
-        _main(result, _LIVE if live else _REPLAY, _LIVE_NOTE if live else _REPLAY_NOTE),
-        _pivot(rows, "speedup", "Speed-up over plain decoding by task", times) if live else None,
+        _main(result),
+        _pivot(rows, "speedup", "Speed-up over plain decoding by task", times) if timed else None,
         _pivot(rows, "mean_acceptance_length", "Mean acceptance length by task", number),
         _histograms(rows),
         _split(result.get("split", [])),
@@ -111,14 +135,16 @@ def tables(result: Row) -> list[Table]:
 
 def facts(result: Row) -> list[str]:
     """The run in short phrases: model, machine, sizes, versions, date."""
-    parts = [str(result["model"])]
-    if result["kind"] == "live":
+    parts = [result["label"]] if "label" in result else []
+    parts += [str(result["model"])]
+    if result["kind"] != "replay":
         parts += [
             f"{result['dtype']} on {result['device']} ({result['device_name']})",
             f"{result['threads']} of {result['cores']} cores",
             counted(result["rounds"], "round"),
-            f"at most {result['max_tokens']} tokens",
         ]
+    if result["kind"] == "live":
+        parts.append(f"at most {result['max_tokens']} tokens")
         parts += [counted(result["noise"], "unrelated passage")] if result.get("noise") else []
     else:
         parts += [f"from {result['source']}", f"{result['seconds']:.1f} s"]
@@ -154,7 +180,8 @@ def overall(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r["task"] == OVERALL]
 
 
-def _main(result: Row, shown: Sequence[tuple[int, str, str, Show]], note: str) -> Table | None:
+def _main(result: Row) -> Table | None:
+    how, shown, note = _SHOWN[result["kind"]]
     rows = overall(result["rows"])
     columns, name = names(rows)
     used = [s for s in shown if any(r.get(s[2]) is not None for r in rows)]
@@ -162,11 +189,11 @@ def _main(result: Row, shown: Sequence[tuple[int, str, str, Show]], note: str) -
     cells = [
         [*name(r), *(show(r) if key in r else MISSING for _, _, key, show in used)] for r in rows
     ]
-    how = "live" if result["kind"] == "live" else "replayed"
     note += _MEMORY.get(result.get("memory", ""), "")
     title = [counted(result["questions"], "prompt"), how]
     if len(budgets := _budgets(rows)) == 1:
         title.append(f"at most {counted(budgets[0], 'draft node')} a step")
+    title += [result["label"]] if "label" in result else []
     return Table(", ".join(title), columns, cells, note)
 
 

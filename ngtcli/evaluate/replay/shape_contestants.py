@@ -1,0 +1,122 @@
+"""Who takes part in a replay with real passes: our loop with a method, and `transformers`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ngtcli.auto_memory import PassCosts
+from ngtcli.config import Settings
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.auto.costs import Costs
+from ngtcli.draft.auto.pool import TOKENS, Pool
+from ngtcli.draft.drafter import Context, DraftSettings, draft_settings
+from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.errors import NgtError
+from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Generation
+from ngtcli.evaluate.refusals import refusal
+from ngtcli.evaluate.replay.run import budgets, context_of
+from ngtcli.evaluate.replay.shape_decode import RecordedRun
+from ngtcli.evaluate.replay.shape_generate import generate_recorded
+from ngtcli.evaluate.replay.traces import Trace, TraceSet
+
+Notify = Callable[[str], None]
+Decode = Callable[[Trace], Generation]
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """`begin` gives one that has learned nothing: it decodes traces whose prompt is in the cache.
+
+    What it learns from them lives as long as it does.
+    """
+
+    name: str
+    num_draft: int | None
+    begin: Callable[[], Decode]
+
+    @property
+    def key(self) -> str:
+        """Names one contestant of a measurement."""
+        return self.name if self.num_draft is None else f"{self.name} at {self.num_draft}"
+
+
+class Contestants:
+    """Makes those that can take part; `refused` holds the others, each with the reason."""
+
+    def __init__(self, model: TargetModel, traces: TraceSet, settings: Settings) -> None:
+        self._model, self._traces, self._settings = model, traces, settings
+        self.refused: list[dict[str, str]] = []
+        self.costs: Costs | None = None
+
+    def make(
+        self, methods: Sequence[str], num_drafts: Sequence[int], against: Any, progress: Notify
+    ) -> list[Contestant]:
+        """Plain decoding, each method at each number of nodes, then generate where it is wanted.
+
+        `against` is the `transformers` model that generate runs, or None. Measures the cost of
+        passes if a method asks for it, which empties the model's cache.
+        """
+        found: dict[str, Contestant] = {}
+        for method in dict.fromkeys((BASELINE, *methods)):
+            try:
+                one = self._able(method, progress)
+                for num_draft in budgets(one, num_drafts):
+                    made = self._ours(one, num_draft)
+                    made.begin()
+                    found[made.key] = made
+            except (NgtError, ImportError, OSError) as error:  # something it needs is not there
+                self.refused.append(refusal(method, error))
+        if against is not None:
+            found |= {name: self._generate(against, name, o) for name, o in AGAINST.items()}
+        return list(found.values())
+
+    def _able(self, method: str, progress: Notify) -> MethodSpec:
+        """The method, with the costs that it asks for. Raises NgtError."""
+        one = parse_method(method, draft_settings(self._settings))
+        if one.entry.live:
+            raise NgtError(f"it needs {one.entry.needs}", "A recording has none.")
+        if not one.entry.costs:
+            return one
+        if self.costs is None:
+            passes = PassCosts(self._model, False, progress, progress)
+            self.costs = passes.load(self._settings.calibrate)
+        return replace(one, settings=replace(one.settings, costs=self.costs))
+
+    def _ours(self, one: MethodSpec, num_draft: int) -> Contestant:
+        def begin() -> Decode:
+            drafter = replace(one, settings=self._own(one.settings)).build()
+            return lambda trace: _decode(RecordedRun(
+                self._model, drafter, self._context(trace), trace, num_draft))  # fmt: skip
+
+        return Contestant(one.spec, num_draft or None, begin)
+
+    def _own(self, settings: DraftSettings) -> DraftSettings:
+        """With a pool and costs of its own: what steps teach of costs is not shared."""
+        pool = Pool(TOKENS, self._settings.pool_documents) if self._settings.pool else None
+        return replace(settings, pool=pool, costs=deepcopy(settings.costs))
+
+    def _context(self, trace: Trace) -> Context:
+        return replace(context_of(trace, self._traces), vocabulary=self._model.vocabulary)
+
+    def _generate(self, hf: Any, name: str, options: Mapping[str, int]) -> Contestant:
+        def decode(trace: Trace) -> Generation:
+            self._model.truncate(len(trace.prompt_ids) - 1)
+            rows = self._model.cached_rows()
+            if not rows:
+                raise NgtError("a cache that cannot be rolled back is not shared with generate")
+            try:
+                return generate_recorded(hf, trace, rows, options)
+            except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
+                raise NgtError(str(error).strip().split("\n")[0]) from error
+
+        return Contestant(name, None, lambda: decode)
+
+
+def _decode(run: RecordedRun) -> Generation:
+    s = run.finish().statistics
+    run.drafter.finish()
+    return Generation(
+        run.output, s.steps, s.prefill_s, s.decode_s, s.drafted_tokens, s.accepted_tokens,
+        run.undrafted, s.acceptance_histogram, dict(s.split_s),
+    )  # fmt: skip

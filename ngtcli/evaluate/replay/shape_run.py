@@ -1,0 +1,180 @@
+"""A recording replayed with real passes: a model of some shape with random weights does the work.
+
+Which drafts are accepted, the recording decides, as in `run`; what each step costs is measured.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ngtcli.config import Settings
+from ngtcli.decode.load import use_threads
+from ngtcli.decode.model import TargetModel
+from ngtcli.errors import ContextOverflowError
+from ngtcli.evaluate.machine import processor
+from ngtcli.evaluate.refusals import check_some_left
+from ngtcli.evaluate.replay.run import select
+from ngtcli.evaluate.replay.shape_contestants import Contestants
+from ngtcli.evaluate.replay.shape_files import find_shape
+from ngtcli.evaluate.replay.shape_model import (
+    Plan,
+    check_memory,
+    dtype_name,
+    make_hf,
+    make_target,
+    plan,
+)
+from ngtcli.evaluate.replay.shape_race import SPARE, ShapeRace
+from ngtcli.evaluate.replay.shape_rows import rows
+from ngtcli.evaluate.replay.traces import Trace, TraceSet, read_traces
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOptions:
+    """What is replayed, and who takes part; `limit` is per task, as in a replay without passes."""
+
+    shape: str
+    methods: Sequence[str]
+    num_drafts: Sequence[int] = (32,)
+    against: bool = False
+    rounds: int = 1
+    fresh: bool = False
+    tasks: Sequence[str] = ()
+    limit: int | None = None
+    ids: str = "all"
+    template: str = ""
+    turns: str = "first"
+
+
+def label(shape: str) -> str:
+    """What must stand beside every figure."""
+    return f"random weights of shape {shape}; tokens from the recording"
+
+
+def run_shape(
+    folder: Path, options: ShapeOptions, settings: Settings, progress: Notify = lambda _: None
+) -> dict[str, Any]:
+    """Replay the recording in `folder`; a JSON-ready mapping. Raises NgtError.
+
+    Nothing large is allocated before the shape, the recording and the free memory are checked.
+    """
+    shape = find_shape(options.shape)
+    progress(f"Reading {folder} …")
+    traces = read_traces(folder, options.template, options.turns, settings.max_mb)
+    chosen = select(traces.traces, options.tasks, options.limit, options.ids)
+    return replay_with_passes(
+        replace(traces, traces=tuple(chosen)), plan(shape, settings), options, settings, progress
+    )
+
+
+def replay_with_passes(
+    traces: TraceSet,
+    planned: Plan,
+    options: ShapeOptions,
+    settings: Settings,
+    progress: Notify = lambda _: None,
+) -> dict[str, Any]:
+    """The same for all of `traces` and a model that is planned."""
+    clock = time.perf_counter()
+    use_threads(settings.threads)
+    traces, notes = _folded(traces, int(planned.config.get_text_config().vocab_size))
+    longest = max(len(t.prompt_ids) + t.room for t in traces.traces) + SPARE
+    check_memory(planned, longest)
+    progress(f"Making a model of shape {planned.shape.name} …")
+    hf = make_hf(planned)
+    model = make_target(hf, planned, progress)
+    _check_lengths(traces.traces, model)
+    if model.plain_reason:
+        notes.append(f"this shape decodes without drafts: {model.plain_reason}")
+    making = Contestants(model, traces, settings)
+    found = making.make(
+        options.methods, options.num_drafts, hf if options.against else None, progress
+    )
+    check_some_left(options.methods, making.refused)
+    race = ShapeRace(model, traces.traces, options.rounds, options.fresh, progress)
+    race.run(found, making.refused)
+    return {
+        "kind": "shape",
+        "source": traces.source,
+        "model": traces.model,
+        "shape": planned.shape.name,
+        "label": label(planned.shape.name),
+        **_machine(planned),
+        "questions": len(race.prefill_s),
+        "rounds": options.rounds,
+        "inexact": traces.inexact,
+        "fresh": options.fresh,
+        "interrupted": race.interrupted,
+        "seconds": round(time.perf_counter() - clock, 2),
+        "prefill_s": [round(s, 4) for s in race.prefill_s],
+        "prompt_tokens": [len(t.prompt_ids) for t in race.measured],
+        "cost_s": _costs(making),
+        "notes": notes,
+        "rows": rows(race.contestants, race.samples, race.measured),
+        "refused": making.refused,
+    }
+
+
+def _machine(planned: Plan) -> dict[str, Any]:
+    cuda = planned.device == "cuda"
+    return {
+        "parameters": planned.parameters,
+        "weight_bytes": planned.weight_bytes,
+        "device": planned.device,
+        "device_name": torch.cuda.get_device_name() if cuda else processor(),
+        "dtype": dtype_name(planned.dtype),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _costs(making: Contestants) -> dict[str, dict[str, float]]:
+    """Seconds of a pass by rows as first measured, for each length of context there is a curve."""
+    curves = making.costs.curves if making.costs else {}
+    return {
+        str(length): {str(rows): round(s, 6) for rows, s in curve.measured.items()}
+        for length, curve in curves.items()
+    }
+
+
+def _folded(traces: TraceSet, vocabulary: int) -> tuple[TraceSet, list[str]]:
+    """The traces with every id below `vocabulary`, and a note where that changed some."""
+    highest = max(max(*t.prompt_ids, *t.output_ids) for t in traces.traces)
+    if highest < vocabulary:
+        return traces, []
+
+    def low(ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(id % vocabulary for id in ids)
+
+    found = [
+        replace(
+            t,
+            prompt_ids=low(t.prompt_ids),
+            output_ids=low(t.output_ids),
+            references=tuple(map(low, t.references)),
+        )
+        for t in traces.traces
+    ]
+    note = (
+        f"ids of the recording from {vocabulary} on are taken modulo {vocabulary}, which can change"
+        " what is accepted"
+    )
+    return replace(traces, traces=tuple(found)), [note]
+
+
+def _check_lengths(traces: Sequence[Trace], model: TargetModel) -> None:
+    for trace in traces:
+        tokens = len(trace.prompt_ids) + len(trace.output_ids)
+        if tokens > model.context:
+            raise ContextOverflowError(
+                f"{trace.id}: prompt and answer have {tokens} tokens, the shape takes"
+                f" {model.context}",
+                "Choose another shape, or other questions with --tasks and --limit.",
+            )
