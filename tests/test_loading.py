@@ -29,7 +29,6 @@ from test_families import WINDOW, LongBackend, build, target
 
 from ngtcli.decode import ways
 from ngtcli.decode.load import load_model
-from ngtcli.decode.masks import TreeMasks
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.draft.drafter import DraftSettings
@@ -213,22 +212,6 @@ def test_choosing_does_not_cost_more_behind_a_long_prompt(monkeypatch: pytest.Mo
 
 def _size(data: Any) -> int:
     return sum(map(_size, data)) if isinstance(data, list) else 1
-
-
-@pytest.mark.parametrize("length", [0, 3, 11, 12, 13, 50])
-@pytest.mark.parametrize("window", [1, 4, 12, 64])
-def test_window_masks_are_those_of_the_definition(length: int, window: int) -> None:
-    tree = DraftTree((1, 2, 3, 4, 5), (-1, -1, 1, 2, 3))
-    positions = [length, *(length + depth for depth in tree.depths())]
-    mask = TreeMasks(torch.float32, torch.device("cpu"), window, True).make(tree, positions, length)
-    ancestors = tree.ancestors()
-    places = [*range(length), *positions]
-    for row, at in enumerate(positions):
-        for column, place in enumerate(places):
-            sees = column < length or bool(ancestors[row, column - length])
-            assert (mask["full_attention"][0, 0, row, column] == 0) == sees
-            near = sees and at - place < window
-            assert (mask["sliding_attention"][0, 0, row, column] == 0) == near
 
 
 def test_drafts_end_with_the_rows_of_the_context() -> None:
