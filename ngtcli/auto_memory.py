@@ -109,7 +109,3 @@ class AutoMemory:
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
         self._passes.save()
-
-    def forget(self) -> None:
-        """Drop the pool; the next `load` begins with what is stored. Costs stay."""
-        self.pool = None

@@ -220,11 +220,6 @@ class Session:
         if remark := compiled.keep():
             self._warn(remark)
 
-    def forget(self) -> None:
-        """Drop the drafters and the pool, with all that they learned from earlier answers."""
-        self._drafters.clear()
-        self.memory.forget()
-
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
         """A prepared answer to `prompt`. Raises ContextOverflowError and UsageError."""
         s, parsed = self.settings, self.parse_method(options.method)

@@ -1,12 +1,12 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -20,19 +20,21 @@ from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate.replay.traces import TraceWriter
+from ngtcli.evaluate.runner.run import Contestant, Generation, by_contestant, run
+from ngtcli.evaluate.runner.state import Record, State
+from ngtcli.evaluate.runner.state import record as record_of
 from ngtcli.evaluate.sweep import run as tuning
-from ngtcli.evaluate.sweep.grid import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.evaluate.sweep.preset import preset_path
-from ngtcli.evaluate.sweep.prompts import prompts
-from ngtcli.evaluate.sweep.ranking import CellSummary, Measurement, behind, judge, summarize
+from ngtcli.evaluate.sweep.ranking import CellSummary, behind, judge, summarize
 from ngtcli.evaluate.sweep.sources import (
     DEFAULT_COSTS,
     Recording,
     Running,
     check_replayable,
+    prompts,
     read_costs,
 )
-from ngtcli.evaluate.sweep.state import State, state_key
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render import heatmap
@@ -177,8 +179,24 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
 
 def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> CellSummary:
     timed = tuple((100, seconds) for seconds in prompts)
-    rounds = [Measurement(1000, 500, 1000 / s, timed, 0.001, size) for s in speeds]
-    return summarize(label, {"num_draft": len(label)}, rounds)
+    return CellSummary(
+        label, {"num_draft": len(label)}, len(speeds), median(speeds), min(speeds), max(speeds),
+        mean_acceptance_length=2.0, prompts=timed, trie_build_s=0.001, trie_bytes=size,
+    )  # fmt: skip
+
+
+def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
+    rounds = [
+        [Record(60, 30, seconds, 9.0, build, 10), Record(40, 10, 2 * seconds, 9.0, build, 30)]
+        for seconds, build in ((1.0, 0.1), (2.0, 0.3), (4.0, 0.2))
+    ]
+    assert summarize("n=8", {"n": 8}, rounds) == CellSummary(
+        "n=8", {"n": 8}, 3, tokens_per_s=100 / 6, least=100 / 12, most=100 / 3,
+        mean_acceptance_length=2.5, prompts=((60, 2.0), (40, 4.0)), trie_build_s=0.2,
+        trie_bytes=20,
+    )  # fmt: skip
+    without = summarize("", {}, [[Record(1, 1, 0.0, 0.0)]])
+    assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)
 
 
 def test_a_clear_winner_is_chosen_though_its_trie_is_larger() -> None:
@@ -250,120 +268,60 @@ def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little()
 
 # --- running, stopping, going on ---
 
-
-class Counting:
-    """A source that makes figures up and stops after a number of measurements."""
-
-    def __init__(self, stop: int = 10**9) -> None:
-        self.about: Mapping[str, Any] = {"model": "none", "data_sha256": "x"}
-        self.seen: list[Settings] = []
-        self.stop = stop
-
-    def measure(self, settings: Settings) -> Measurement:
-        if len(self.seen) == self.stop:
-            raise KeyboardInterrupt
-        self.seen.append(settings)
-        return Measurement(100, 50, settings.n / 10, ((60, 0.1), (40, 0.2)), 0.01, settings.n)
-
-
 AXES = parse_sweep(["n=8..10", "lp=2,3"])
 CELLS, SKIPPED = grid(AXES, Settings())
 
 
-def state_at(path: Path, fresh: bool = False) -> State:
-    return State(path, state_key(Counting().about, AXES, Settings()), fresh)
+class Counting:
+    """A source that makes figures up and stops after a number of answers."""
+
+    about: Mapping[str, Any] = {"model": "none"}
+    prompts = (60, 40)  # tokens of answer
+
+    def __init__(self, stop: int = 10**9) -> None:
+        self.answers, self.stop = 0, stop
+
+    def contestant(self, cell: Cell) -> Contestant[int]:
+        def answer(tokens: int) -> Generation:
+            if self.answers == self.stop:
+                raise KeyboardInterrupt
+            self.answers += 1
+            return Generation([1] * tokens, tokens // 2, decode_s=tokens / cell.settings.n)
+
+        return Contestant(cell.label, None, lambda: answer)
 
 
-def test_every_round_measures_every_cell_in_an_order_of_its_own() -> None:
-    plan = tuning.schedule(CELLS, 3)
-    parts = [[c.label for c, turn in plan if turn == t] for t in range(3)]
-    assert all(sorted(p) == sorted(c.label for c in CELLS) for p in parts)
-    assert parts[0] != parts[1] and plan == tuning.schedule(CELLS, 3)
+def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[dict[str, Any], list[str]]:
+    """The report, and what was said of progress."""
+    state, said = State(path, "key", 2), []
+    try:
+        tuning.measure(source, CELLS, rounds, state, said.append)
+    except KeyboardInterrupt:
+        pass
+    return tuning.report({}, AXES, CELLS, SKIPPED, rounds, state), said
 
 
-@pytest.mark.parametrize("stop", [0, 1, 7, 11])
-def test_an_interrupted_run_goes_on_where_it_was(stop: int, tmp_path: Path) -> None:
-    first, second = Counting(stop), Counting()
-    with pytest.raises(KeyboardInterrupt):
-        tuning.measure_all(first, CELLS, 2, state_at(tmp_path / "s"), lambda *_: None)
-    partial = tuning.report({}, AXES, CELLS, SKIPPED, 2, state_at(tmp_path / "s"))
-    assert (partial["measured"], partial["complete"]) == (stop, False)
+@pytest.mark.parametrize("stop", [0, 1, 2, 15, 23])
+def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
+    stop: int, tmp_path: Path
+) -> None:
+    partial, _ = measured(Counting(stop), tmp_path / "s")
+    assert (partial["measured"], partial["complete"]) == (stop // 2, False)
     assert partial["chosen"] is None and "beyond the noise" not in partial["reason"]
-    if stop:
+    if stop > 1:
         assert partial["reason"].startswith("so far: ") and "no noise estimate" in partial["reason"]
-    told: list[tuple[int, int, float | None]] = []
-    state = state_at(tmp_path / "s")
-    tuning.measure_all(second, CELLS, 2, state, lambda *t: told.append(t))
-    assert len(first.seen) + len(second.seen) == 12
-    assert told[0] == (stop, 12, None) and told[-1][:2] == (12, 12)
-    whole = state_at(tmp_path / "whole")
-    tuning.measure_all(Counting(), CELLS, 2, whole, lambda *_: None)
-    assert whole.done == state.done == state_at(tmp_path / "s").done
-
-
-def test_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    tuning.measure_all(Counting(), CELLS, 1, state_at(path), lambda *_: None)
-    path.write_text(path.read_text()[:-30])
-    again = Counting()
-    tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
-    assert len(again.seen) == 1 and len(state_at(path).done) == 6
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"new_tokens": "9"}, {"steps": True}, {"seconds": None}, {"seconds": -1}, {"prompts": []},
-        {"prompts": [[1]]}, {"prompts": 7}, {"prompts": [[1, "2"]]}, {"trie_bytes": 1.5},
-        {"seconds": 10**400}, {"other": 1, "prompts": None},
-    ],
-)  # fmt: skip
-def test_a_damaged_line_is_measured_again(change: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    tuning.measure_all(Counting(), CELLS, 1, state_at(path), lambda *_: None)
-    *lines, last = path.read_text().splitlines()
-    row = json.loads(last)
-    row["measured"] |= change
-    path.write_text("\n".join([*lines, json.dumps(row), "[" * 100_000, ""]))
-    again = Counting()
-    tuning.measure_all(again, CELLS, 1, state_at(path), lambda *_: None)
-    assert len(again.seen) == 1 and tuning.summaries(CELLS, 1, state_at(path))
-
-
-@pytest.mark.parametrize("kind", ["pipe", "zero"])
-def test_what_never_ends_is_no_state_file(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(InputError, match="not a regular file"):
-        state_at(path)
-
-
-def test_more_rounds_go_on_and_fresh_starts_anew(tmp_path: Path) -> None:
-    tuning.measure_all(Counting(), CELLS, 1, state_at(tmp_path / "s"), lambda *_: None)
-    more = Counting()
-    tuning.measure_all(more, CELLS, 3, state_at(tmp_path / "s"), lambda *_: None)
-    assert len(more.seen) == 12
-    assert not state_at(tmp_path / "s", fresh=True).done
-
-
-def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
-    state_at(tmp_path / "s")
-    with pytest.raises(UsageError, match="another sweep") as caught:
-        State(tmp_path / "s", "other")
-    assert "--fresh" in caught.value.hint
-    (tmp_path / "t").write_text("notes\n")
-    for fresh in (False, True):  # nobody's notes are overwritten
-        with pytest.raises(UsageError, match="not a state file"):
-            state_at(tmp_path / "t", fresh)
-    (tmp_path / "b").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError):
-        state_at(tmp_path / "b")
-    with pytest.raises(InputError, match="cannot be used"):
-        state_at(tmp_path / "s" / "below")
+    rest = Counting()
+    whole, said = measured(rest, tmp_path / "s")
+    assert rest.answers == 24 - stop // 2 * 2
+    assert whole["complete"] and whole["chosen"] == "n=10 lp=2"
+    assert said[0] == f"{stop // 2} of 12 measurements"
+    assert stop > 20 or said[-1] == "11 of 12 measurements · about 0 s left"
+    straight, _ = measured(Counting(), tmp_path / "whole")
+    assert straight["cells"] == whole["cells"] and straight["reason"] == whole["reason"]
 
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
-    about, base = {"model": "a", "data_sha256": "b"}, Settings()
+    state_key, about, base = tuning.state_key, {"model": "a", "data_sha256": "b"}, Settings()
     key = state_key(about, AXES, base)
     assert key == state_key(about, AXES, replace(base, color="never", n=20))
     assert key != state_key({**about, "model": "c"}, AXES, base)
@@ -383,6 +341,11 @@ def record(folder: Path, count: int = 4) -> Path:
     return folder
 
 
+def answers_of(source: Any, settings: Settings) -> list[Record]:
+    turns = by_contestant([source.contestant(Cell((), settings))], len(source.prompts), 1)
+    return [record_of(sample) for _, sample in run(turns, source.prompts)]
+
+
 def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     tmp_path: Path,
 ) -> None:
@@ -392,18 +355,16 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')
     source = Recording(folder, costs=tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
-    measured = source.measure(settings)
+    records = answers_of(source, settings)
     row = run_replay(folder, ["trie"], [8])["rows"][-1]
-    assert measured.new_tokens / measured.steps == pytest.approx(
-        row["mean_acceptance_length"], abs=1e-4
-    )
+    total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
+    assert total == (row["new_tokens"], row["steps"]) and len(records) == 4
     rows = row["steps"] * (1 + row["nodes_per_step"])  # at 1000 s a row drafting does not count
-    assert measured.seconds == pytest.approx(1000 * rows, rel=1e-3)
-    assert measured.trie_bytes and measured.trie_build_s is not None
-    assert len(measured.prompts) == 4
-    plain = source.measure(replace(settings, method="none"))
-    assert plain.trie_bytes is None and plain.steps == plain.new_tokens
-    assert plain.seconds == pytest.approx(1000 * plain.new_tokens, rel=1e-3)
+    assert sum(r.decode_s for r in records) == pytest.approx(1000 * rows, rel=1e-3)
+    assert all(r.trie_bytes and r.trie_build_s and r.wall_s < 1 for r in records)
+    for plain in answers_of(source, replace(settings, method="none")):
+        assert plain.trie_bytes is None and plain.steps == plain.new_tokens
+        assert plain.decode_s == pytest.approx(1000 * plain.new_tokens, rel=1e-3)
 
 
 def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
@@ -478,10 +439,11 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         for item in items:
             answer = own.answer(own.prompt(preset, item.documents, item.question))
             runs.append(answer.finish().run.statistics)
-        measured = source.measure(changed)
-        assert measured.new_tokens == sum(r.new_tokens for r in runs)
-        assert measured.steps == sum(r.steps for r in runs)
-        assert (measured.trie_bytes is None) == (changed.method == "none")
+        records = answers_of(source, changed)
+        assert [r.new_tokens for r in records] == [r.new_tokens for r in runs]
+        assert [r.steps for r in records] == [r.steps for r in runs]
+        assert all((r.trie_bytes is None) == (changed.method == "none") for r in records)
+        assert all(0 < r.decode_s < r.wall_s for r in records)
     assert len(said) == loading  # progress is the sweep's own
     assert source.about["model"] == "builtin" and "float32" in source.about["device"]
 
@@ -627,15 +589,18 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(record(tmp_path / "r"))
-    measure, left = Recording.measure, [3]
+    contestant, left = Recording.contestant, [3]
 
-    def interrupted(self: Recording, settings: Settings) -> Measurement:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return measure(self, settings)
+    def interrupted(self: Recording, cell: Cell) -> Contestant[Any]:
+        def begin() -> Any:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return contestant(self, cell).begin()
 
-    monkeypatch.setattr(Recording, "measure", interrupted)
+        return Contestant(cell.label, None, begin)
+
+    monkeypatch.setattr(Recording, "contestant", interrupted)
     sweep = ["tune", "--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best"]
     assert call(monkeypatch, *sweep) == 130
     out = capsys.readouterr()

@@ -7,54 +7,20 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli.bench_options import (
-    LIVE_METHODS,
-    REPLAYED_METHODS,
-    ROUNDS,
-    SHAPE_METHODS,
-    SHAPE_ROUNDS,
-    AgainstOption,
-    DocsOption,
-    FilesArgument,
-    FreshOption,
-    HtmlOption,
-    IdsOption,
-    LimitOption,
-    MarkdownOption,
-    MethodsOption,
-    NoiseOption,
-    NumDraftOption,
-    OutputOption,
-    PromptsOption,
-    QualityOption,
-    RecordOption,
-    ReplayOption,
-    RoundsOption,
-    ShapeOption,
-    SweepOption,
-    TasksOption,
-    TemplateOption,
-    TurnsOption,
-)
+from ngtcli.cli.bench_options import ROUNDS, SHAPE_ROUNDS, BenchFlags
 from ngtcli.cli.bench_request import (
     BenchRequest,
-    check_against_known,
+    against,
     check_race,
     items_of,
-    names_in,
+    mode_of,
     num_drafts_of,
+    read_request,
 )
-from ngtcli.cli.bench_results import Delivery
-from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, SHAPE, check_combination
+from ngtcli.cli.bench_results import check_outputs, deliver
+from ngtcli.cli.combinations import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import (
-    JsonOption,
-    PresetOption,
-    VerboseOption,
-    command_line,
-    resolve,
-    with_settings,
-)
+from ngtcli.cli.options import command_line, with_flags, with_settings
 from ngtcli.cli.reading import skipped_json
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
@@ -65,88 +31,19 @@ from ngtcli.system import process
 
 
 @with_settings
-def bench(
-    context: typer.Context,
-    files: FilesArgument = None,
-    docs: DocsOption = None,
-    prompts: PromptsOption = None,
-    tasks: TasksOption = "",
-    limit: LimitOption = None,
-    noise: NoiseOption = 0,
-    replay: ReplayOption = None,
-    shape: ShapeOption = "",
-    template: TemplateOption = "",
-    turns: TurnsOption = "first",
-    ids: IdsOption = "all",
-    methods: MethodsOption = "",
-    against: AgainstOption = "",
-    rounds: RoundsOption = None,
-    num_draft: NumDraftOption = "",
-    sweep_num_draft: SweepOption = False,
-    fresh: FreshOption = False,
-    quality: QualityOption = True,
-    record: RecordOption = None,
-    preset: PresetOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    html: HtmlOption = None,
-    output: OutputOption = None,
-    verbose: VerboseOption = False,
-    flags: dict[str, Any] | None = None,
-) -> None:
+@with_flags(BenchFlags)
+def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    check_combination(context, BENCH, _mode(replay, shape, record))
-    resolved, chosen = resolve(flags or {}, preset, "summarize")
-    named = names_in(methods) or [m for m in ((flags or {}).get("method"),) if m]
-    request = BenchRequest(
-        files=files or [],
-        docs=docs or [],
-        prompts=prompts,
-        tasks=names_in(tasks),
-        limit=limit,
-        noise=noise,
-        replay=replay,
-        shape=shape,
-        template=template,
-        turns=turns,
-        ids=ids,
-        methods=named,
-        against=against,
-        rounds=rounds or (SHAPE_ROUNDS if shape else ROUNDS),
-        num_drafts=num_draft,
-        sweep=sweep_num_draft,
-        fresh=fresh,
-        quality=quality,
-        record=record,
-        settings=resolved.settings,
-        preset=chosen if preset else None,
-    )
-    notes = Notes(verbose)
-    delivery = Delivery(
-        notes,
-        json=json,
-        markdown=markdown,
-        output=output,
-        html=html,
-        color=resolved.settings.color,
-    )
-    _run(request, delivery, notes)
-
-
-def _mode(replay: Path | None, shape: str, record: Path | None) -> str:
-    if replay:
-        return SHAPE if shape else REPLAY
-    return RECORD if record else LIVE
-
-
-def _run(request: BenchRequest, delivery: Delivery, notes: Notes) -> None:
-    """Measure and deliver; after an interruption what there is, and exit code 130."""
+    check_combination(context, BENCH, mode_of(given))
+    request = read_request(given, flags or {})
+    check_outputs(given)
+    notes = Notes(given.verbose)
     try:
         result = _measure(request, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    delivery.deliver({**result, **_about()})
+    deliver({**result, **_about()}, given, request.settings.color, notes)
     if result.get("interrupted"):
         notes.warn(f"interrupted; what was measured: {counted(result['questions'], 'prompt')}")
         raise typer.Exit(INTERRUPTED)
@@ -154,10 +51,10 @@ def _run(request: BenchRequest, delivery: Delivery, notes: Notes) -> None:
 
 def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
     num_drafts = num_drafts_of(request)
-    if request.replay and request.shape:
-        return _replay_with_passes(request, request.replay, num_drafts, notes)
-    if request.replay:
-        return _replay(request, request.replay, num_drafts, notes)
+    if request.given.replay and request.given.shape:
+        return _replay_with_passes(request, request.given.replay, num_drafts, notes)
+    if request.given.replay:
+        return _replay(request, request.given.replay, num_drafts, notes)
     check_race(request)
     return _live(request, num_drafts, notes)
 
@@ -169,47 +66,48 @@ def _replay(
     from ngtcli.evaluate.refusals import check_some_left
     from ngtcli.evaluate.replay.run import run_replay
 
-    methods = request.methods or names_in(REPLAYED_METHODS)
+    given = request.given
     result: dict[str, Any] = run_replay(
         folder,
-        methods,
+        request.methods,
         num_drafts,
         settings=draft_settings(request.settings),
         tasks=request.tasks,
-        limit=request.limit,
-        ids=request.ids,
-        template=request.template,
-        turns=request.turns,
+        limit=given.limit,
+        ids=given.ids,
+        template=given.template,
+        turns=given.turns,
         max_mb=request.settings.max_mb,
-        fresh=request.fresh,
+        fresh=given.fresh,
         progress=notes.status,
     )
     notes.clear()
-    check_some_left(methods, result["refused"])
+    check_some_left(request.methods, result["refused"])
     return {**result, "notes": _inexact(result)}
 
 
 def _replay_with_passes(
     request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
 ) -> dict[str, Any]:
-    check_against_known(request)
-    find_shape(request.shape)  # before anything heavy is loaded
+    given = request.given
+    wanted = against(given)
+    find_shape(given.shape)  # a wrong name is told before anything heavy is loaded
     notes.status("Loading …")
     from ngtcli.evaluate.replay.shape_run import ShapeOptions, run_shape
 
     process.unwind_on_interrupt()
     options = ShapeOptions(
-        shape=request.shape,
-        methods=request.methods or names_in(SHAPE_METHODS),
+        shape=given.shape,
+        methods=request.methods,
         num_drafts=num_drafts,
-        against=bool(request.against),
-        rounds=request.rounds,
-        fresh=request.fresh,
+        against=wanted,
+        rounds=given.rounds or SHAPE_ROUNDS,
+        fresh=given.fresh,
         tasks=request.tasks,
-        limit=request.limit,
-        ids=request.ids,
-        template=request.template,
-        turns=request.turns,
+        limit=given.limit,
+        ids=given.ids,
+        template=given.template,
+        turns=given.turns,
     )
     result = run_shape(folder, options, request.settings, notes.status)
     notes.clear()
@@ -217,13 +115,13 @@ def _replay_with_passes(
 
 
 def _inexact(result: dict[str, Any]) -> list[str]:
-    count = result["inexact"]
+    count = result.get("inexact", 0)
     text = f"{count} of the recorded texts give another number of tokens than was recorded"
     return [text] if count else []
 
 
 def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
-    items, skipped = items_of(request, notes)
+    given, (items, skipped) = request.given, items_of(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.evaluate.bench.run import RaceOptions, build_prompts, record, run_live
@@ -235,20 +133,20 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
     )
     prompts = build_prompts(session, items, request.preset)
     process.unwind_on_interrupt()
-    if request.record:
-        result = record(session, items, prompts, request.record, notes.status)
+    if given.record:
+        result = record(session, items, prompts, given.record, notes.status)
     else:
         options = RaceOptions(
-            methods=request.methods or names_in(LIVE_METHODS),
+            methods=request.methods,
             num_drafts=num_drafts,
-            against=bool(request.against),
-            rounds=request.rounds,
-            fresh=request.fresh,
-            quality=request.quality,
+            against=bool(given.against),
+            rounds=given.rounds or ROUNDS,
+            fresh=given.fresh,
+            quality=given.quality,
         )
         result = run_live(session, items, prompts, options, notes.status)
     notes.clear()
-    return result | {"noise": request.noise, "skipped": skipped_json(skipped)}
+    return result | {"noise": given.noise, "skipped": skipped_json(skipped)}
 
 
 def _about() -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from ngtcli.cli.bench_options import LIVE_METHODS
+from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, SHAPE_METHODS, BenchFlags
+from ngtcli.cli.combinations import LIVE, RECORD, REPLAY, SHAPE
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
@@ -16,33 +18,40 @@ from ngtcli.evaluate.prompts import Item, builtin_items, choose, file_items, rea
 from ngtcli.prompt.preset import Preset
 
 SWEEP = (4, 8, 16, 32, 64, 128)
+_METHODS = {
+    LIVE: LIVE_METHODS, RECORD: LIVE_METHODS, REPLAY: REPLAYED_METHODS, SHAPE: SHAPE_METHODS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """What is measured, of what, and how; `methods` and `num_drafts` as they were written."""
+    """What is measured, of what, and how. Without a preset each task has its own."""
 
-    files: list[str]
-    docs: list[str]
-    prompts: Path | None
-    tasks: list[str]
-    limit: int | None
-    noise: int
-    replay: Path | None
-    shape: str
-    template: str
-    turns: str
-    ids: str
+    given: BenchFlags
     methods: list[str]
-    against: str
-    rounds: int
-    num_drafts: str
-    sweep: bool
-    fresh: bool
-    quality: bool
-    record: Path | None
+    tasks: list[str]
     settings: Settings
     preset: Preset | None
+
+
+def mode_of(given: BenchFlags) -> str:
+    """The way of measuring that the flags ask for."""
+    if given.replay:
+        return SHAPE if given.shape else REPLAY
+    return RECORD if given.record else LIVE
+
+
+def read_request(given: BenchFlags, flags: dict[str, Any]) -> BenchRequest:
+    """The request as the command line and the settings have it. Raises UsageError."""
+    resolved, chosen = resolve(flags, given.preset, "summarize")
+    named = names_in(given.methods) or [m for m in (flags.get("method"),) if m]
+    return BenchRequest(
+        given=given,
+        methods=named or names_in(_METHODS[mode_of(given)]),
+        tasks=names_in(given.tasks),
+        settings=resolved.settings,
+        preset=chosen if given.preset else None,
+    )
 
 
 def names_in(text: str) -> list[str]:
@@ -52,15 +61,16 @@ def names_in(text: str) -> list[str]:
 
 def num_drafts_of(request: BenchRequest) -> list[int]:
     """The numbers of draft nodes to measure with. Raises UsageError."""
-    if not request.num_drafts:
-        return list(SWEEP) if request.sweep else [request.settings.num_draft]
+    text = request.given.num_draft
+    if not text:
+        return list(SWEEP) if request.given.sweep_num_draft else [request.settings.num_draft]
     try:
-        numbers = [int(part) for part in names_in(request.num_drafts)]
+        numbers = [int(part) for part in names_in(text)]
     except ValueError:
         numbers = []
     if not numbers or not all(1 <= number <= 1024 for number in numbers):
         raise UsageError(
-            f"--num-draft {request.num_drafts}: not numbers from 1 to 1024",
+            f"--num-draft {text}: not numbers from 1 to 1024",
             "Give them as in --num-draft 16,32,64.",
         )
     return list(dict.fromkeys(numbers))
@@ -70,35 +80,36 @@ def check_race(request: BenchRequest) -> None:
     """What is wrong with the request, before anything heavy is loaded."""
     from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
 
-    if request.prompts and (request.files or request.docs):
+    given = request.given
+    if given.prompts and (given.files or given.docs):
         raise UsageError("--prompts beside files or --docs", "Give one of them.")
-    check_against_known(request)
-    if request.against:
+    if against(given):
         check_against(request.settings)
-    methods = request.methods or names_in(LIVE_METHODS)
-    check_some_left(methods, unreadable(methods, request.settings))
+    check_some_left(request.methods, unreadable(request.methods, request.settings))
 
 
-def check_against_known(request: BenchRequest) -> None:
-    """Raise UsageError where --against names what is not known."""
-    if request.against not in ("", "hf"):
-        raise UsageError(f"--against {request.against}: unknown", "Known: hf.")
+def against(given: BenchFlags) -> bool:
+    """Whether `transformers` takes part. Raises UsageError for an unknown name."""
+    if given.against not in ("", "hf"):
+        raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
+    return bool(given.against)
 
 
 def items_of(request: BenchRequest, notes: Notes) -> tuple[list[Item], Sequence[Skipped]]:
     """What is to be answered, and the files that were left out of folders."""
+    given, settings = request.given, request.settings
     skipped: Sequence[Skipped] = ()
-    if request.prompts:
-        items = read_jsonl(request.prompts, request.settings)
-    elif request.files or request.docs:
+    if given.prompts:
+        items = read_jsonl(given.prompts, settings)
+    elif given.files or given.docs:
         stdin = piped_stdin()
-        texts = read_documents(request.files, stdin, request.settings, notes)
-        asked = read_documents(request.docs, stdin, request.settings, notes)
+        texts = read_documents(given.files or [], stdin, settings, notes)
+        asked = read_documents(given.docs or [], stdin, settings, notes)
         items = file_items(texts.documents, asked.documents)
         skipped = (*texts.skipped, *asked.skipped)
     else:
         items = builtin_items()
-    chosen = choose(items, request.tasks, request.limit)
-    if request.noise:
-        chosen = add_noise(chosen, request.noise, request.settings.seed, sources=items)
+    chosen = choose(items, request.tasks, given.limit)
+    if given.noise:
+        chosen = add_noise(chosen, given.noise, settings.seed, sources=items)
     return chosen, skipped

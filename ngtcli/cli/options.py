@@ -141,6 +141,27 @@ def _with(names: Sequence[str], command: Command) -> Command:
     return wrapper
 
 
+def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
+    """Give a command a flag for each field of the dataclass `kind`; it gets them as `given`."""
+    fields = inspect.signature(kind, eval_str=True).parameters
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def wrapper(**arguments: Any) -> Any:
+            given = kind(**{name: arguments.pop(name) for name in fields})
+            return command(given=given, **arguments)
+
+        others = [p for name, p in signature.parameters.items() if name != "given"]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
+        parameters[1:1] = fields.values()  # after the context
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)

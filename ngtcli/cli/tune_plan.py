@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.cli.streams import piped_stdin
+from ngtcli.cli.tune_options import TuneFlags
 from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.errors import UsageError
-from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, parse_sweep
+from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset
 
 if TYPE_CHECKING:
@@ -19,32 +19,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """What to measure on: a recording and a part of it, or texts; without any, the examples."""
-
-    replay: Path | None
-    tasks: list[str]
-    limit: int | None
-    ids: str
-    costs: Path | None
-    texts: list[str]
-    prompts: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The sweep: its axes, its cells, the settings below them, and the task's preset."""
+    """The sweep: its axes, its cells, the settings below them, the preset, and texts to answer."""
 
     axes: tuple[Axis, ...]
     cells: list[Cell]
     skipped: list[Skipped]
     base: Settings
     preset: Preset
+    texts: list[str]
     remark: str  # what of it was not asked for in so many words
 
 
-def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -> Plan:
+def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     """Read the sweep and the settings it is laid over. Raises UsageError."""
+    items = given.items or []
+    sweep = [*(given.sweep or []), *filter(is_axis, items)]
+    texts = [*(item for item in items if not is_axis(item)), *(given.docs or [])]
     if not sweep:
         raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
     axes = parse_sweep(sweep)
@@ -52,7 +43,7 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
     swept = [axis.name for axis in axes]
     if clash := next((name for name in swept if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
-    resolved, chosen = resolve(flags, preset, "summarize")
+    resolved, chosen = resolve(flags, given.preset, "summarize")
     base, remark = resolved.settings, ""
     if _reads_none(resolved, swept):
         base = replace(base, method="trie")
@@ -60,7 +51,17 @@ def read_plan(sweep: Sequence[str], flags: dict[str, Any], preset: str | None) -
         if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
             base = replace(base, num_draft=Settings().num_draft)
     cells, skipped = grid(axes, base)
-    return Plan(axes=axes, cells=cells, skipped=skipped, base=base, preset=chosen, remark=remark)
+    plan = Plan(
+        axes=axes,
+        cells=cells,
+        skipped=skipped,
+        base=base,
+        preset=chosen,
+        texts=texts,
+        remark=remark,
+    )
+    _check_data(given, plan)
+    return plan
 
 
 def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
@@ -80,38 +81,37 @@ def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
     return True
 
 
-def check_data(data: Data, plan: Plan) -> None:
+def _check_data(given: TuneFlags, plan: Plan) -> None:
     """Raise UsageError for data that contradict each other or the sweep."""
-    if data.replay is None:
-        if data.texts and data.prompts:
+    if given.replay is None:
+        if plan.texts and given.prompts:
             raise UsageError("texts and --prompts are given", "Leave out one of them.")
         return
-    if data.texts:
+    if plan.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
     from ngtcli.evaluate.sweep.sources import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
 
-def open_source(data: Data, plan: Plan, notes: Notes) -> tuple["Source", list[dict[str, str]]]:
+def open_source(
+    given: TuneFlags, plan: Plan, notes: Notes
+) -> tuple["Source[Any]", list[dict[str, str]]]:
     """What is measured on, and the files that were left out of folders, as --json names them."""
-    from ngtcli.evaluate.sweep.sources import DEFAULT_COSTS, Recording, Running
+    from ngtcli.evaluate.sweep.sources import DEFAULT_COSTS, Recording, Running, prompts
 
-    if data.replay is not None:
-        notes.status(f"Reading {data.replay} …")
-        costs = data.costs or DEFAULT_COSTS
+    if given.replay is not None:
+        notes.status(f"Reading {given.replay} …")
         recording = Recording(
-            data.replay,
-            tasks=data.tasks,
-            limit=data.limit,
-            ids=data.ids,
-            costs=costs,
+            given.replay,
+            tasks=given.task or [],
+            limit=given.limit,
+            ids=given.ids,
+            costs=given.costs or DEFAULT_COSTS,
             max_mb=plan.base.max_mb,
         )
         return recording, []
-    from ngtcli.evaluate.sweep.prompts import prompts
-
-    texts = read_documents(data.texts, piped_stdin(), plan.base, notes)
-    work = prompts(texts.documents, plan.preset, data.limit, data.prompts, plan.base)
-    running = Running(plan.cells[0].settings, plan.preset, work, notes.status, notes.warn)
+    texts = read_documents(plan.texts, piped_stdin(), plan.base, notes)
+    items = prompts(texts.documents, plan.preset, given.limit, given.prompts, plan.base)
+    running = Running(plan.cells[0].settings, plan.preset, items, notes.status, notes.warn)
     return running, skipped_json(texts.skipped)

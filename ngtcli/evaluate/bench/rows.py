@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ngtcli.decode.stats import PARTS
-from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, Generation
 from ngtcli.evaluate.bench.quality import Quality
-from ngtcli.evaluate.bench.race import Race, Sample
+from ngtcli.evaluate.bench.race import Race
 from ngtcli.evaluate.prompts import Item
+from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE
+from ngtcli.evaluate.runner.run import Contestant, Generation, Sample
 from ngtcli.render.results import OVERALL
 
 MIB = 2**20
@@ -56,7 +57,7 @@ class RaceRows:
         wanted = [OVERALL, *(tasks if len(tasks) > 1 else [])]
         return [self._row(c, task) for task in wanted for c in self._race.contestants]
 
-    def _row(self, contestant: Contestant, task: str) -> dict[str, Any]:
+    def _row(self, contestant: Contestant[Any], task: str) -> dict[str, Any]:
         places = [i for i in self._measured if task in (OVERALL, self._items[i].task)]
         rounds = [self._race.samples[contestant.key][i] for i in places]
         return {
@@ -74,7 +75,7 @@ class RaceRows:
         }
 
     def _speedup(
-        self, name: str, contestant: Contestant, places: Sequence[int], other: str
+        self, name: str, contestant: Contestant[Any], places: Sequence[int], other: str
     ) -> dict[str, Any]:
         """Other's time by own time, prompt by prompt; nothing where the other takes no part."""
         if other not in self._race.samples:
@@ -88,14 +89,14 @@ class RaceRows:
             f"{name}_least_and_most": [round(min(ratios), 3), round(max(ratios), 3)],
         }
 
-    def _same_ids(self, contestant: Contestant, places: Sequence[int]) -> int:
+    def _same_ids(self, contestant: Contestant[Any], places: Sequence[int]) -> int:
         """Prompts with the ids of plain decoding, in every round."""
         own, plain = self._race.samples[contestant.key], self._race.samples[BASELINE]
         return sum(
             all(s.generation.ids == plain[i][0].generation.ids for s in own[i]) for i in places
         )
 
-    def _scores(self, contestant: Contestant, places: Sequence[int]) -> dict[str, Any]:
+    def _scores(self, contestant: Contestant[Any], places: Sequence[int]) -> dict[str, Any]:
         if self._quality is None:
             return {}
         samples = self._race.samples[contestant.key]

@@ -1,7 +1,7 @@
 """One live measurement from prompts to a result that renders and JSON take as it is."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 from ngtcli.errors import ContextOverflowError, NgtError
-from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Contestant, generate, ours
-from ngtcli.evaluate.bench.memory import PeakMemory
 from ngtcli.evaluate.bench.quality import Quality
-from ngtcli.evaluate.bench.race import RaceRunner
+from ngtcli.evaluate.bench.race import race
 from ngtcli.evaluate.bench.rows import RaceRows
 from ngtcli.evaluate.machine import processor
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_some_left, refusal, unreadable
 from ngtcli.evaluate.replay.traces import TraceWriter
+from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE, generate, ours
+from ngtcli.evaluate.runner.memory import PeakMemory
+from ngtcli.evaluate.runner.run import Contestant, Notify
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.session import AnswerOptions, Session
 
-Notify = Callable[[str], None]
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
 
@@ -68,13 +68,14 @@ def run_live(
     contestants = _contestants(session, options, refused)
     check_some_left(options.methods, refused)
     memory = PeakMemory(session.model.device)
-    runner = RaceRunner(prompts, session.forget, memory, options.fresh, progress)
-    race = runner.run(contestants, options.rounds)
-    refused += race.refused
+    made = race(
+        contestants, prompts, options.rounds, memory=memory, fresh=options.fresh, progress=progress
+    )
+    refused += made.refused
     check_some_left(options.methods, refused)
     quality = Quality() if options.quality and any(item.answers for item in items) else None
-    rows = RaceRows(race, items, session.model.tokenizer.decode, quality)
-    measured = race.measured()
+    rows = RaceRows(made, items, session.model.tokenizer.decode, quality)
+    measured = made.measured()
     return {
         "kind": "live",
         "model": session.settings.model,
@@ -83,7 +84,7 @@ def run_live(
         "rounds": options.rounds,
         "max_tokens": session.settings.max_tokens,
         "fresh": options.fresh,
-        "interrupted": race.interrupted,
+        "interrupted": made.interrupted,
         "memory": memory.kind,
         "notes": _notes(session, quality),
         "rows": rows.rows(),
@@ -95,7 +96,7 @@ def run_live(
 
 def _contestants(
     session: Session, options: RaceOptions, refused: list[dict[str, str]]
-) -> list[Contestant]:
+) -> list[Contestant[Prompt]]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
     known = {r["method"] for r in refused} | {BASELINE}
@@ -103,12 +104,12 @@ def _contestants(
         if method in known:
             continue
         try:
-            made = [ours(session, method, k) for k in options.num_drafts]
-            made[0].ready()
+            several = [ours(session, method, k) for k in options.num_drafts]
+            several[0].begin()
         except (NgtError, ImportError, OSError) as error:  # something it needs is not there
             refused.append(refusal(method, error))
             continue
-        found += {c.key: c for c in made}.values()
+        found += {c.key: c for c in several}.values()
     return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 

@@ -1,8 +1,9 @@
 """Who takes part in a replay with real passes: our loop with a method, and `transformers`."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ngtcli.auto_memory import PassCosts
@@ -13,32 +14,42 @@ from ngtcli.draft.auto.pool import TOKENS, Pool
 from ngtcli.draft.drafter import Context, DraftSettings, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import NgtError
-from ngtcli.evaluate.bench.contestants import AGAINST, BASELINE, Generation
 from ngtcli.evaluate.refusals import refusal
 from ngtcli.evaluate.replay.run import budgets, context_of
 from ngtcli.evaluate.replay.shape_decode import RecordedRun
 from ngtcli.evaluate.replay.shape_generate import generate_recorded
 from ngtcli.evaluate.replay.traces import Trace, TraceSet
+from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE
+from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
 
-Notify = Callable[[str], None]
-Decode = Callable[[Trace], Generation]
+SPARE = 256  # places of the cache for draft nodes and padding, behind the longest answer; guess
 
 
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """`begin` gives one that has learned nothing: it decodes traces whose prompt is in the cache.
+class PromptCache:
+    """The model's cache with a prompt in it, read once for all who answer it in turn.
 
-    What it learns from them lives as long as it does.
+    `seconds` are those of the readings, by question.
     """
 
-    name: str
-    num_draft: int | None
-    begin: Callable[[], Decode]
+    def __init__(self, model: TargetModel) -> None:
+        self.model = model
+        self.seconds: dict[str, list[float]] = {}
+        self._read: tuple[str, tuple[int, ...]] | None = None
 
-    @property
-    def key(self) -> str:
-        """Names one contestant of a measurement."""
-        return self.name if self.num_draft is None else f"{self.name} at {self.num_draft}"
+    def put(self, trace: Trace) -> None:
+        """See that the cache holds all but the last id of the trace's prompt, and no more."""
+        model, ids = self.model, trace.prompt_ids
+        if self._read != (trace.id, ids):
+            model.start(len(ids) + trace.room + SPARE)
+            model.finish_device_work()
+            clock = time.perf_counter()
+            model.prefill(ids[:-1])
+            model.finish_device_work()
+            self.seconds.setdefault(trace.id, []).append(time.perf_counter() - clock)
+            self._read = (trace.id, ids)
+        model.truncate(len(ids) - 1)
+        if model.plain_reason:  # it cannot go back: the next one reads the prompt again
+            self._read = None
 
 
 class Contestants:
@@ -46,18 +57,19 @@ class Contestants:
 
     def __init__(self, model: TargetModel, traces: TraceSet, settings: Settings) -> None:
         self._model, self._traces, self._settings = model, traces, settings
+        self.prompts = PromptCache(model)
         self.refused: list[dict[str, str]] = []
         self.costs: Costs | None = None
 
     def make(
         self, methods: Sequence[str], num_drafts: Sequence[int], against: Any, progress: Notify
-    ) -> list[Contestant]:
+    ) -> list[Contestant[Trace]]:
         """Plain decoding, each method at each number of nodes, then generate where it is wanted.
 
         `against` is the `transformers` model that generate runs, or None. Measures the cost of
         passes if a method asks for it, which empties the model's cache.
         """
-        found: dict[str, Contestant] = {}
+        found: dict[str, Contestant[Trace]] = {}
         for method in dict.fromkeys((BASELINE, *methods)):
             try:
                 one = self._able(method, progress)
@@ -83,11 +95,16 @@ class Contestants:
             self.costs = passes.load(self._settings.calibrate)
         return replace(one, settings=replace(one.settings, costs=self.costs))
 
-    def _ours(self, one: MethodSpec, num_draft: int) -> Contestant:
-        def begin() -> Decode:
+    def _ours(self, one: MethodSpec, num_draft: int) -> Contestant[Trace]:
+        def begin() -> Answering[Trace]:
             drafter = replace(one, settings=self._own(one.settings)).build()
-            return lambda trace: _decode(RecordedRun(
-                self._model, drafter, self._context(trace), trace, num_draft))  # fmt: skip
+
+            def answer(trace: Trace) -> Generation:
+                self.prompts.put(trace)
+                context = self._context(trace)
+                return _decoded(RecordedRun(self._model, drafter, context, trace, num_draft))
+
+            return answer
 
         return Contestant(one.spec, num_draft or None, begin)
 
@@ -99,9 +116,9 @@ class Contestants:
     def _context(self, trace: Trace) -> Context:
         return replace(context_of(trace, self._traces), vocabulary=self._model.vocabulary)
 
-    def _generate(self, hf: Any, name: str, options: Mapping[str, int]) -> Contestant:
-        def decode(trace: Trace) -> Generation:
-            self._model.truncate(len(trace.prompt_ids) - 1)
+    def _generate(self, hf: Any, name: str, options: Mapping[str, int]) -> Contestant[Trace]:
+        def answer(trace: Trace) -> Generation:
+            self.prompts.put(trace)
             rows = self._model.cached_rows()
             if not rows:
                 raise NgtError("a cache that cannot be rolled back is not shared with generate")
@@ -110,10 +127,10 @@ class Contestants:
             except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
                 raise NgtError(str(error).strip().split("\n")[0]) from error
 
-        return Contestant(name, None, lambda: decode)
+        return Contestant(name, None, lambda: answer)
 
 
-def _decode(run: RecordedRun) -> Generation:
+def _decoded(run: RecordedRun) -> Generation:
     s = run.finish().statistics
     run.drafter.finish()
     return Generation(

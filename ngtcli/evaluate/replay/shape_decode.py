@@ -22,8 +22,8 @@ class RecordedRun(Run):
 
     Scores are computed and reduced to choices as in greedy decoding; then the recorded tokens take
     the place of the choices. Best ids of each row are computed for a drafter that asks for them,
-    but not given to it: they are of random weights. The prompt has been read before, once for all
-    contestants: `statistics.prefill_s` is the time to start the drafter.
+    but not given to it: they are of random weights. The prompt is in the model's cache already:
+    `statistics.prefill_s` is the time to start the drafter.
     """
 
     def __init__(
@@ -40,11 +40,6 @@ class RecordedRun(Run):
         self.undrafted = 0
 
     def _prefill(self) -> None:
-        read = len(self._ids) - 1
-        self.model.truncate(read)
-        if self.model.length != read:  # a model that decodes plainly cannot go back
-            self.model.start(read + self.room + 1)
-            self.model.prefill(self._ids[:-1])
         clock = time.perf_counter()
         self.drafter.reset(self.context)
         self.statistics.prefill_s = time.perf_counter() - clock

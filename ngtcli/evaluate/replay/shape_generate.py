@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ngtcli.decode.reference import plain_generation
-from ngtcli.evaluate.bench.contestants import Generation
 from ngtcli.evaluate.replay.traces import Trace
+from ngtcli.evaluate.runner.run import Generation
 
 Rows = Sequence[tuple[Tensor, Tensor]]
 _HIGHEST = 1e4  # above every score of a model with small random weights, and a number in float16

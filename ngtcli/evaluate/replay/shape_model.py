@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
+from transformers.utils import logging
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import pick_device, pick_dtype
@@ -82,6 +83,7 @@ def plan(shape: Shape, settings: Settings) -> Plan:
     "auto" is float32 on a CPU and the configuration's dtype, or else bfloat16, elsewhere. Raises
     InputError for a configuration that `transformers` cannot make a decoder of.
     """
+    logging.set_verbosity_error()
     device = pick_device(settings.device)
     values = {k: v for k, v in shape.values.items() if k not in ("model_type", "auto_map")}
     try:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ngtcli.evaluate.bench.contestants import BASELINE, Generation
 from ngtcli.evaluate.bench.rows import drafting, quartiles
-from ngtcli.evaluate.replay.shape_contestants import Contestant
 from ngtcli.evaluate.replay.traces import Trace
+from ngtcli.evaluate.runner.contestants import BASELINE
+from ngtcli.evaluate.runner.run import Contestant, Generation
 from ngtcli.render.results import OVERALL
 
 Samples = Mapping[str, Sequence[Sequence[Generation]]]  # of each contestant, by question, by round
@@ -36,7 +36,7 @@ class Timing:
 
 
 def rows(
-    contestants: Sequence[Contestant], samples: Samples, traces: Sequence[Trace]
+    contestants: Sequence[Contestant[Trace]], samples: Samples, traces: Sequence[Trace]
 ) -> list[dict[str, Any]]:
     """A row for each contestant over all questions, then, of several tasks, one for each."""
     tasks = list(dict.fromkeys(t.task for t in traces))

@@ -5,7 +5,7 @@ Which drafts are accepted, the recording decides, as in `run`; what each step co
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ngtcli.errors import ContextOverflowError
 from ngtcli.evaluate.machine import processor
 from ngtcli.evaluate.refusals import check_some_left
 from ngtcli.evaluate.replay.run import select
-from ngtcli.evaluate.replay.shape_contestants import Contestants
+from ngtcli.evaluate.replay.shape_contestants import SPARE, Contestants
 from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.evaluate.replay.shape_model import (
     Plan,
@@ -29,11 +29,10 @@ from ngtcli.evaluate.replay.shape_model import (
     make_target,
     plan,
 )
-from ngtcli.evaluate.replay.shape_race import SPARE, ShapeRace
+from ngtcli.evaluate.replay.shape_race import race
 from ngtcli.evaluate.replay.shape_rows import rows
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, read_traces
-
-Notify = Callable[[str], None]
+from ngtcli.evaluate.runner.run import Notify
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,9 @@ def replay_with_passes(
         options.methods, options.num_drafts, hf if options.against else None, progress
     )
     check_some_left(options.methods, making.refused)
-    race = ShapeRace(model, traces.traces, options.rounds, options.fresh, progress)
-    race.run(found, making.refused)
+    made = race(found, traces.traces, options.rounds, fresh=options.fresh, progress=progress)
+    measured = traces.traces[: made.measured()]
+    read_s = making.prompts.seconds
     return {
         "kind": "shape",
         "source": traces.source,
@@ -107,18 +107,18 @@ def replay_with_passes(
         "shape": planned.shape.name,
         "label": label(planned.shape.name),
         **_machine(planned),
-        "questions": len(race.prefill_s),
+        "questions": len(measured),
         "rounds": options.rounds,
         "inexact": traces.inexact,
         "fresh": options.fresh,
-        "interrupted": race.interrupted,
+        "interrupted": made.interrupted,
         "seconds": round(time.perf_counter() - clock, 2),
-        "prefill_s": [round(s, 4) for s in race.prefill_s],
-        "prompt_tokens": [len(t.prompt_ids) for t in race.measured],
+        "prefill_s": [round(min(read_s[t.id]), 4) for t in measured],
+        "prompt_tokens": [len(t.prompt_ids) for t in measured],
         "cost_s": _costs(making),
         "notes": notes,
-        "rows": rows(race.contestants, race.samples, race.measured),
-        "refused": making.refused,
+        "rows": rows(made.contestants, made.samples, measured),
+        "refused": [*making.refused, *made.refused],
     }
 
 

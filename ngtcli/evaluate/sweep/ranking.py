@@ -10,11 +10,13 @@ claimed; what is said of a sweep that was interrupted is said of the cells measu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
+
+from ngtcli.evaluate.runner.state import Record
 
 LEVEL = 0.025
 DRAWS = 1000
@@ -23,57 +25,11 @@ NEAR = 0.02  # a tied cell slower by more than this share is not taken for its s
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """One pass over all prompts with the settings of one cell.
-
-    `seconds` is decoding alone; `prompts` holds new tokens and seconds of each prompt. The trie's
-    build time in seconds and its bytes are medians over prompts, None for methods without one.
-    """
-
-    new_tokens: int
-    steps: int
-    seconds: float
-    prompts: tuple[tuple[int, float], ...]
-    trie_build_s: float | None = None
-    trie_bytes: int | None = None
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.new_tokens / self.seconds if self.seconds > 0 else 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def from_json(stored: Mapping[str, Any]) -> Measurement:
-    """What `Measurement.as_json` gave. Raises KeyError, TypeError and ValueError for another."""
-    prompts = tuple((_count(tokens), _seconds(s)) for tokens, s in stored["prompts"])
-    build, size = stored["trie_build_s"], stored["trie_bytes"]
-    if not prompts:
-        raise ValueError("no prompts")
-    return Measurement(
-        _count(stored["new_tokens"]), _count(stored["steps"]), _seconds(stored["seconds"]), prompts,
-        None if build is None else _seconds(build), None if size is None else _count(size),
-    )  # fmt: skip
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e9:
-        raise ValueError(f"{value!r} is no time")
-    return float(value)
-
-
-@dataclass(frozen=True, slots=True)
 class CellSummary:
     """All rounds of one cell. `least` and `most` are those of tokens/s over rounds.
 
-    `prompts` holds new tokens and median seconds of each prompt.
+    Seconds are of decoding alone; `prompts` holds new tokens and median seconds of each prompt. The
+    trie's build time in seconds and its bytes are medians, None for methods without one.
     """
 
     label: str
@@ -112,22 +68,35 @@ class Verdict:
     reason: str
 
 
-def summarize(label: str, values: Mapping[str, Any], rounds: Sequence[Measurement]) -> CellSummary:
-    """A cell in short: medians over its rounds, of which there is at least one."""
-    speeds = [m.tokens_per_s for m in rounds]
-    builds = [m.trie_build_s for m in rounds if m.trie_build_s is not None]
-    sizes = [m.trie_bytes for m in rounds if m.trie_bytes is not None]
+def summarize(
+    label: str, values: Mapping[str, Any], rounds: Sequence[Sequence[Record]]
+) -> CellSummary:
+    """A cell in short, from at least one round over all prompts."""
+    speeds = [_tokens_per_s(records) for records in rounds]
+    every = [r for records in rounds for r in records]
+    builds = [r.trie_build_s for r in every if r.trie_build_s is not None]
+    sizes = [r.trie_bytes for r in every if r.trie_bytes is not None]
     return CellSummary(
-        label, values, len(rounds), median(speeds), min(speeds), max(speeds),
-        sum(m.new_tokens for m in rounds) / max(1, sum(m.steps for m in rounds)),
-        tuple(_middle(runs) for runs in zip(*(m.prompts for m in rounds), strict=True)),
-        median(builds) if builds else None,
-        int(median(sizes)) if sizes else None,
-    )  # fmt: skip
+        label,
+        values,
+        len(rounds),
+        tokens_per_s=median(speeds),
+        least=min(speeds),
+        most=max(speeds),
+        mean_acceptance_length=sum(r.new_tokens for r in every)
+        / max(1, sum(r.steps for r in every)),
+        prompts=tuple(
+            (records[0].new_tokens, median(r.decode_s for r in records))
+            for records in zip(*rounds, strict=True)
+        ),
+        trie_build_s=median(builds) if builds else None,
+        trie_bytes=int(median(sizes)) if sizes else None,
+    )
 
 
-def _middle(runs: Sequence[tuple[int, float]]) -> tuple[int, float]:
-    return runs[0][0], median(seconds for _, seconds in runs)
+def _tokens_per_s(records: Sequence[Record]) -> float:
+    seconds = sum(r.decode_s for r in records)
+    return sum(r.new_tokens for r in records) / seconds if seconds > 0 else 0.0
 
 
 def behind(best: CellSummary, other: CellSummary) -> float:

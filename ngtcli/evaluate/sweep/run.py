@@ -1,65 +1,99 @@
-"""Measuring the cells of a sweep, in turn, so that it can be stopped and taken up again.
+"""The cells of a sweep measured on a source, and the report of what that shows."""
 
-Every round measures every cell once, in an order of its own, so that a machine that slows down or
-speeds up troubles all cells alike.
-"""
-
-import random
+import hashlib
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Protocol
 
 from ngtcli.config import Settings
+from ngtcli.evaluate.runner.run import Contestant, Notify, P, Turn, by_contestant, run
+from ngtcli.evaluate.runner.state import VERSION, Record, State
 from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped
-from ngtcli.evaluate.sweep.ranking import CellSummary, Measurement, judge, summarize
-from ngtcli.evaluate.sweep.state import State
-
-Progress = Callable[[int, int, float | None], None]  # done, total, seconds left if known
+from ngtcli.evaluate.sweep.ranking import CellSummary, judge, summarize
+from ngtcli.system.storage import home
 
 
-class Source(Protocol):
+class Source(Protocol[P]):
     """What cells are measured on."""
 
     @property
     def about(self) -> Mapping[str, Any]:
         """Model, device and data, ready for JSON."""
 
-    def measure(self, settings: Settings) -> Measurement:
-        """One pass over all prompts, nothing kept from the pass before."""
+    @property
+    def prompts(self) -> Sequence[P]:
+        """What every cell answers."""
+
+    def contestant(self, cell: Cell) -> Contestant[P]:
+        """Who answers with the settings of `cell`, under its label."""
 
 
-def schedule(cells: Sequence[Cell], rounds: int, seed: int = 0) -> list[tuple[Cell, int]]:
-    """Every cell once a round, each round in an order of its own; the same for one seed."""
-    out = []
-    for turn in range(rounds):
-        order = list(cells)
-        random.Random(f"{seed} {turn}").shuffle(order)
-        out += [(cell, turn) for cell in order]
-    return out
+def state_key(about: Mapping[str, Any], axes: Sequence[Axis], base: Settings) -> str:
+    """What makes passes comparable: data, model, device, settings and the sweep."""
+    settings = asdict(base)
+    settings.pop("color")
+    for axis in axes:
+        settings.pop(axis.name)
+    state = [VERSION, dict(about), settings, [asdict(axis) for axis in axes]]
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def measure_all(
-    source: Source, cells: Sequence[Cell], rounds: int, state: State, progress: Progress
+def default_state(key: str) -> Path:
+    """The state file of a key in the user's cache folder."""
+    return home("cache") / "tune" / f"{key[:32]}.jsonl"
+
+
+def measure(
+    source: Source[P], cells: Sequence[Cell], rounds: int, state: State, progress: Notify
 ) -> None:
     """Measure what `state` does not hold yet."""
-    plan = schedule(cells, rounds)
-    todo = [(cell, turn) for cell, turn in plan if (cell.label, turn) not in state.done]
-    progress(len(plan) - len(todo), len(plan), None)
-    begin = time.perf_counter()
-    for i, (cell, turn) in enumerate(todo, 1):
-        state.add(cell.label, turn, source.measure(cell.settings))
-        left = (time.perf_counter() - begin) / i * (len(todo) - i)
-        progress(len(plan) - len(todo) + i, len(plan), left)
+    contestants = [source.contestant(cell) for cell in cells]
+    turns = by_contestant(contestants, len(source.prompts), rounds)
+    words = Progress(sum(len(_passes(c, rounds, state)) for c in cells), len(cells) * rounds)
+    for turn, sample in run(state.left(turns), source.prompts, describe=words, progress=progress):
+        state.add(turn, sample)
+
+
+class Progress:
+    """How far a sweep is, in words: `done` of `total` passes at first."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self._done, self._total, self._before = done, total, done
+        self._begin, self._words = time.perf_counter(), ""
+
+    def __call__(self, turn: Turn[Any]) -> str:
+        if turn.prompt:
+            return self._words
+        self._words = f"{self._done} of {self._total} measurements"
+        if passed := self._done - self._before:
+            seconds = (time.perf_counter() - self._begin) / passed * (self._total - self._done)
+            self._words += f" · about {duration(seconds)} left"
+        self._done += 1
+        return self._words
+
+
+def duration(seconds: float) -> str:
+    """In words.
+
+    >>> duration(75)
+    '1 min 15 s'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _passes(cell: Cell, rounds: int, state: State) -> list[tuple[Record, ...]]:
+    places = ((cell.label, number) for number in range(rounds))
+    return [state.done[place] for place in places if place in state.done]
 
 
 def summaries(cells: Sequence[Cell], rounds: int, state: State) -> list[CellSummary]:
     """The summaries of all cells that were measured at least once."""
-    out = []
-    for cell in cells:
-        got = [state.done[k] for turn in range(rounds) if (k := (cell.label, turn)) in state.done]
-        if got:
-            out.append(summarize(cell.label, dict(cell.values), got))
-    return out
+    measured = ((cell, _passes(cell, rounds, state)) for cell in cells)
+    return [summarize(cell.label, dict(cell.values), got) for cell, got in measured if got]
 
 
 def report(

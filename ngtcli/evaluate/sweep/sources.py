@@ -3,23 +3,24 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import DRAFTING, Settings
+from ngtcli.documents.load import Document
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.prompts import Item
+from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
 from ngtcli.evaluate.replay.run import context_of, replay, select
-from ngtcli.evaluate.replay.traces import read_traces
+from ngtcli.evaluate.replay.traces import Trace, read_traces
+from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
 from ngtcli.evaluate.sweep.grid import Axis, Cell
-from ngtcli.evaluate.sweep.ranking import Measurement
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.system.storage import DamagedFileError, read_json
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
 MOST_COSTS = 1 << 20  # bytes of such a file: 30,000 sizes of a pass
-Notify = Callable[[str], None]
 
 
 def read_costs(path: Path) -> tuple[CostCurve, str]:
@@ -50,6 +50,35 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
             f"{path}: not a cost curve ({error})",
             'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.',
         ) from None
+
+
+def prompts(
+    texts: Sequence[Document],
+    preset: Preset,
+    limit: int | None,
+    lines: Path | None = None,
+    settings: Settings | None = None,
+) -> list[Item]:
+    """Prompts for a preset: those with a question if it asks for one, else those without.
+
+    They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
+    from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
+    InputError.
+    """
+    asks = "{question}" in preset.template
+    if lines is not None:
+        items = read_jsonl(lines, settings)
+    elif texts:
+        items = file_items([], texts) if asks else file_items(texts, [])
+    else:
+        items = builtin_items()
+    chosen = [item for item in items if bool(item.question) == asks]
+    if not chosen:
+        kind = "with" if asks else "without"
+        raise InputError(
+            f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
+        )
+    return chosen[:limit]
 
 
 def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
@@ -85,20 +114,23 @@ class Recording:
         curve, of = read_costs(costs)
         self._seconds = {int(rows): s for rows, s in curve.by_rows().items()}
         self._set = read_traces(folder, max_mb=max_mb)
-        self._traces = select(self._set.traces, tasks, limit, ids)
-        texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self._traces]
+        self.prompts = select(self._set.traces, tasks, limit, ids)
+        texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self.prompts]
         self.about: dict[str, Any] = {
             "source": "replay",
             "model": self._set.model,
             "device": f"none: passes cost what they cost {of}",
             "data": _chosen(folder, tasks, limit, ids),
             "data_sha256": _digest(texts),
-            "prompts": len(self._traces),
+            "prompts": len(self.prompts),
             "costs": {str(rows): s for rows, s in self._seconds.items()},
         }
 
-    def measure(self, settings: Settings) -> Measurement:
-        """Drive a new drafter, with a new pool, over all questions, in order."""
+    def contestant(self, cell: Cell) -> Contestant[Trace]:
+        """A new drafter, with a new pool, that is driven over the recorded answers."""
+        return Contestant(cell.label, None, partial(self._begin, cell.settings))
+
+    def _begin(self, settings: Settings) -> Answering[Trace]:
         curve = CostCurve(self._seconds)
         shared = replace(
             draft_settings(settings),
@@ -107,17 +139,17 @@ class Recording:
         )
         method = parse_method(settings.method, shared)
         drafter, own = method.build(), method.settings
-        runs: list[tuple[int, float]] = []
-        steps = 0
-        for trace in self._traces:
+
+        def answer(trace: Trace) -> Generation:
             tally = replay(trace, drafter, context_of(trace, self._set), own.num_draft)
             passes = sum(count * curve.at(1 + k) for k, count in tally.nodes.items())
-            runs.append((tally.statistics.new_tokens, passes + sum(tally.draft_us) / 1e6))
-            steps += tally.statistics.steps
-        builds = []
-        if method.entry.documents:
-            builds = [timed_trie([t.prompt_ids], own.n, own.lp)[1:] for t in self._traces]
-        return measurement(runs, steps, builds)
+            seconds = passes + sum(tally.draft_us) / 1e6
+            made = Generation(trace.output_ids, tally.statistics.steps, decode_s=seconds)
+            if not method.entry.documents:
+                return made
+            return with_trie(made, *timed_trie([trace.prompt_ids], own.n, own.lp)[1:])
+
+        return answer
 
 
 class Running:
@@ -131,7 +163,7 @@ class Running:
         progress: Notify,
         warn: Notify,
     ) -> None:
-        self._preset, self._items = preset, items
+        self._preset, self.prompts = preset, items
         self._progress, self._warn = progress, warn
         self._warned: set[str] = set()
         self._sessions: dict[tuple[str, ...], Session] = {}
@@ -157,7 +189,7 @@ class Running:
             session = Session(settings, self._say, self._warn_once, persist=False)
             self._sessions[key] = session
             short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
-            prompt = self._prompt(short, self._items[0])
+            prompt = self._prompt(short, self.prompts[0])
             short.answer(prompt, AnswerOptions("none")).finish()
             self._loading = False
         return self._sessions[key].with_settings(settings)
@@ -175,25 +207,29 @@ class Running:
             self._warned.add(message)
             self._warn(message)
 
-    def measure(self, settings: Settings) -> Measurement:
-        """Answer all prompts, in order."""
-        from ngtcli.session import AnswerOptions  # here: it loads torch
+    def contestant(self, cell: Cell) -> Contestant[Item]:
+        """The model with the settings of `cell`, as it answers a user; its trie is built anew."""
+        return Contestant(cell.label, None, partial(self._begin, cell.settings))
+
+    def _begin(self, settings: Settings) -> Answering[Item]:
+        from ngtcli.evaluate.runner.contestants import answered  # here: it loads torch
+        from ngtcli.session import AnswerOptions
 
         session = self._session(settings)
-        method = session.parse_method()
+        method, drafter = session.parse_method(), session.new_drafter(settings.method)
+        own, options = method.settings, AnswerOptions(drafter=drafter)
         tries = method.entry.documents and not session.model.plain_reason
-        runs, builds, steps = [], [], 0
-        for item in self._items:
+
+        def answer(item: Item) -> Generation:
             prompt = self._prompt(session, item)
-            trie = None
-            if tries:
-                ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
-                trie, *build = timed_trie(ids, method.settings.n, method.settings.lp)
-                builds.append(build)
-            made = session.answer(prompt, AnswerOptions(trie=trie)).finish().run.statistics
-            runs.append((made.new_tokens, made.decode_s))
-            steps += made.steps
-        return measurement(runs, steps, builds)
+            if not tries:
+                return answered(session, prompt, options)
+            ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
+            trie, seconds, size = timed_trie(ids, own.n, own.lp)
+            made = answered(session, prompt, replace(options, trie=trie))
+            return with_trie(made, seconds, size)
+
+        return answer
 
 
 def timed_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> tuple[NGramTrie, float, int]:
@@ -203,18 +239,9 @@ def timed_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> tuple[NGr
     return trie, time.perf_counter() - clock, trie.arrays.nbytes
 
 
-def measurement(
-    runs: Sequence[tuple[int, float]], steps: int, builds: Sequence[Sequence[float]]
-) -> Measurement:
-    """One measurement from (new tokens, seconds) a prompt and (seconds, bytes) a trie."""
-    return Measurement(
-        sum(tokens for tokens, _ in runs),
-        steps,
-        sum(seconds for _, seconds in runs),
-        tuple(runs),
-        median(build[0] for build in builds) if builds else None,
-        int(median(build[1] for build in builds)) if builds else None,
-    )
+def with_trie(made: Generation, seconds: float, size: int) -> Generation:
+    """`made`, with what it took to build its trie."""
+    return replace(made, trie_build_s=seconds, trie_bytes=size)
 
 
 def _chosen(folder: Path, tasks: Sequence[str], limit: int | None, ids: str) -> str:
