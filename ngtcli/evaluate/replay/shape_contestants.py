@@ -66,7 +66,7 @@ class Contestants:
     ) -> list[Contestant[Trace]]:
         """Plain decoding, each method at each number of nodes, then generate where it is wanted.
 
-        `against` is the `transformers` model that generate runs, or None. Measures the cost of
+        `against` is the model that generate runs, None where it takes no part. Measures the cost of
         passes if a method asks for it, which empties the model's cache.
         """
         found: dict[str, Contestant[Trace]] = {}
@@ -131,9 +131,12 @@ class Contestants:
 
 
 def _decoded(run: RecordedRun) -> Generation:
-    s = run.finish().statistics
+    s, drafted, undrafted = run.statistics, 0, 0
+    for _ in run:
+        undrafted += s.drafted_tokens == drafted
+        drafted = s.drafted_tokens
     run.drafter.finish()
     return Generation(
         run.output, s.steps, s.prefill_s, s.decode_s, s.drafted_tokens, s.accepted_tokens,
-        run.undrafted, s.acceptance_histogram, dict(s.split_s),
+        undrafted, s.acceptance_histogram, dict(s.split_s),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -9,7 +10,7 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.drafter import Context, Drafter, Feedback
 from ngtcli.draft.tree import DraftTree
 from ngtcli.evaluate.replay.traces import Trace
 
@@ -17,13 +18,46 @@ _END = -1  # what follows the last recorded token: no draft has it
 _GREEDY = SamplingSettings()
 
 
+class Unscored(Drafter):
+    """A drafter that is given no scores. The loop computes the best ids that it asks for anyway."""
+
+    def __init__(self, inner: Drafter) -> None:
+        self._inner = inner
+        self.origins = inner.origins
+
+    @property
+    def top_k(self) -> int:  # type: ignore[override]  # elsewhere it is a plain number
+        """What the drafter asks for."""
+        return self._inner.top_k
+
+    def reset(self, context: Context) -> None:
+        self._inner.reset(context)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        return self._inner.propose(ids, budget)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        self._inner.observe(tokens)
+
+    def learn(self, feedback: Feedback) -> None:
+        pass
+
+    def spent(self, rows: int, seconds: float) -> None:
+        self._inner.spent(rows, seconds)
+
+    def finish(self) -> None:
+        self._inner.finish()
+
+    def report(self) -> dict[str, Any]:
+        return self._inner.report()
+
+
 class RecordedRun(Run):
     """A run whose tokens are those of a trace. Otherwise each step does what it always does.
 
     Scores are computed and reduced to choices as in greedy decoding; then the recorded tokens take
-    the place of the choices. Best ids of each row are computed for a drafter that asks for them,
-    but not given to it: they are of random weights. The prompt is in the model's cache already:
-    `statistics.prefill_s` is the time to start the drafter.
+    the place of the choices. The scores are of random weights, so the drafter is given none. The
+    prompt is in the model's cache already: `statistics.prefill_s` is the time to start the drafter.
     """
 
     def __init__(
@@ -35,19 +69,13 @@ class RecordedRun(Run):
         num_draft: int,
     ) -> None:
         limits = Limits(trace.room, num_draft)
-        super().__init__(model, drafter, context, _GREEDY, limits)
+        super().__init__(model, Unscored(drafter), context, _GREEDY, limits)
         self._recorded = trace.output_ids
-        self.undrafted = 0
 
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
         self.statistics.prefill_s = time.perf_counter() - clock
-
-    def _propose(self) -> DraftTree:
-        tree = super()._propose()
-        self.undrafted += not tree.drafts
-        return tree
 
     def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
         super()._chooser(scores)
@@ -57,10 +85,6 @@ class RecordedRun(Run):
             return self._recorded[at] if at < len(self._recorded) else _END
 
         return choose
-
-    def _learn_scores(self, tree: DraftTree, scores: Tensor) -> None:
-        if self._most and (top_k := self.drafter.top_k):
-            scores.topk(top_k).indices.cpu()
 
     def _reason(self, ended: bool) -> str:
         return "stop" if len(self.output) >= len(self._recorded) else ""
