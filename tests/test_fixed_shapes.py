@@ -40,6 +40,7 @@ def test_at_most_a_quarter_of_a_capacity_is_unused(places: int) -> None:
     assert capacity % 64 == 0
 
 
+@settings(deadline=None)
 @given(st.integers(0, 12), st.integers(0, 40), st.integers(0, 9), st.integers(1, 16))
 def test_masks_are_those_of_the_definition(
     nodes: int, length: int, padding: int, window: int
@@ -68,6 +69,7 @@ def test_masks_are_those_of_the_definition(
             assert (masks["sliding_attention"][0, 0, row, place] == 0) == near
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(1, 16))
 def test_masks_of_a_chunk_are_those_of_the_definition(start: int, rows: int, window: int) -> None:
     first = max(0, start - window + 1)
@@ -142,7 +144,7 @@ def states(count: int, value: float) -> torch.Tensor:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2**40)), min_size=1, max_size=30))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> None:
     """Random passes and kept rows, over several capacities, against plain lists."""
     cache, rows = RollbackCache([False], 0), []

@@ -108,7 +108,7 @@ class Auto(Drafter):
         if self.sources.ranks.vocabulary:
             self.top_k = self._usefulness.begin_step()
         if policy is not None:
-            budget = self._search.bound(budget)
+            budget = min(budget, policy.curve.filled(self._search.bound(budget)))
         growth = grow(
             self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
             self._search.min_probability,

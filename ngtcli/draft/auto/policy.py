@@ -6,7 +6,8 @@ accepted and c(r) the seconds of a pass over r rows, the best k maximises
     (1 + p_1 + … + p_k) / (c(1 + k) + seconds of drafting)
 
 The probabilities are corrected by how often nodes of such a probability were accepted of late. What
-a pass costs is measured on the device at hand and refined by every step (costs.py).
+a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
+padded to a few sizes, so that a k which fills its size is the best of those that need it.
 """
 
 from collections import Counter
@@ -161,7 +162,7 @@ class Policy:
         else:
             size = calibrated or 2 << self._trials % 4
             self._trials += 1
-        size = min(len(probabilities), size)
+        size = min(len(probabilities), self.curve.filled(size) if size else 0)
         if size != best:
             self.why = f"{size} nodes, to learn what they cost"
         return size
