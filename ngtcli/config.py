@@ -35,6 +35,7 @@ class Settings:
     pool: bool = True
     pool_documents: bool = False
     calibrate: bool = True
+    exact: str = "auto"
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
@@ -94,7 +95,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
 }
+SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
+    "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "overflow": ("error", "truncate"),
@@ -212,6 +215,8 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
 def coerce(name: str, value: Any, where: object) -> Any:
     """`value` in the type of setting `name`; ints pass for floats, a string for a list of one."""
     kind = type(getattr(_DEFAULTS, name))
+    if CHOICES.get(name) == SWITCH and isinstance(value, bool):  # as YAML reads on and off
+        return "on" if value else "off"
     if kind is tuple:
         items = [value] if isinstance(value, str) else value
         if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):

@@ -8,6 +8,7 @@ from typing import Any, Self
 from ngtcli.auto_memory import AutoMemory
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -134,6 +135,7 @@ class Session:
             self._assistant = self._load_assistant()
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
+        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self._progress)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -221,14 +223,19 @@ class Session:
             self._warn(remark)
 
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
-        """A prepared answer to `prompt`. Raises ContextOverflowError and UsageError."""
+        """A prepared answer to `prompt`.
+
+        Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
+        """
         s, parsed = self.settings, self.parse_method(options.method)
+        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
+        tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
+        rows = self._exact_rows.choose(s.exact, num_draft, tokens)
         trie, report = self._trie(prompt, parsed, options.trie)
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
-            self.model.tokenizer.fingerprint, self.model.vocabulary,
+            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
         )  # fmt: skip
-        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)

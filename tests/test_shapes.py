@@ -119,7 +119,7 @@ def test_the_memory_estimate_covers_the_cache() -> None:
     model = make_target(make_hf(planned), planned, lambda _: None)
     model.start(200)
     model.prefill([1] * 200)
-    held = sum(k.nbytes + v.nbytes for k, v in model.cached_rows())
+    held = sum(rows.nbytes for rows in model.cached())
     assert planned.cache_bytes(200) == held
 
 
@@ -174,14 +174,11 @@ def test_the_passes_are_real(method: str, recording: Path) -> None:
         run = RecordedRun(model, drafter, context_of(trace, traces), trace, 16).finish()
         assert run.output == list(trace.output_ids)
         whole = [*trace.prompt_ids, *trace.output_ids]
-        rows = model.cached_rows()
-        truth = hf(torch.tensor([whole]), use_cache=True).past_key_values
-        for (keys, values), layer in zip(rows, truth.layers, strict=True):
-            length = keys.shape[2]
-            assert len(whole) - 1 <= length <= len(whole) + 16
-            length = len(whole) - 1
-            torch.testing.assert_close(keys[:, :, :length], layer.keys[:, :, :length])
-            torch.testing.assert_close(values[:, :, :length], layer.values[:, :, :length])
+        truth = hf(torch.tensor([whole[:-1]]), use_cache=True).past_key_values
+        wanted = [rows for layer in truth.layers for rows in (layer.keys, layer.values)]
+        for rows, true in zip(model.cached(), wanted, strict=True):
+            assert rows.shape[2] <= len(whole) + 16  # an accepted end may have rows behind it
+            torch.testing.assert_close(rows[:, :, : len(whole) - 1], true)
 
 
 class Forced(LogitsProcessor):
@@ -206,7 +203,7 @@ def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
     model = make_target(hf, planned, lambda _: None)
     for trace in read_traces(recording).traces:
         PromptCache(model).put(trace)
-        found = generate_recorded(hf, trace, model.cached_rows(), options)
+        found = generate_recorded(hf, trace, model.cached(), options)
         assert found.ids == list(trace.output_ids) and (found.decode_s or 0) > 0
         passes: list[int] = []
         hook = hf.register_forward_hook(lambda *a, to=passes: to.append(a[2].logits.shape[1]))

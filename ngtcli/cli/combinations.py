@@ -19,7 +19,7 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = ("max_files", "max_depth", "strict")
-_LOADING = ("model", "overflow")
+_LOADING = ("model", "overflow", "exact")
 _COMPUTING = ("device", "dtype", "threads")
 Table = Mapping[str, tuple[str, ...]]
 

@@ -13,7 +13,9 @@ import typer
 from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
+    CHOICES,
     SETTING_NAMES,
+    SWITCH,
     Layer,
     Resolved,
     Settings,
@@ -35,6 +37,8 @@ _HELP: dict[str, str] = {
     "pool": "For auto: draft from earlier answers of the model as well, and keep this one.",
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
     "calibrate": "For auto: measure at first use what a pass costs on this device.",
+    "exact": "The tokens of plain decoding bit for bit, in half precision too: all passes have as"
+    " many rows as --num-draft allows; auto: where that costs nothing.",
     "max_tokens": "Most tokens of answer.",
     "temperature": "0 is greedy.",
     "top_p": "Keep the likeliest tokens up to this probability.",
@@ -58,7 +62,7 @@ _HELP: dict[str, str] = {
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
-        "calibrate",
+        "calibrate", "exact",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
@@ -84,9 +88,10 @@ def _parameter(name: str) -> inspect.Parameter:
     default = getattr(_DEFAULTS, name)
     panel = next(title for title, names in _PANELS.items() if name in names)
     word = name.replace("_", "-")
-    flag = f"--{word}/--no-{word}" if isinstance(default, bool) else f"--{word}"
+    switch = isinstance(default, bool) or _is_switch(name)
+    flag = f"--{word}/--no-{word}" if switch else f"--{word}"
     flags = [flag, "-m"] if name == "model" else [flag]
-    kind: Any = list[str] if isinstance(default, tuple) else type(default)
+    kind: Any = list[str] if isinstance(default, tuple) else bool if switch else type(default)
     shown = "" if default in ("", ()) else f" [default: {default}]"
     option = typer.Option(
         *flags,
@@ -101,6 +106,10 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
+
+
+def _is_switch(name: str) -> bool:
+    return CHOICES.get(name) == SWITCH
 
 
 Command = Callable[..., Any]
@@ -129,7 +138,7 @@ def _with(names: Sequence[str], command: Command) -> Command:
     def wrapper(**arguments: Any) -> Any:
         given = {name: arguments.pop(name) for name in shared}
         flags = {
-            name: tuple(value) if isinstance(value, list) else value
+            name: _typed(name, value)
             for name, value in given.items()
             if value is not None and value != []
         }
@@ -160,6 +169,13 @@ def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
         return wrapper
 
     return decorate
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The value of a flag as its setting has it."""
+    if _is_switch(name):
+        return "on" if value else "off"
+    return tuple(value) if isinstance(value, list) else value
 
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:

@@ -113,17 +113,23 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
             self._move(moved, self.length + in_place)
         self.length += len(rows)
 
+    def repeat(self, length: int) -> None:
+        """Repeat the rows until there are `length`."""
+        source = torch.arange(self.length, length, device=self.slots.device) % self.length
+        for layer in self._filled():
+            layer.keys[:, :, self.length : length] = layer.keys[:, :, source]
+            layer.values[:, :, self.length : length] = layer.values[:, :, source]
+        self.length = max(self.length, length)
+        self._used = max(self._used, length)
+
+    def rows(self) -> list[Tensor]:
+        """Keys and values of each layer, as far as they are valid."""
+        filled = self._filled()
+        return [b[:, :, : self.length] for layer in filled for b in (layer.keys, layer.values)]
+
     def truncate(self, length: int) -> None:
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
-
-    def rows(self) -> list[tuple[Tensor, Tensor]]:
-        """Views of the valid keys and values, layer by layer; of layers that have their own."""
-        return [
-            (layer.keys[:, :, : self.length], layer.values[:, :, : self.length])
-            for layer in self.layers
-            if layer.is_initialized
-        ]
 
     def _move(self, rows: Sequence[int], to: int) -> None:
         source = torch.tensor([self.length + r for r in rows], device=self.slots.device)

@@ -61,9 +61,23 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self._accepts = accepted(hf)
+        self._progress = progress
+        self._use_way()
+
+    @property
+    def attention(self) -> str:
+        """The name of the attention's implementation."""
+        return str(getattr(self.hf.config, "_attn_implementation", ""))
+
+    def use_attention(self, name: str) -> None:
+        """Compute attention by another implementation from now on. Empties the cache."""
+        self.hf.set_attn_implementation(name)
+        self._use_way()
+
+    def _use_way(self) -> None:
         self.use(Way())
         if not _proven(self.config):
-            self.use(self._way_found(progress))
+            self.use(self._way_found(self._progress))
 
     def _way_found(self, progress: Callable[[str], None]) -> Way:
         path = way_path(self.hf)
@@ -116,7 +130,8 @@ class TargetModel:
             return
         self._rows, self._capacity = rows, capacity_for(capacity + (rows or 0))
         places = self._capacity if rows else min(capacity_for(capacity + _SPARE), self.context)
-        if places <= self._cache.capacity:
+        # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
+        if places == self._cache.capacity or (not rows and places < self._cache.capacity):
             self._cache.reset()
         else:
             self._cache = RollbackCache(self._narrow, places)
@@ -125,6 +140,17 @@ class TargetModel:
         """Start with `length` rows of zeros, as if as many tokens were read. For probes."""
         self.start(self.context)
         self._cache.length = length
+
+    def repeat_rows(self, length: int) -> None:
+        """Repeat the cache's rows until it holds `length`, as if as many tokens were read.
+
+        For checks.
+        """
+        self._cache.repeat(length)
+
+    def cached(self) -> list[Tensor]:
+        """The rows in the cache: keys and values of each layer, (1, heads, length, head_dim)."""
+        return self._cache.rows()
 
     @torch.inference_mode()
     def prefill(
@@ -196,13 +222,6 @@ class TargetModel:
             torch.cuda.synchronize(self.device)
         elif self.device.type == "mps":
             torch.mps.synchronize()
-
-    def cached_rows(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values kept, (1, heads, length, head_dim), by layer; views, to be copied.
-
-        Empty for a model that decodes plainly.
-        """
-        return self._cache.rows() if self._rolls_back else []
 
     def truncate(self, length: int) -> None:
         """Drop the cache's rows from `length` on. Does nothing for a model that decodes plainly."""

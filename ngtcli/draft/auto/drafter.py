@@ -35,8 +35,8 @@ _EMPTY = DraftTree()
 class Auto(Drafter):
     """The drafter. While the policy pauses, emitted tokens wait and nothing is searched or learned.
 
-    Without `costs` every node counts as paying; without `pool` nothing outlives an answer but the
-    escape probabilities and what scores taught.
+    Every node counts as paying without `costs`, and where all passes have the same rows. Without
+    `pool` nothing outlives an answer but the escape probabilities and what scores taught.
     """
 
     origins = ORIGINS
@@ -49,7 +49,8 @@ class Auto(Drafter):
         pool: Pool | None = None,
     ) -> None:
         self._costs = costs
-        self.policy = Policy(costs.at_length(0)) if costs is not None else None
+        self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
+        self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
         self.sources, self.matches = Sources(), MatchState()
@@ -69,6 +70,7 @@ class Auto(Drafter):
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
+        self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
         self.sources.start(context)
@@ -142,6 +144,15 @@ class Auto(Drafter):
         if self.policy is not None:
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
 
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget tokens; those already counted stay in the counts, as the end of a text."""
+        waiting = min(count, len(self._unlearned))
+        del self._unlearned[len(self._unlearned) - waiting :]
+        del self._output[len(self._output) - count :]
+        if count > waiting:
+            self.sources.own.end()
+            self.matches.start(self.sources, ids)
+
     def _learn_output(self) -> None:
         """Learn the tokens that wait."""
         if not self._unlearned:
@@ -163,7 +174,7 @@ class Auto(Drafter):
 
     def explain(self) -> str:
         """Why the last step had the drafts it had."""
-        return self.policy.why if self.policy is not None else "no costs known: all drafts"
+        return self.policy.why if self.policy is not None else "all drafts"
 
     def report(self) -> dict[str, Any]:
         """What the policy did in this run, JSON-ready."""

@@ -20,19 +20,20 @@ from ngtcli.decode.reference import plain_generation
 from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.evaluate.runner.run import Generation
 
-Rows = Sequence[tuple[Tensor, Tensor]]
 _HIGHEST = 1e4  # above every score of a model with small random weights, and a number in float16
 _BEYOND = 1024  # rows a pass may have behind the recording's end; twice the longest draft there is
 
 
-def generate_recorded(hf: Any, trace: Trace, rows: Rows, options: Mapping[str, Any]) -> Generation:
+def generate_recorded(
+    hf: Any, trace: Trace, rows: Sequence[Tensor], options: Mapping[str, Any]
+) -> Generation:
     """The recorded answer by generate with `options`, timed.
 
-    `rows` are the keys and values of all but the last id of the prompt, by layer.
+    `rows` are keys and values of each layer for all but the last id of the prompt.
     """
     ids = torch.tensor([trace.prompt_ids], device=hf.device)
     cache = DynamicCache(config=hf.config)
-    for layer, (keys, values) in enumerate(rows):
+    for layer, (keys, values) in enumerate(zip(rows[::2], rows[1::2], strict=True)):
         cache.update(keys.clone(), values.clone(), layer)
     with torch.inference_mode(), plain_generation(hf), _recorded(hf, trace) as passes:
         _wait(hf)

@@ -9,7 +9,7 @@ from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.evaluate.runner.contestants import BASELINE
 from ngtcli.evaluate.runner.run import Contestant, Generation, Notify, Turn, by_prompt, run
 
-_WARM = 12  # tokens of the first answer that every contestant decodes untimed; guess
+_WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess
 
 
 @dataclass(slots=True)
