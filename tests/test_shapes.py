@@ -21,7 +21,7 @@ from ngtcli.evaluate.replay.shape_contestants import PromptCache
 from ngtcli.evaluate.replay.shape_decode import RecordedRun
 from ngtcli.evaluate.replay.shape_files import Shape, find_shape, shape_names
 from ngtcli.evaluate.replay.shape_generate import generate_recorded
-from ngtcli.evaluate.replay.shape_model import check_memory, make_hf, make_target, plan
+from ngtcli.evaluate.replay.shape_model import build, check_memory, make_hf, plan
 from ngtcli.evaluate.replay.shape_run import ShapeOptions, label, run_shape
 from ngtcli.evaluate.replay.traces import TraceWriter, read_traces
 
@@ -106,7 +106,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording
     options = ShapeOptions("llama-3.1-8b", METHODS)
     with (
         patch.object(shape_model, "free_memory", lambda _: 8 * 10**9),
-        patch("ngtcli.evaluate.replay.shape_run.make_hf", side_effect=AssertionError),
+        patch("ngtcli.evaluate.replay.shape_run.build", side_effect=AssertionError),
         pytest.raises(ModelError, match="8.0 billion parameters in float32 take 3") as caught,
     ):
         run_shape(recording, options, SETTINGS)
@@ -116,7 +116,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording
 
 def test_the_memory_estimate_covers_the_cache() -> None:
     planned = plan(tiny(), SETTINGS)
-    model = make_target(make_hf(planned), planned, lambda _: None)
+    model = build(planned, SETTINGS, print).model
     model.start(200)
     model.prefill([1] * 200)
     held = sum(rows.nbytes for rows in model.cached())
@@ -137,7 +137,7 @@ def test_random_weights_are_the_same_each_time_and_give_finite_scores() -> None:
 
 def test_a_mixture_of_experts_verifies_drafts() -> None:
     planned = plan(Shape("experts", EXPERTS), SETTINGS)
-    assert not make_target(make_hf(planned), planned, lambda _: None).plain_reason
+    assert not build(planned, SETTINGS, print).model.plain_reason
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -165,8 +165,8 @@ def test_acceptance_is_that_of_the_replay_without_passes(
 def test_the_passes_are_real(method: str, recording: Path) -> None:
     """What the cache holds afterwards is what one pass over prompt and recorded answer gives."""
     planned = plan(tiny(), SETTINGS)
-    hf = make_hf(planned)
-    model = make_target(hf, planned, lambda _: None)
+    built = build(planned, SETTINGS, print)
+    hf, model = built.stock, built.model
     traces = read_traces(recording)
     for trace in traces.traces:
         PromptCache(model).put(trace)
@@ -199,8 +199,8 @@ def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
     options: dict[str, int], recording: Path
 ) -> None:
     planned = plan(tiny(), SETTINGS)
-    hf = make_hf(planned)
-    model = make_target(hf, planned, lambda _: None)
+    built = build(planned, SETTINGS, print)
+    hf, model = built.stock, built.model
     for trace in read_traces(recording).traces:
         PromptCache(model).put(trace)
         found = generate_recorded(hf, trace, model.cached(), options)

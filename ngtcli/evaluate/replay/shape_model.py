@@ -153,8 +153,22 @@ def make_hf(plan: Plan) -> Any:
     return hf.eval()
 
 
-def make_target(hf: Any, plan: Plan, progress: Callable[[str], None]) -> TargetModel:
-    """The model as the decoding loop takes it; no token ends an answer."""
-    model = TargetModel(hf, Tokenizer(_NoText()), plan.shape.name, progress)
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model of a shape: `model` as the decoding loop takes it, `stock` as `transformers` has it.
+
+    No token ends an answer of it.
+    """
+
+    plan: Plan
+    model: TargetModel
+    stock: Any
+
+
+def build(planned: Plan, settings: Settings, progress: Callable[[str], None]) -> Built:
+    """Make the model, prepared as `load_model` prepares one."""
+    progress(f"Making a model of shape {planned.shape.name} …")
+    hf = make_hf(planned)
+    model = TargetModel(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
-    return model
+    return Built(planned, model, hf)

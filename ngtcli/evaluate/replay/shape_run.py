@@ -22,11 +22,11 @@ from ngtcli.evaluate.replay.run import select
 from ngtcli.evaluate.replay.shape_contestants import SPARE, Contestants
 from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.evaluate.replay.shape_model import (
+    Built,
     Plan,
+    build,
     check_memory,
     dtype_name,
-    make_hf,
-    make_target,
     plan,
 )
 from ngtcli.evaluate.replay.shape_race import race
@@ -68,33 +68,35 @@ def run_shape(
     progress(f"Reading {folder} …")
     traces = read_traces(folder, options.template, options.turns, settings.max_mb)
     chosen = select(traces.traces, options.tasks, options.limit, options.ids)
-    return replay_with_passes(
-        replace(traces, traces=tuple(chosen)), plan(shape, settings), options, settings, progress
-    )
+    traces, planned = replace(traces, traces=tuple(chosen)), plan(shape, settings)
+    check_memory(planned, places(traces))
+    use_threads(settings.threads)
+    built = build(planned, settings, progress)
+    return replay_with_passes(traces, built, options, settings, progress)
+
+
+def places(traces: TraceSet) -> int:
+    """Of the cache, that the longest of `traces` takes."""
+    return max(len(t.prompt_ids) + t.room for t in traces.traces) + SPARE
 
 
 def replay_with_passes(
     traces: TraceSet,
-    planned: Plan,
+    built: Built,
     options: ShapeOptions,
     settings: Settings,
     progress: Notify = lambda _: None,
 ) -> dict[str, Any]:
-    """The same for all of `traces` and a model that is planned."""
+    """The same for all of `traces` and a model that is made."""
     clock = time.perf_counter()
-    use_threads(settings.threads)
-    traces, notes = _folded(traces, int(planned.config.get_text_config().vocab_size))
-    longest = max(len(t.prompt_ids) + t.room for t in traces.traces) + SPARE
-    check_memory(planned, longest)
-    progress(f"Making a model of shape {planned.shape.name} …")
-    hf = make_hf(planned)
-    model = make_target(hf, planned, progress)
+    planned, model = built.plan, built.model
+    traces, notes = _folded(traces, model.vocabulary)
     _check_lengths(traces.traces, model)
     if model.plain_reason:
         notes.append(f"this shape decodes without drafts: {model.plain_reason}")
     making = Contestants(model, traces, settings)
     found = making.make(
-        options.methods, options.num_drafts, hf if options.against else None, progress
+        options.methods, options.num_drafts, built.stock if options.against else None, progress
     )
     check_some_left(options.methods, making.refused)
     made = race(found, traces.traces, options.rounds, fresh=options.fresh, progress=progress)
