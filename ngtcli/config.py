@@ -141,7 +141,7 @@ def merge(layers: list[Layer]) -> Resolved:
         raise UsageError(f"{error} (from {origins.get(name, 'default')})", error.hint) from None
 
 
-def standing_layers() -> list[Layer]:
+def environment_and_file_layers() -> list[Layer]:
     """The layers between flags and preset: NGT_*, ./ngt.yaml, the user's config.yaml."""
     return [
         environment_layer(os.environ),

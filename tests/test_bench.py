@@ -5,13 +5,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers import HARBOUR, NGT, ngt, wait_until_loading
+from helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
-from ngtcli.config import Settings
-from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.replay.traces import TraceWriter
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -120,67 +118,45 @@ def test_errors_are_two_lines_and_an_exit_code(tmp_path, arguments, code, words)
     assert done.stderr.count(b"\n") == 2
 
 
-def replayed(**_: Any) -> dict[str, Any]:
-    row = {
-        "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
-        "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
-        "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
-        "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
-    }  # fmt: skip
-    return {
-        "kind": "replay", "source": "x", "model": "vicuna", "questions": 2, "seconds": 1.0,
-        "fresh": True, "rows": [row], "refused": [{"method": "recycling", "reason": "scores"}],
-    }  # fmt: skip
+def record(folder: Path) -> Path:
+    """A recording of three questions for each of two tasks, whose answers repeat their prompts."""
+    with TraceWriter(folder, "print", "tiny", 97) as writer:
+        for i in range(6):
+            prompt = [*range(10, 40), 50 + i, *range(10, 40), 5]
+            writer.add(str(i), "ab"[i % 2], prompt, [*range(12, 30), 50 + i, END])
+    return folder
 
 
-def test_replay_hands_its_flags_on_and_renders_what_comes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given: dict[str, Any] = {}
-
-    def run_replay(folder: Path, methods: Any, num_drafts: Any, **named: Any) -> dict[str, Any]:
-        given.update(named, folder=folder, methods=methods, num_drafts=num_drafts)
-        return replayed()
-
-    monkeypatch.setattr("ngtcli.evaluate.replay.run.run_replay", run_replay)
-    from ngtcli.cli.app import app
-
-    arguments = [
-        "bench", "--replay", str(tmp_path), "--methods", "trie, recycling", "--num-draft", "16",
-        "--tasks", "qa,rag", "--limit", "5", "--fresh", "--template", "vicuna", "--turns",
-        "all", "--ids", "odd", "--n", "9", "--html", str(tmp_path / "r.html"),
-    ]  # fmt: skip
-    app(arguments, standalone_mode=False)
-    settings, _ = given.pop("settings"), given.pop("progress")
-    assert given == {
-        "folder": tmp_path, "methods": ["trie", "recycling"], "num_drafts": [16],
-        "tasks": ["qa", "rag"], "limit": 5, "fresh": True, "template": "vicuna", "turns": "all",
-        "ids": "odd", "max_mb": Settings().max_mb,
-    }  # fmt: skip
-    assert settings.n == 9 and settings.lp == 3
-    out = capsys.readouterr().out
-    assert "trie\t2.25\t10.0%\t20.0\t35\t120\t20%\t40\t90" in out and "recycling\tscores" in out
-    assert "replay of a recording" in (tmp_path / "r.html").read_text()
-    with pytest.raises(UsageError, match="naming texts does nothing with --replay"):
-        app([*arguments, HARBOUR], standalone_mode=False)
-    with pytest.raises(UsageError, match="no method can run: scores"):
-        app(["bench", "--replay", ".", "--methods", "recycling"], standalone_mode=False)
+def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path) -> None:
+    replay = ("bench", "--replay", str(record(tmp_path / "r")), "--methods", "trie, recycling")
+    part = ("--tasks", "b,a", "--limit", "2", "--ids", "odd", "--num-draft", "4,8", "--fresh")
+    body = json.loads(ngt(*replay, *part, "--n", "4", "--json").stdout)
+    assert (body["questions"], body["fresh"], body["model"]) == (2, True, "tiny")
+    rows = [(r["method"], r["num_draft"], r["task"]) for r in body["rows"]]
+    assert rows == [("trie", k, task) for k in (4, 8) for task in ("b", "overall")]
+    assert max(int(k) for r in body["rows"] for k in r["acceptance_histogram"]) == 3  # of a window
+    assert [r["method"] for r in body["refused"]] == ["recycling"]
+    page = tmp_path / "r.html"
+    done = ngt(*replay, "--html", str(page))
+    assert done.returncode == 0 and b"\ntrie\t" in done.stdout and b"recycling\t" in done.stdout
+    assert "replay of a recording" in page.read_text()
+    for more, words in (
+        ((HARBOUR,), b"naming texts does nothing with --replay"),
+        (("--turns", "all"), b"of one turn each"),
+        (("--template", "vicuna"), b"of one turn each"),
+    ):
+        assert words in ngt(*replay, *more).stderr
+    assert b"recycling: it needs" in ngt(*replay[:3], "--methods", "recycling").stderr
 
 
 @needs_model
-def test_what_is_recorded_can_be_replayed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from ngtcli.cli.app import app
-
+def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
     folder = str(tmp_path / "trace")
-    app(["bench", HARBOUR, "--record", folder, "--max-tokens", "30"], standalone_mode=False)
-    out = capsys.readouterr().out
+    recording = ("bench", HARBOUR, "--record", folder, "--max-tokens", "30")
+    out = ngt(*recording).stdout.decode()
     assert out.startswith("1 prompt, ") and out.endswith(f" tokens: {folder}\n")
-    app(["bench", "--replay", folder, "--methods", "trie", "--json"], standalone_mode=False)
-    body = json.loads(capsys.readouterr().out)
+    body = json.loads(ngt("bench", "--replay", folder, "--methods", "trie", "--json").stdout)
     assert body["kind"] == "replay" and body["questions"] == 1 and body["model"] == "builtin"
     row = body["rows"][0]
     assert f"1 prompt, {row['new_tokens']} tokens" in out and row["mean_acceptance_length"] > 1
-    with pytest.raises(InputError, match="not empty"):
-        app(["bench", HARBOUR, "--record", folder], standalone_mode=False)
+    assert b"not empty" in ngt(*recording).stderr

@@ -7,7 +7,7 @@ from helpers import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.config import Layer, merge, standing_layers
+from ngtcli.config import Layer, environment_and_file_layers, merge
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
@@ -82,7 +82,7 @@ def test_every_layer_overrides_the_next(own_home, tmp_path, monkeypatch) -> None
     (tmp_path / "ngt.yaml").write_text("n: 11\nlp: 5\nnum_draft: 6\n")
     monkeypatch.setenv("NGT_N", "12")
     monkeypatch.setenv("NGT_LP", "6")
-    merged = merge([Layer("flag", {"n": 14}), *standing_layers(), preset])
+    merged = merge([Layer("flag", {"n": 14}), *environment_and_file_layers(), preset])
     s = merged.settings
     assert (s.n, s.lp, s.num_draft, s.seed, s.top_k, s.min_p) == (14, 6, 6, 2, 1, 0.0)
     origins = [merged.origins[k] for k in ("n", "lp", "num_draft", "seed", "top_k", "min_p")]
@@ -96,14 +96,14 @@ def test_wrong_values_name_their_origin(monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NGT_TOP_P", "7")
     with pytest.raises(UsageError, match="environment"):
-        merge(standing_layers())
+        merge(environment_and_file_layers())
     monkeypatch.setenv("NGT_TOP_P", "high")
     with pytest.raises(UsageError, match="NGT_TOP_P"):
-        merge(standing_layers())
+        merge(environment_and_file_layers())
     monkeypatch.delenv("NGT_TOP_P")
     (tmp_path / "ngt.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"ngt\.yaml"):
-        standing_layers()
+        environment_and_file_layers()
 
 
 def test_braces_in_a_document_are_text() -> None:
@@ -155,10 +155,10 @@ def test_level_cuts_to_one_height(lengths: list[int], total: int) -> None:
 def test_stop_strings_in_the_environment_are_text_or_a_list(monkeypatch) -> None:
     for text, stop in (("###", ("###",)), ("---", ("---",)), ("[a, b]", ("a", "b")), ("7", ("7",))):
         monkeypatch.setenv("NGT_STOP", text)
-        assert merge(standing_layers()).settings.stop == stop
+        assert merge(environment_and_file_layers()).settings.stop == stop
     monkeypatch.setenv("NGT_TEMPERATURE", "1e-1")
     monkeypatch.setenv("NGT_LEARN_OUTPUT", "true")
-    settings = merge(standing_layers()).settings
+    settings = merge(environment_and_file_layers()).settings
     assert settings.temperature == 0.1 and settings.learn_output
 
 

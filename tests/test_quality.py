@@ -56,15 +56,15 @@ def test_means_leave_out_what_has_no_reference_and_em_what_was_not_asked() -> No
             ("unjudged", (), True),
         ]
     )
-    assert scores["judged"] == 3 and scores["exact_match"] == 0.5 and scores["f1"] == 0.5
-    assert Quality().scores([("x", ("x",), False)])["exact_match"] is None
+    assert scores.judged == 3 and scores.exact_match == 0.5 and scores.f1 == 0.5
+    assert Quality().scores([("x", ("x",), False)]).exact_match is None
 
 
 def test_without_the_extra_rouge_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.evaluate.bench.quality.find_spec", lambda _: None)
     quality = Quality()
     assert quality.note == NO_ROUGE and "pip install -e '.[quality]'" in NO_ROUGE
-    assert "rouge_l" not in quality.scores([("x", ("x",), True)])
+    assert "rouge_l" not in quality.scores([("x", ("x",), True)]).as_json()
 
 
 def test_the_library_is_loaded_only_when_asked_for() -> None:

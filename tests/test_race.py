@@ -13,12 +13,13 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.evaluate.bench.quality import Quality
 from ngtcli.evaluate.bench.race import Race, race
-from ngtcli.evaluate.bench.rows import RaceRows, parts
+from ngtcli.evaluate.bench.rows import RaceRows, split_row
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
 from ngtcli.evaluate.runner.memory import PeakMemory
 from ngtcli.evaluate.runner.run import Contestant, Generation, Sample
 from ngtcli.prompt.build import Prompt
+from ngtcli.render.rows import PromptTimes, Refusal
 
 
 def generation(*ids: int, **more: Any) -> Generation:
@@ -43,7 +44,7 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
         raise NgtError("no datastore", "Build one.")
 
     made = raced(contestant("none"), contestant("rest", fails))
-    assert made.refused == [{"method": "rest", "reason": "no datastore. Build one."}]
+    assert made.refused == [Refusal("rest", "no datastore. Build one.")]
     assert list(made.samples) == ["none"]
     with pytest.raises(NgtError, match="no datastore"):
         raced(contestant("none", fails))
@@ -98,46 +99,49 @@ def spelled(ids: Any) -> str:
 def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
     made, items = small_race()
     rows = RaceRows(made, items, spelled, Quality()).rows()
-    assert [(r["method"], r["task"]) for r in rows] == [
+    assert [(r.method, r.task) for r in rows] == [
         ("none", "overall"), ("trie", "overall"), ("none", "summarize"), ("trie", "summarize"),
         ("none", "ask"), ("trie", "ask"),
     ]  # fmt: skip
     plain, trie = rows[:2]
-    assert plain["speedup"] == 1.0 and trie["speedup"] == 1.5  # of 4/2 and 2/2
-    assert trie["speedup_least_and_most"] == [1.0, 2.0]
-    assert trie["seconds_median"] == 2.0 and trie["spread"] == 0.5  # of 2 s / 2 s and none
-    assert trie["tokens_per_s_with_prefill"] == 1.5 and plain["tokens_per_s"] == 1.5
-    assert "speedup_over_hf" not in trie
+    assert plain.speedup.median == 1.0 and trie.speedup.median == 1.5  # of 4/2 and 2/2
+    assert trie.speedup.least_and_most == (1.0, 2.0)
+    assert trie.times.seconds_median == 2.0 and trie.times.spread == 0.5  # of 2 s / 2 s and none
+    assert trie.times.tokens_per_s_with_prefill == 1.5 and plain.times.tokens_per_s == 1.5
+    assert trie.speedup_over_hf is None
 
 
 def test_acceptance_same_ids_memory_and_quality_stand_beside_speed() -> None:
     made, items = small_race()
     rows = RaceRows(made, items, spelled, Quality()).rows()
     plain, trie = rows[:2]
-    assert trie["mean_acceptance_length"] == 1.5 and trie["draft_acceptance_rate"] == 0.25
-    assert trie["acceptance_histogram"] == {"0": 2, "2": 2} and trie["undrafted_share"] == 0.5
-    assert trie["nodes_per_step"] == 4.0 and plain["draft_acceptance_rate"] is None
-    assert (plain["same_ids"], trie["same_ids"], trie["questions"]) == (2, 1, 2)
-    assert trie["peak_memory_mib"] == 1.0
-    assert (plain["exact_match"], trie["exact_match"]) == (1.0, 0.0)
-    assert trie["f1"] == pytest.approx(2 / 3, abs=1e-4)
-    assert "f1" not in rows[2] and "f1" not in RaceRows(made, items, spelled, None).rows()[0]
+    drafting = trie.drafting
+    assert drafting.mean_acceptance_length == 1.5 and drafting.draft_acceptance_rate == 0.25
+    assert drafting.acceptance_histogram == {0: 2, 2: 2} and drafting.undrafted_share == 0.5
+    assert drafting.nodes_per_step == 4.0 and plain.drafting.draft_acceptance_rate is None
+    assert (plain.same_ids, trie.same_ids, trie.questions) == (2, 1, 2)
+    assert trie.peak_memory_mib == 1.0
+    assert plain.scores and plain.scores.exact_match == 1.0
+    assert trie.scores and trie.scores.exact_match == 0.0
+    assert trie.scores.f1 == pytest.approx(2 / 3, abs=1e-4)
+    assert rows[2].scores is None
+    assert RaceRows(made, items, spelled, None).rows()[0].scores is None
 
 
 def test_prompts_keep_their_own_median_and_quartiles() -> None:
     made, items = small_race()
     first = RaceRows(made, items, spelled, None).prompts([11, 12])[0]
-    assert (first["id"], first["prompt_tokens"]) == ("s", 11)
-    assert first["results"]["trie at 8"] == {
-        "rounds": 3, "seconds_median": 2.0, "seconds_quartiles": [1.5, 3.5], "new_tokens": 3,
-    }  # fmt: skip
+    assert (first.id, first.prompt_tokens) == ("s", 11)
+    assert first.results["trie at 8"] == PromptTimes(
+        rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3
+    )
 
 
 def test_the_time_is_split_into_prefill_and_the_parts_of_a_step() -> None:
     split = {"draft": 0.1, "tree": 0.1, "forward": 0.6, "verify": 0.15, "cache": 0.05}
-    row = parts([generation(1, 2, steps=2, prefill_s=1.0, split_s=split)])
-    assert row["prefill_ms"] == 1000.0 and row["step_us"]["forward"] == 300000.0
-    assert row["share"] == {
+    row = split_row("trie", 8, [generation(1, 2, steps=2, prefill_s=1.0, split_s=split)])
+    assert row.prefill_ms == 1000.0 and row.step_us["forward"] == 300000.0
+    assert row.share == {
         "prefill": 0.5, "draft": 0.05, "tree": 0.05, "forward": 0.3, "verify": 0.075,
         "cache": 0.025,
     }  # fmt: skip
@@ -145,7 +149,7 @@ def test_the_time_is_split_into_prefill_and_the_parts_of_a_step() -> None:
 
 def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
     refused = unreadable(["trie", "tri", "trie:x=1"], Settings())
-    assert [(r["method"], r["reason"]) for r in refused] == [
+    assert [(r.method, r.reason) for r in refused] == [
         ("tri", "no method 'tri'. Did you mean trie?"),
         ("trie:x=1", "method trie: no option 'x'. It has none."),
     ]

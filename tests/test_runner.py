@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import types
 import weakref
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def test_fresh_begins_anew_at_each_prompt() -> None:
     assert log == ["a begins", "a1", "a begins", "a2"]
 
 
-def test_what_a_contestant_has_learned_is_let_go_after_its_last_prompt() -> None:
+def test_what_a_contestant_has_learned_is_dropped_after_its_last_prompt() -> None:
     learned: list[weakref.ref[Any]] = []
 
     class Answers:
@@ -197,22 +196,6 @@ def test_peak_memory_sees_what_a_run_takes() -> None:
     assert block.numel() and memory.peak() > 32 * 2**20
 
 
-def test_a_contestant_is_named_by_its_method_and_number_of_drafts() -> None:
-    specs: list[str] = []
-
-    class FakeSession:
-        def parse_method(self, spec: str) -> Any:
-            specs.append(spec)
-            settings = types.SimpleNamespace(num_draft=int(spec.rsplit("=", 1)[1]))
-            return types.SimpleNamespace(settings=settings)
-
-    session: Any = FakeSession()
-    made = [ours(session, m, k) for m, k in (("trie", 8), ("trie", 16), ("trie:num_draft=4", 8))]
-    assert specs == ["trie:num_draft=8", "trie:num_draft=16", "trie:num_draft=4"]
-    assert [c.key for c in made] == ["trie at 8", "trie at 16", "trie:num_draft=4 at 4"]
-    assert ours(session, "none", 8).key == "none"
-
-
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("method", ["trtllm", "auto:trust=50"])
 def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
@@ -231,8 +214,12 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
             found[turn.contestant.key].append(sample.generation.histogram)
         return found
 
-    others = (method, f"{method}:num_draft=16", f"{method}:n=13:num_draft=16")
+    others = (method, f"{method}:num_draft=16", f"{method}:n=13:num_draft=12")
     together = histograms(*others)
+    assert list(together) == [
+        "none",
+        *(f"{s} at {k}" for s, k in zip(others, (16, 16, 12), strict=True)),
+    ]
     for spec in others:
-        (alone,) = (v for k, v in histograms(spec).items() if k != "none")
-        assert together[f"{spec} at 16"] == alone
+        ((key, alone),) = (pair for pair in histograms(spec).items() if pair[0] != "none")
+        assert together[key] == alone

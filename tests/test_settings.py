@@ -15,9 +15,9 @@ from ngtcli.config import (
     Layer,
     Settings,
     coerce,
+    environment_and_file_layers,
     environment_layer,
     merge,
-    standing_layers,
     unknown_variables,
 )
 from ngtcli.draft.drafter import DraftSettings, draft_settings
@@ -173,7 +173,7 @@ def test_stop_strings_that_are_no_lists_are_taken_as_they_are() -> None:
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NGT_N", "NGT_STOP", "NGT_POOL", "NGT_METHOD", "NGT_TEMPERATURE", "NGT_HOME"):
         monkeypatch.setenv(name, "")
-    assert standing_layers()[0].values == {}
+    assert environment_and_file_layers()[0].values == {}
 
 
 def test_an_unknown_variable_gets_one_line_with_the_nearest_name() -> None:

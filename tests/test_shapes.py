@@ -22,7 +22,7 @@ from ngtcli.evaluate.replay.shape_decode import RecordedRun
 from ngtcli.evaluate.replay.shape_files import Shape, find_shape, shape_names
 from ngtcli.evaluate.replay.shape_generate import generate_recorded
 from ngtcli.evaluate.replay.shape_model import build, check_memory, make_hf, plan
-from ngtcli.evaluate.replay.shape_run import ShapeOptions, label, run_shape
+from ngtcli.evaluate.replay.shape_run import ShapeOptions, run_shape
 from ngtcli.evaluate.replay.traces import TraceWriter, read_traces
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
@@ -145,8 +145,8 @@ def test_acceptance_is_that_of_the_replay_without_passes(
     rounds: int, recording: Path, shape_file: str
 ) -> None:
     options = ShapeOptions(shape_file, METHODS, (16,), against=True, rounds=rounds)
-    found = run_shape(recording, options, SETTINGS)
-    truth = run_replay(recording, METHODS, [16])
+    found = run_shape(recording, options, SETTINGS).as_json()
+    truth = run_replay(recording, METHODS, [16]).as_json()
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
     rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
     assert found["questions"] == 3 and not found["refused"] and not found["notes"]
@@ -225,7 +225,7 @@ def test_ids_beyond_the_vocabulary_are_folded_and_said_so(recording: Path, tmp_p
     path = tmp_path / "small.json"
     path.write_text(json.dumps({**TINY, "vocab_size": 45}))
     found = run_shape(recording, ShapeOptions(str(path), ("trie",)), SETTINGS)
-    assert any("from 45 on are taken modulo 45" in note for note in found["notes"])
+    assert any("from 45 on are taken modulo 45" in note for note in found.notes)
 
 
 def test_a_question_longer_than_the_context_is_refused(recording: Path, tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_what_cannot_take_part_is_refused_and_the_others_run(
 ) -> None:
     options = ShapeOptions(shape_file, ("trie", "recycling", "nonesuch"), limit=1)
     found = run_shape(recording, options, SETTINGS)
-    assert [r["method"] for r in found["refused"]] == ["recycling", "nonesuch"]
-    assert {r["method"] for r in found["rows"]} == {"none", "trie"}
+    assert [r.method for r in found.refused] == ["recycling", "nonesuch"]
+    assert {r.method for r in found.rows} == {"none", "trie"}
 
 
 def test_an_interruption_keeps_the_questions_that_are_done(
@@ -257,14 +257,14 @@ def test_an_interruption_keeps_the_questions_that_are_done(
 
     with patch.object(shape_race, "run", run):
         found = run_shape(recording, ShapeOptions(shape_file, METHODS), SETTINGS)
-    assert found["interrupted"] and found["questions"] == 2
-    assert all(r["questions"] == 2 for r in found["rows"] if r["task"] == "overall")
+    assert found.interrupted and found.questions == 2
+    assert all(r.questions == 2 for r in found.rows if r.task == "overall")
 
 
 def test_every_output_of_bench_says_whose_weights_and_whose_tokens(
     recording: Path, shape_file: str, tmp_path: Path
 ) -> None:
-    words = label("tiny")
+    words = "random weights of shape tiny; tokens from the recording"
     page = tmp_path / "page.html"
     asked = (
         "bench", "--replay", str(recording), "--shape", shape_file, "--limit", "1", "--methods",

@@ -1,13 +1,33 @@
 """Tables and result pages as exact strings, at several widths, with hostile names."""
 
+import csv
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
+
+from ngtcli.documents.find import Skipped
+from ngtcli.render.bench_page import bench_page
+from ngtcli.render.bench_tables import facts, tables
 from ngtcli.render.charts import Bar, bars
-from ngtcli.render.report import page
-from ngtcli.render.results import facts, tables
-from ngtcli.render.tables import Column, Table, fit, to_html, to_markdown, to_plain, to_terminal
+from ngtcli.render.results import Invocation, LiveResult, Machine, ReplayResult
+from ngtcli.render.rows import (
+    Drafting,
+    LiveRow,
+    PromptRow,
+    PromptTimes,
+    Refusal,
+    ReplayRow,
+    Scores,
+    Speedup,
+    SplitRow,
+    Times,
+)
+from ngtcli.render.sinks import dump_json
+from ngtcli.render.tables import Column, Table, to_csv, to_html, to_markdown, to_plain, to_tabs
+from ngtcli.render.terminal_tables import fit, full_width, to_terminal
 
 HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
 SMALL = Table(
@@ -38,8 +58,45 @@ def test_markdown_tables_escape_what_markdown_reads() -> None:
     )
 
 
+def test_csv_reads_back_as_the_cells() -> None:
+    rows = [['a "b", c', "x\ty"], ["", "–"]]
+    text = to_csv(Table("T", [Column("one"), Column("two, too")], rows, "Not in CSV."))
+    found = list(csv.reader(text.split("\n")))
+    assert found == [["one", "two, too"], ['a "b", c', "x y"], ["", "–"]]
+
+
+def test_without_a_title_no_form_has_a_heading() -> None:
+    table = replace(SMALL, title="")
+    assert to_plain([table]).startswith("method\t")
+    assert to_markdown([table]).startswith("| method |")
+    assert "<caption>" not in to_html(table)
+    assert to_terminal([table], width=40, colour=False).split("\n")[1].startswith("method")
+    assert to_tabs(SMALL.rows) == "none\t1.00×\t4/4\t19.3\na|b [bold]\t2.10×\t4/4\t7.0"
+
+
+def test_heat_is_a_background_and_goes_with_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    heat = [[None, 0.0, None, 1.0], [None, 1.0, None, 0.5]]
+    table = replace(SMALL, heat=heat)
+    painted = to_terminal([table], width=40)
+    assert [painted.count(f"48;5;{colour}m") for colour in (255, 157, 83)] == [1, 1, 2]
+    assert fit(table, 24)[0].heat == [[None, 0.0], [None, 1.0]]
+    assert "48;5;" not in to_terminal([SMALL], width=40)
+    cells = re.findall(r'<td style="--heat:(\d+)">([^<]*)', to_html(table))
+    assert cells == [("0", "1.00×"), ("100", "19.3"), ("100", "2.10×"), ("50", "7.0")]
+    assert to_plain([table]) == to_plain([SMALL]) and to_markdown([table]) == to_markdown([SMALL])
+
+
+def test_tables_stand_side_by_side_only_where_both_have_room() -> None:
+    room = 2 * full_width(SMALL) + 3
+    for width, lines in ((room, 1), (room - 1, 2)):
+        text = to_terminal([SMALL, SMALL], width=width, colour=False, beside=True)
+        assert sum("Two rows" in line for line in text.split("\n")) == lines
+        assert text.count("Two rows") == 2 and text.count("7.0") == 2
+
+
 def test_a_wide_terminal_shows_all_columns() -> None:
-    lines = [line.rstrip() for line in to_terminal([SMALL], ["End."], 40, False).split("\n")]
+    lines = to_terminal([SMALL], width=40, colour=False, lines=["End."]).split("\n")
     assert lines == [
         "Two rows",
         "",
@@ -56,7 +113,7 @@ def test_a_wide_terminal_shows_all_columns() -> None:
 
 
 def test_a_narrow_terminal_loses_the_least_needed_columns_and_says_which() -> None:
-    text = to_terminal([SMALL], [], 24, False)
+    text = to_terminal([SMALL], width=24, colour=False)
     assert "MiB" not in text.split("Left out")[0] and "ids" not in text.split("Left out")[0]
     assert "Left out at this width:" in text and "MiB, same ids" in " ".join(text.split())
     assert all(len(line) <= 24 for line in text.split("\n"))
@@ -70,47 +127,143 @@ def test_html_cells_are_escaped_and_headings_have_scopes() -> None:
     assert '<th scope="row">' in text and "<td>2</td>" in text
 
 
-def live_row(method: str, num_draft: int | None, task: str = "overall", **more: Any) -> Any:
-    return {
-        "method": method, "num_draft": num_draft, "task": task, "questions": 4, "new_tokens": 40,
-        "steps": 20, "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25,
-        "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1}, "nodes_per_step": 8.0,
-        "undrafted_share": 0.5, "seconds_median": 0.1234, "seconds_quartiles": [0.1, 0.2],
-        "spread": 0.031, "tokens_per_s": 200.0, "tokens_per_s_with_prefill": 123.45,
-        "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "same_ids": 4, "peak_memory_mib": 19.31,
-        "exact_match": 0.5, "f1": 0.755, "rouge_l": None, **more,
+def drafting(**changes: Any) -> Drafting:
+    values: dict[str, Any] = {
+        "new_tokens": 40, "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20,
+        "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25,
+        "acceptance_histogram": {0: 10, 12: 1, 1: 5, 6: 4}, "nodes_per_step": 8.0,
+        "undrafted_share": 0.5,
     }  # fmt: skip
+    return Drafting(**values | changes)
 
 
-def live_result(*methods: str) -> dict[str, Any]:
-    plain = live_row("none", None, speedup=1.0, acceptance_histogram={"0": 20})
-    share = {"prefill": 0.5, "draft": 0.1, "tree": 0.1, "forward": 0.2, "verify": 0.1, "cache": 0}
-    step = {"draft": 10.0, "tree": 20.0, "forward": 3000.0, "verify": 30.0, "cache": 4.0}
-    return {
-        "kind": "live", "model": "builtin", "device": "cpu", "device_name": "A CPU",
-        "dtype": "float32", "threads": 1, "cores": 2, "questions": 4, "rounds": 5,
-        "max_tokens": 40, "fresh": False, "interrupted": False, "memory": "process",
-        "notes": [], "rows": [plain, *(live_row(m, 32) for m in methods)],
-        "split": [{"method": m, "num_draft": 32, "steps": 20, "prefill_ms": 70.0,
-                   "step_us": step, "share": share} for m in methods],
-        "prompts": [], "refused": [{"method": "rest", "reason": "no datastore"}],
-        "command": "ngt bench", "date": "2026-01-02T03:04:05+00:00",
-        "versions": {"ngt": "0.1.0", "torch": "2", "transformers": "5", "python": "3.11"},
+def speedup(median: float) -> Speedup:
+    return Speedup(median=median, quartiles=(1.25, 1.75), least_and_most=(1.0, 2.0))
+
+
+def live_row(method: str, num_draft: int | None, **changes: Any) -> LiveRow:
+    times = Times(
+        seconds_median=0.1234, seconds_quartiles=(0.1, 0.2), spread=0.031, tokens_per_s=200.0,
+        tokens_per_s_with_prefill=123.45, prefill_s_median=0.05, setup_s_median=None,
+    )  # fmt: skip
+    values: dict[str, Any] = {
+        "method": method, "num_draft": num_draft, "task": "overall", "questions": 4,
+        "drafting": drafting(), "times": times, "speedup": speedup(1.5), "speedup_over_hf": None,
+        "same_ids": 4, "peak_memory_mib": 19.31,
+        "scores": Scores(judged=4, exact_match=0.5, f1=0.755),
     }  # fmt: skip
+    return LiveRow(**values | changes)
 
 
-def replay_result(*methods: str) -> dict[str, Any]:
+RAN = Invocation(
+    command="ngt bench",
+    date="2026-01-02T03:04:05+00:00",
+    versions={"ngt": "0.1.0", "torch": "2", "transformers": "5", "python": "3.11"},
+)
+STEP_US = {"draft": 10.0, "tree": 20.0, "forward": 3000.0, "verify": 30.0, "cache": 4.0}
+SHARE = {"prefill": 0.5, "draft": 0.1, "tree": 0.1, "forward": 0.2, "verify": 0.1, "cache": 0.0}
+
+
+def split_row(method: str) -> SplitRow:
+    return SplitRow(
+        method=method, num_draft=32, steps=20, prefill_ms=70.0, step_us=STEP_US, share=SHARE
+    )
+
+
+def live_result(*methods: str) -> LiveResult:
+    plain = live_row(
+        "none", None, speedup=speedup(1.0), drafting=drafting(acceptance_histogram={0: 20})
+    )
+    return LiveResult(
+        model="builtin",
+        machine=Machine(device="cpu", device_name="A CPU", dtype="float32", threads=1, cores=2),
+        questions=4, rounds=5, max_tokens=40, fresh=False, interrupted=False, memory="process",
+        notes=[], rows=[plain, *(live_row(m, 32) for m in methods)],
+        split=[split_row(m) for m in methods], prompts=[],
+        refused=[Refusal("rest", "no datastore")], invocation=RAN,
+    )  # fmt: skip
+
+
+def replay_result(*methods: str) -> ReplayResult:
+    made = drafting(
+        new_tokens=90, steps=40, mean_acceptance_length=2.25, draft_acceptance_rate=0.1,
+        acceptance_histogram={0: 20, 3: 20}, nodes_per_step=20.0, undrafted_share=0.2,
+    )  # fmt: skip
     rows = [
-        {"method": m, "num_draft": k, "task": t, "questions": 2, "new_tokens": 90, "steps": 40,
-         "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
-         "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
-         "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2}
+        ReplayRow(
+            method=m, num_draft=k, task=t, questions=2, drafting=made, draft_us_median=35.0,
+            draft_us_p99=120.4,
+        )
         for t in ("overall", "qa", "rag") for m in methods for k in (16, 32)
     ]  # fmt: skip
-    return {
-        "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "seconds": 1.25,
-        "fresh": True, "rows": rows, "refused": [{"method": "recycling", "reason": "scores"}],
-    }  # fmt: skip
+    return ReplayResult(
+        source="traces", model="vicuna", questions=4, inexact=0, seconds=1.25, fresh=True,
+        rows=rows, refused=[Refusal("recycling", "scores")],
+    )  # fmt: skip
+
+
+LIVE_JSON = {
+    "kind": "live", "model": "builtin", "device": "cpu", "device_name": "A CPU",
+    "dtype": "float32", "threads": 1, "cores": 2, "questions": 4, "rounds": 5, "max_tokens": 40,
+    "fresh": False, "interrupted": False, "memory": "process", "notes": [],
+    "rows": [{
+        "method": "trie", "num_draft": 32, "task": "overall", "questions": 4, "new_tokens": 40,
+        "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20, "mean_acceptance_length": 2.0,
+        "draft_acceptance_rate": 0.25, "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1},
+        "nodes_per_step": 8.0, "undrafted_share": 0.5, "seconds_median": 0.1234,
+        "seconds_quartiles": [0.1, 0.2], "spread": 0.031, "tokens_per_s": 200.0,
+        "tokens_per_s_with_prefill": 123.45, "prefill_s_median": 0.05, "setup_s_median": None,
+        "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "speedup_least_and_most": [1.0, 2.0],
+        "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": [1.25, 1.75],
+        "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4, "peak_memory_mib": 19.31,
+        "judged": 4, "exact_match": 0.5, "f1": 0.755, "rouge_l": 0.25,
+    }],
+    "split": [{"method": "trie", "num_draft": 32, "steps": 20, "prefill_ms": 70.0,
+               "step_us": STEP_US, "share": SHARE}],
+    "prompts": [{"id": "s", "task": "qa", "prompt_tokens": 9, "results": {"trie at 32": {
+        "rounds": 3, "seconds_median": 2.0, "seconds_quartiles": [1.5, 3.5], "new_tokens": 3}}}],
+    "refused": [{"method": "rest", "reason": "no datastore"}], "noise": 2,
+    "skipped": [{"name": "a.bin", "reason": "binary"}], "command": "ngt bench",
+    "date": "2026-01-02T03:04:05+00:00",
+    "versions": {"ngt": "0.1.0", "torch": "2", "transformers": "5", "python": "3.11"},
+}  # fmt: skip
+REPLAY_JSON = {
+    "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "inexact": 0,
+    "fresh": True, "seconds": 1.25,
+    "rows": [{
+        "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
+        "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
+        "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
+        "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
+    }],
+    "refused": [{"method": "recycling", "reason": "scores"}], "notes": [],
+}  # fmt: skip
+
+
+def test_json_has_its_keys_in_their_order_to_the_byte() -> None:
+    scores = Scores(judged=4, exact_match=0.5, f1=0.755, rouge_l=0.25)
+    row = live_row("trie", 32, speedup_over_hf=speedup(0.5), scores=scores)
+    times = PromptTimes(rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3)
+    prompt = PromptRow(id="s", task="qa", prompt_tokens=9, results={"trie at 32": times})
+    live = replace(
+        live_result("trie"), rows=[row], prompts=[prompt], noise=2,
+        skipped=(Skipped("a.bin", "binary", ".bin"),),
+    )  # fmt: skip
+    assert dump_json(live.as_json()) == dump_json(LIVE_JSON)
+    replayed = replace(replay_result("trie"), rows=replay_result("trie").rows[:1])
+    assert dump_json(replayed.as_json()) == dump_json(REPLAY_JSON)
+
+
+def test_what_was_not_compared_or_judged_is_not_in_json() -> None:
+    found = set(live_row("trie", 32, scores=None).as_json())
+    assert not found & {"speedup_over_hf", "judged", "exact_match", "f1", "rouge_l"}
+    assert "rouge_l" not in live_row("trie", 32).as_json()
+
+
+def test_a_recording_with_inexact_texts_says_so() -> None:
+    assert replace(replay_result(), inexact=3).notes == [
+        "3 of the recorded texts give another number of tokens than was recorded"
+    ]
 
 
 def test_a_live_result_becomes_these_tables() -> None:
@@ -149,9 +302,9 @@ def test_a_replay_becomes_these_tables() -> None:
 def test_a_table_of_one_number_of_drafts_names_it_and_one_of_several_has_a_column() -> None:
     several = replay_result("trie")
     for k, title in ((16, "at most 16 draft nodes a step"), (1, "at most 1 draft node a step")):
-        rows = [{**r, "num_draft": k} for r in several["rows"][::2]]
-        rows.append({**rows[0], "method": "none", "num_draft": 0})
-        first = tables({**several, "rows": rows})[0]
+        rows = [replace(r, num_draft=k) for r in several.rows[::2]]
+        rows.append(replace(rows[0], method="none", num_draft=0))
+        first = tables(replace(several, rows=rows))[0]
         assert first.title.endswith(title) and "drafts" not in [c.title for c in first.columns]
     first = tables(several)[0]
     assert "at most" not in first.title and "drafts" in [c.title for c in first.columns]
@@ -171,7 +324,7 @@ def test_tables_fit_terminals_of_60_and_80_columns() -> None:
     names = ("trie", "suffix:max_tree_depth=24:max_spec_factor=1.0")
     for result in (live_result(*names), replay_result(*names)):
         for width in (60, 80):
-            text = to_terminal(tables(result), facts(result), width, False)
+            text = to_terminal(tables(result), width=width, colour=False, small=facts(result))
             assert all(len(line) <= width for line in text.split("\n"))
             shown = text.split("Left out")[0]
             assert "length" in shown and names[1][:12] in shown
@@ -208,10 +361,13 @@ def read(text: str) -> Page:
 
 
 def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
-    for result in (live_result("trie", HOSTILE), replay_result("trie", HOSTILE)):
-        result |= {"command": HOSTILE, "notes": [HOSTILE], "interrupted": True}
-        result["refused"].append({"method": HOSTILE, "reason": HOSTILE})
-        text = page(result)
+    changes: dict[str, Any] = {
+        "invocation": replace(RAN, command=HOSTILE), "model": HOSTILE,
+        "refused": [Refusal(HOSTILE, HOSTILE)],
+    }  # fmt: skip
+    live = replace(live_result("trie", HOSTILE), notes=[HOSTILE], interrupted=True, **changes)
+    for result in (live, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
+        text = bench_page(result)
         tags = read(text).found
         assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()
         assert not any(name.startswith("on") for _, a in tags for name in a)
@@ -221,7 +377,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
 
 
 def test_every_picture_has_a_title_a_description_and_ids_of_its_own() -> None:
-    text = page(live_result("trie", "suffix"))
+    text = bench_page(live_result("trie", "suffix"))
     tags = read(text).found
     pictures = [a for t, a in tags if t == "svg"]
     ids = [a["id"] for _, a in tags if "id" in a]
@@ -235,7 +391,7 @@ def test_every_picture_has_a_title_a_description_and_ids_of_its_own() -> None:
 
 def test_a_page_of_nothing_is_still_a_page() -> None:
     empty = replay_result()
-    assert "vicuna" in page(empty) and read(page(empty))
+    assert "vicuna" in bench_page(empty) and read(bench_page(empty))
 
 
 def test_bars_are_drawn_to_scale_with_their_values_beside_them() -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import END
+from helpers import END, ngt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
+from ngtcli.cli.tune_plan import items_of
 from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.evaluate.replay.traces import TraceWriter
@@ -27,18 +29,17 @@ from ngtcli.evaluate.sweep import run as tuning
 from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.evaluate.sweep.preset import preset_path
 from ngtcli.evaluate.sweep.ranking import CellSummary, behind, judge, summarize
-from ngtcli.evaluate.sweep.sources import (
+from ngtcli.evaluate.sweep.recording import (
     DEFAULT_COSTS,
     Recording,
-    Running,
     check_replayable,
-    prompts,
     read_costs,
 )
+from ngtcli.evaluate.sweep.running import Running
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.preset import load_preset
-from ngtcli.render import heatmap
-from ngtcli.render.heatmap_page import to_html
+from ngtcli.prompt.preset import load_preset, preset_files
+from ngtcli.render.forms import sweep_forms
+from ngtcli.render.sweep_rows import CellRow, SkippedCell, SweepReport
 
 # --- the grammar ---
 
@@ -291,7 +292,7 @@ class Counting:
         return Contestant(cell.label, None, lambda: answer)
 
 
-def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[dict[str, Any], list[str]]:
+def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[SweepReport, list[str]]:
     """The report, and what was said of progress."""
     state, said = State(path, "key", 2), []
     try:
@@ -306,18 +307,18 @@ def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
     stop: int, tmp_path: Path
 ) -> None:
     partial, _ = measured(Counting(stop), tmp_path / "s")
-    assert (partial["measured"], partial["complete"]) == (stop // 2, False)
-    assert partial["chosen"] is None and "beyond the noise" not in partial["reason"]
+    assert (partial.measured, partial.complete) == (stop // 2, False)
+    assert partial.chosen is None and "beyond the noise" not in partial.reason
     if stop > 1:
-        assert partial["reason"].startswith("so far: ") and "no noise estimate" in partial["reason"]
+        assert partial.reason.startswith("so far: ") and "no noise estimate" in partial.reason
     rest = Counting()
     whole, said = measured(rest, tmp_path / "s")
     assert rest.answers == 24 - stop // 2 * 2
-    assert whole["complete"] and whole["chosen"] == "n=10 lp=2"
+    assert whole.complete and whole.chosen == "n=10 lp=2"
     assert said[0] == f"{stop // 2} of 12 measurements"
     assert stop > 20 or said[-1] == "11 of 12 measurements · about 0 s left"
     straight, _ = measured(Counting(), tmp_path / "whole")
-    assert straight["cells"] == whole["cells"] and straight["reason"] == whole["reason"]
+    assert straight.cells == whole.cells and straight.reason == whole.reason
 
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
@@ -356,10 +357,10 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     source = Recording(folder, costs=tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
     records = answers_of(source, settings)
-    row = run_replay(folder, ["trie"], [8])["rows"][-1]
+    row = run_replay(folder, ["trie"], [8]).rows[-1].drafting
     total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
-    assert total == (row["new_tokens"], row["steps"]) and len(records) == 4
-    rows = row["steps"] * (1 + row["nodes_per_step"])  # at 1000 s a row drafting does not count
+    assert total == (row.new_tokens, row.steps) and len(records) == 4
+    rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
     assert sum(r.decode_s for r in records) == pytest.approx(1000 * rows, rel=1e-3)
     assert all(r.trie_bytes and r.trie_build_s and r.wall_s < 1 for r in records)
     for plain in answers_of(source, replace(settings, method="none")):
@@ -406,20 +407,20 @@ def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
 
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
     summarize, ask = load_preset("summarize"), load_preset("ask")
-    assert len(prompts([], summarize, None)) == 10
+    assert len(items_of([], summarize, None)) == 10
     texts = [Document("a.txt", "One. Two.")]
-    assert [(i.id, i.question) for i in prompts(texts, summarize, None)] == [
+    assert [(i.id, i.question) for i in items_of(texts, summarize, None)] == [
         ("summarize a.txt", "")
     ]
-    asked = prompts(texts, ask, 3)
+    asked = items_of(texts, ask, 3)
     assert len(asked) == 3 and len({i.question for i in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
-    assert [i.question for i in prompts([], ask, None, lines)] == ["A?"]
-    assert [i.documents[0].text for i in prompts([], summarize, None, lines)] == ["C. D."]
+    assert [i.question for i in items_of([], ask, None, lines)] == ["A?"]
+    assert [i.documents[0].text for i in items_of([], summarize, None, lines)] == ["C. D."]
     lines.write_text('{"article": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
-        prompts([], ask, None, lines)
+        items_of([], ask, None, lines)
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -427,7 +428,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session import Session
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
-    items = prompts([], preset, 2)
+    items = items_of([], preset, 2)
     said: list[str] = []
     source = Running(settings, preset, items, said.append, said.append)
     loading = len(said)
@@ -451,33 +452,38 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
 # --- what is shown ---
 
 
-def shown_report(**changes: Any) -> dict[str, Any]:
-    def row(n: int, lp: int, speed: float, standing: str) -> dict[str, Any]:
-        return {
-            "cell": f"n={n} lp={lp}", "values": {"n": n, "lp": lp}, "rounds": 3,
-            "tokens_per_s": speed, "tokens_per_s_least_and_most": [speed - 1, speed + 1],
-            "mean_acceptance_length": speed / 50, "trie_build_s": n / 1e4,
-            "trie_bytes": n * 1000, "standing": standing,
-        }  # fmt: skip
+def shown_report(**changes: Any) -> SweepReport:
+    def row(n: int, lp: int, speed: float, standing: str) -> CellRow:
+        return CellRow(
+            cell=f"n={n} lp={lp}", values={"n": n, "lp": lp}, rounds=3, tokens_per_s=speed,
+            tokens_per_s_least_and_most=(speed - 1, speed + 1), mean_acceptance_length=speed / 50,
+            trie_build_s=n / 1e4, trie_bytes=n * 1000, standing=standing,
+        )  # fmt: skip
 
-    return {
-        "kind": "tune", "model": "m", "device": "d", "data": "x", "data_sha256": "0", "prompts": 9,
-        "command": "ngt tune --sweep 'n=3,8' lp=2,3", "sweep": {"n": [3, 8], "lp": [2, 3]},
-        "rounds": 3, "measured": 9, "planned": 9, "complete": True,
+    about = {"model": "m", "device": "d", "data": "x", "data_sha256": "0", "prompts": 9}
+    values: dict[str, Any] = {
+        "about": about, "command": "ngt tune --sweep 'n=3,8' lp=2,3",
+        "sweep": {"n": (3, 8), "lp": (2, 3)}, "rounds": 3, "measured": 9, "planned": 9,
+        "complete": True,
         "cells": [row(3, 2, 100, "chosen"), row(8, 2, 101, "tied"), row(8, 3, 50, "")],
-        "skipped": [{"values": {"n": 3, "lp": 3}, "reason": "lp is 3 and n is 3"}],
+        "skipped_cells": [SkippedCell({"n": 3, "lp": 3}, "lp is 3 and n is 3")],
         "best": "n=8 lp=2", "tied": ["n=8 lp=2", "n=3 lp=2"], "chosen": "n=3 lp=2",
-        "reason": "2 cells are within the noise of the best", **changes,
+        "reason": "2 cells are within the noise of the best", "state": "s.jsonl",
     }  # fmt: skip
+    return SweepReport(**values | changes)
+
+
+def screen(report: SweepReport, width: int, colour: bool = False, every: bool = False) -> str:
+    return sweep_forms(report, every).terminal(width, colour).replace("\xa0", " ")
 
 
 GRID = """\
-tokens/s                    acceptance length
+tokens/s                acceptance length
 
- n \\ lp        2       3     n \\ lp        2        3
- ───────────────────────     ────────────────────────
- 3        100.0*       –     3        2.000*        –
- 8        101.0=    50.0     8        2.020=    1.000
+n \\ lp       2     3    n \\ lp       2      3
+─────────────────────   ──────────────────────
+3       100.0*     –    3       2.000*      –
+8       101.0=  50.0    8       2.020=  1.000
 
 * chosen   = within the noise of the best
 Chosen: n=3 lp=2 (100.0 tokens/s, acceptance length 2.000, trie
@@ -493,53 +499,69 @@ def bare(text: str) -> str:
 
 def test_two_names_are_a_grid_that_reads_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    plain = heatmap.to_terminal(shown_report(), 64, colour=False)
-    painted = heatmap.to_terminal(shown_report(), 64, colour=True)
-    assert "\n".join(line.rstrip() for line in bare(plain).split("\n")) == GRID
-    assert "\x1b[" in painted and "48;5;" in painted and "48;5;" not in plain
-    assert bare(painted).split() == bare(plain).split()
+    plain, painted = (screen(shown_report(), 64, colour) for colour in (False, True))
+    assert plain == GRID
+    assert "\x1b[" in painted and "48;5;" in painted
+    assert bare(painted).split() == plain.split()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "48;5;" not in heatmap.to_terminal(shown_report(), 64, colour=True)
+    assert "48;5;" not in screen(shown_report(), 64, colour=True)
 
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    for changes in ({}, {"sweep": {"n": [3, 8], "lp": [2, 3], "num_draft": [8]}}):
-        text = bare(heatmap.to_terminal(shown_report(**changes), width, True, every=True))
+    three = {"n": (3, 8), "lp": (2, 3), "num_draft": (8,)}
+    cells = [replace(c, values={**c.values, "num_draft": 8}) for c in shown_report().cells]
+    for report in (shown_report(), shown_report(sweep=three, cells=cells)):
+        text = bare(screen(report, width, True, every=True))
         assert max(len(line) for line in text.split("\n")) <= width
         assert all(figure in text for figure in ("100.0", "50.0", "2.020"))
 
 
 def test_a_wide_grid_becomes_a_list() -> None:
-    lps = list(range(2, 60))
-    text = bare(heatmap.to_terminal(shown_report(sweep={"n": [3, 8], "lp": lps}), 80, False))
-    assert "n=8 lp=3" in text and "build ms" in text
+    text = screen(shown_report(sweep={"n": (3, 8), "lp": tuple(range(2, 60))}), 80)
+    assert "n=8 lp=3" in text and "build" in text and "±1.0%" in text
 
 
 def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
-    cells = shown_report()["cells"][:1]
-    cells[0] |= {"rounds": 1, "standing": "ahead"}
+    cells = [replace(shown_report().cells[0], rounds=1, standing="ahead")]
     report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
-    text = bare(heatmap.to_terminal(report, 80, False))
+    text, forms = screen(report, 80), sweep_forms(report)
     assert text.count("·") == 4 and "1 of 9 measurements" in text
-    for shown in (text, heatmap.to_markdown(report), to_html(report), heatmap.to_plain(report)):
-        assert "chosen" not in shown.replace(".chosen, .ahead", "").lower()
+    for shown in (text, forms.asked["markdown"](), forms.page(), forms.plain()):
+        assert "chosen" not in shown.lower()
     assert "* ahead so far   = not to be told from the best" in text
     assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
 
 
 def test_pipes_csv_and_markdown_hold_every_figure() -> None:
-    report = shown_report()
-    lines = heatmap.to_plain(report).split("\n")
+    forms = sweep_forms(shown_report())
+    lines = forms.plain().split("\n")
     assert lines[0].split("\t")[:4] == ["n", "lp", "rounds", "tokens_per_s"]
     assert lines[1].split("\t")[:4] == ["3", "2", "3", "100"] and len(lines) == 4
-    assert heatmap.to_csv(report).split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
-    markdown = heatmap.to_markdown(report)
-    assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0* | – |" in markdown
+    assert forms.asked["csv"]().split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
+    markdown = forms.asked["markdown"]()
+    assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0\\* | – |" in markdown
+
+
+def test_json_has_the_keys_of_a_sweep_in_their_order() -> None:
+    body = shown_report(preset="p", method="trie", skipped=(Skipped("a", "empty"),)).as_json()
+    assert list(body) == [
+        "kind", "model", "device", "data", "data_sha256", "prompts", "sweep", "rounds", "measured",
+        "planned", "complete", "cells", "skipped", "skipped_cells", "best", "tied", "chosen",
+        "reason", "state", "preset", "method", "command",
+    ]  # fmt: skip
+    assert json.dumps(body["cells"][0]) == (
+        '{"cell": "n=3 lp=2", "values": {"n": 3, "lp": 2}, "rounds": 3, "tokens_per_s": 100,'
+        ' "tokens_per_s_least_and_most": [99, 101], "mean_acceptance_length": 2.0,'
+        ' "trie_build_s": 0.0003, "trie_bytes": 3000, "standing": "chosen"}'
+    )
+    assert body["skipped"] == [{"name": "a", "reason": "empty"}]
+    assert body["skipped_cells"] == [{"values": {"n": 3, "lp": 3}, "reason": "lp is 3 and n is 3"}]
 
 
 def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
-    page = to_html(shown_report(model="<script>x</script>\x1b"))
+    report = shown_report(about={"model": "<script>x</script>\x1b"})
+    page = sweep_forms(report).page()
     assert "<script" not in page and "&lt;script&gt;" in page and "\x1b" not in page
     assert "http" not in page and "light dark" in page and "100.0*" in page
 
@@ -547,48 +569,29 @@ def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
 # --- the command ---
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    from ngtcli.cli.app import main
-
-    monkeypatch.setattr("sys.argv", ["ngt", *arguments])
-    try:
-        main()
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
+def tune(*arguments: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    done = ngt("tune", *map(str, arguments))
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(record(tmp_path / "r"))
-    arguments = [
-        "tune",
-        "--replay",
-        folder,
-        "--rounds",
-        "2",
-        "--json",
-        "--sweep",
-        "n=4,8",
-        "lp=2..3",
-    ]
-    assert call(monkeypatch, *arguments) == 0
-    out = capsys.readouterr()
-    body = json.loads(out.out)
+def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(tmp_path: Path) -> None:
+    folder = record(tmp_path / "r")
+    arguments = ("--replay", folder, "--rounds", "2", "--json", "--sweep", "n=4,8", "lp=2..3")
+    code, out, errors = tune(*arguments)
+    body = json.loads(out)
+    assert code == 0 and errors == ""
     assert body["sweep"] == {"n": [4, 8], "lp": [2, 3]} and len(body["cells"]) == 4
-    assert body["complete"] and body["measured"] == 8 and out.err == ""
+    assert body["complete"] and body["measured"] == 8
     assert {"tokens_per_s", "mean_acceptance_length", "trie_build_s", "trie_bytes"} <= set(
         body["cells"][0]
     )
-    assert call(monkeypatch, *arguments) == 0  # nothing is left to measure
-    assert json.loads(capsys.readouterr().out)["cells"] == body["cells"]
+    assert json.loads(tune(*arguments)[1])["cells"] == body["cells"]  # nothing is left to measure
 
 
 def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = str(record(tmp_path / "r"))
     contestant, left = Recording.contestant, [3]
 
     def interrupted(self: Recording, cell: Cell) -> Contestant[Any]:
@@ -601,60 +604,45 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
         return Contestant(cell.label, None, begin)
 
     monkeypatch.setattr(Recording, "contestant", interrupted)
-    sweep = ["tune", "--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best"]
-    assert call(monkeypatch, *sweep) == 130
-    out = capsys.readouterr()
-    assert len(out.out.splitlines()) == 4 and "go on" in out.err
-    assert "best" not in preset_names()
+    folder = record(tmp_path / "r")
+    sweep = ("--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
+    code, out, errors = tune(*sweep)
+    assert code == 130 and len(out.splitlines()) == 4 and "go on" in errors
+    assert "best" not in preset_files()
     left[0] = 1
-    assert call(monkeypatch, *sweep) == 0
-    out = capsys.readouterr()
-    assert len(out.out.splitlines()) == 5
-    assert "3 measurements are taken over" in out.err and "Saved as" in out.err
-    assert "best" in preset_names()
+    code, out, errors = tune(*sweep)
+    assert code == 0 and len(out.splitlines()) == 5
+    assert "3 measurements are taken over" in errors and "Saved as" in errors
     written = load_preset("best").settings.values
     assert (written["method"], written["num_draft"]) == ("trie", 32)  # trie reads n
     monkeypatch.setenv("NGT_METHOD", "auto:trust=5")
-    assert call(monkeypatch, *sweep, "--force") == 2
-    assert "auto from environment" in capsys.readouterr().err
+    code, _, errors = tune(*sweep, "--force")
+    assert code == 2 and "auto from environment" in errors
 
 
-def preset_names() -> list[str]:
-    from ngtcli.prompt.preset import preset_files
-
-    return list(preset_files())
-
-
-def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(record(tmp_path / "r"))
-    sweep = ["tune", "--replay", folder, "--sweep", "num_draft=5", "--n", "9", "--write", "best"]
-    assert call(monkeypatch, *sweep) == 0
+def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path: Path) -> None:
+    folder = record(tmp_path / "r")
+    sweep = ("--replay", folder, "--sweep", "num_draft=5", "--n", "9", "--write", "best")
+    assert tune(*sweep)[0] == 0
     preset = load_preset("best")
     assert preset.template == load_preset("summarize").template
     assert {"n": 9, "num_draft": 5, "method": "auto"}.items() <= preset.settings.values.items()
     assert preset.provenance["model"] == "tiny" and preset.provenance["based_on"] == "summarize"
     assert preset.provenance["command"].startswith("ngt tune --replay")
     assert preset.provenance["figures"]["rounds"] == 3
-    capsys.readouterr()
-    assert call(monkeypatch, "config", "show", "-p", "best", "--json") == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(ngt("config", "show", "-p", "best", "--json").stdout)
     assert shown["num_draft"] == {"value": 5, "origin": "preset best"}
-    assert call(monkeypatch, "presets", "show", "best", "--json") == 0
-    assert call(monkeypatch, *sweep) == 2
-    assert "--force" in capsys.readouterr().err
-    assert call(monkeypatch, *sweep, "--force", "--rounds", "4") == 0
+    assert ngt("presets", "show", "best", "--json").returncode == 0
+    code, _, errors = tune(*sweep)
+    assert code == 2 and "--force" in errors
+    assert tune(*sweep, "--force", "--rounds", "4")[0] == 0
     assert load_preset("best").provenance["rounds"] == 4
 
 
-def test_a_preset_may_be_written_over_another_one_and_keeps_its_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(record(tmp_path / "r"))
-    sweep = ["tune", "--replay", folder, "--sweep", "lp=2", "-p"]
-    assert call(monkeypatch, *sweep, "ask", "--write", "first") == 0
-    assert call(monkeypatch, *sweep, "first", "--write", "second") == 0
+def test_a_preset_may_be_written_over_another_one_and_keeps_its_texts(tmp_path: Path) -> None:
+    sweep = ("--replay", record(tmp_path / "r"), "--sweep", "lp=2", "-p")
+    assert tune(*sweep, "ask", "--write", "first")[0] == 0
+    assert tune(*sweep, "first", "--write", "second")[0] == 0
     ask, second = load_preset("ask"), load_preset("second")
     assert (second.template, second.separator) == (ask.template, ask.separator)
     assert second.provenance["based_on"] == "first"
@@ -680,37 +668,30 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["tune"], 2, "nothing to sweep"),
-        (["tune", "--sweep", "n=x"], 2, "  n=x\n    ^\n"),
-        (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
-        (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "both given"),
-        (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
-        (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
-        (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
-        (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
-        (["tune", "--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
-        (["tune", "--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
-        (["tune", "--sweep", "n=8", "--write", "a/b"], 2, "no name"),
-        (["tune", "--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
+        ([], 2, "nothing to sweep"),
+        (["--sweep", "n=x"], 2, "  n=x\n    ^\n"),
+        (["--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
+        (["--sweep", "n=8", "--json", "--csv"], 2, "--json and --csv"),
+        (["--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
+        (["--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
+        (["--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "leave out"),
+        (["--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
+        (["--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
+        (["--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
+        (["--sweep", "n=8", "--write", "a/b"], 2, "no name"),
+        (["--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
+        (["--sweep", "n=8", "--prompts", "p.jsonl", "notes.txt"], 2, "leave out one"),
     ],
 )
-def test_wrong_use_is_said_in_two_lines(
-    arguments: list[str],
-    code: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call(monkeypatch, *arguments) == code
-    out = capsys.readouterr()
-    assert said.lower() in out.err.lower() and out.out == ""
-    assert len(out.err.strip().split("\n")) == (4 if "^" in said else 2)
+def test_wrong_use_is_said_in_two_lines(arguments: list[str], code: int, said: str) -> None:
+    returned, out, errors = tune(*arguments)
+    assert returned == code and out == "" and said.lower() in errors.lower()
+    assert len(errors.strip().split("\n")) == (4 if "^" in said else 2)
 
 
-def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = str(record(tmp_path / "r"))
+def test_files_are_written_whole(tmp_path: Path) -> None:
     page, table = tmp_path / "t.html", tmp_path / "t.csv"
-    sweep = ["tune", "--replay", folder, "--sweep", "n=4,8", "lp=2,3", "--ids", "odd"]
-    assert call(monkeypatch, *sweep, "--csv", "-o", str(table), "--html", str(page)) == 0
+    sweep = ("--replay", record(tmp_path / "r"), "--sweep", "n=4,8", "lp=2,3", "--ids", "odd")
+    assert tune(*sweep, "--csv", "-o", table, "--html", page)[0] == 0
     assert len(table.read_text().splitlines()) == 5
-    assert page.read_text().startswith("<!doctype html>")
+    assert page.read_text().startswith("<!DOCTYPE html>")

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
-from ngtcli.cli.dry_run import dry_run
-from ngtcli.cli.facts import (
+from ngtcli.cli.answer_report import (
     answer_json,
     explanation,
     origins,
@@ -17,6 +15,8 @@ from ngtcli.cli.facts import (
     summary_facts,
     unused_words,
 )
+from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
+from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import write_result
 from ngtcli.cli.streams import terminal_width

@@ -17,16 +17,24 @@ from ngtcli.cli.bench_request import (
     num_drafts_of,
     read_request,
 )
-from ngtcli.cli.bench_results import check_outputs, deliver
 from ngtcli.cli.combinations import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import command_line, with_flags, with_settings
-from ngtcli.cli.reading import skipped_json
+from ngtcli.cli.output import aim
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.model_files.checkpoint import check_models
-from ngtcli.render.results import counted
+from ngtcli.render.bench_tables import counted
+from ngtcli.render.forms import bench_forms, record_forms
+from ngtcli.render.results import (
+    Invocation,
+    LiveResult,
+    Measured,
+    RecordResult,
+    ReplayResult,
+    ShapeResult,
+)
 from ngtcli.system import process
 
 
@@ -36,20 +44,25 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
     check_combination(context, BENCH, mode_of(given))
     request = read_request(given, flags or {})
-    check_outputs(given)
+    forms = {"json": given.json, "markdown": given.markdown}
+    destination = aim(forms, given.output, given.html)
     notes = Notes(given.verbose)
     try:
         result = _measure(request, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    deliver({**result, **_about()}, given, request.settings.color, notes)
-    if result.get("interrupted"):
-        notes.warn(f"interrupted; what was measured: {counted(result['questions'], 'prompt')}")
+    result = replace(result, invocation=_invocation())
+    shown = record_forms(result) if isinstance(result, RecordResult) else bench_forms(result)
+    destination.deliver(shown, request.settings.color)
+    for note in [] if isinstance(result, RecordResult) else result.notes:
+        notes.warn(note)
+    if result.interrupted:
+        notes.warn(f"interrupted; what was measured: {counted(result.questions, 'prompt')}")
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
+def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
     num_drafts = num_drafts_of(request)
     if request.given.replay and request.given.shape:
         return _replay_with_passes(request, request.given.replay, num_drafts, notes)
@@ -61,13 +74,12 @@ def _measure(request: BenchRequest, notes: Notes) -> dict[str, Any]:
 
 def _replay(
     request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
-) -> dict[str, Any]:
+) -> ReplayResult:
     from ngtcli.draft.drafter import draft_settings
-    from ngtcli.evaluate.refusals import check_some_left
     from ngtcli.evaluate.replay.run import run_replay
 
     given = request.given
-    result: dict[str, Any] = run_replay(
+    result = run_replay(
         folder,
         request.methods,
         num_drafts,
@@ -82,13 +94,12 @@ def _replay(
         progress=notes.status,
     )
     notes.clear()
-    check_some_left(request.methods, result["refused"])
-    return {**result, "notes": _inexact(result)}
+    return result
 
 
 def _replay_with_passes(
     request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
-) -> dict[str, Any]:
+) -> ShapeResult:
     given = request.given
     wanted = against(given)
     find_shape(given.shape)  # a wrong name is told before anything heavy is loaded
@@ -111,16 +122,10 @@ def _replay_with_passes(
     )
     result = run_shape(folder, options, request.settings, notes.status)
     notes.clear()
-    return {**result, "notes": [*result["notes"], *_inexact(result)]}
+    return result
 
 
-def _inexact(result: dict[str, Any]) -> list[str]:
-    count = result.get("inexact", 0)
-    text = f"{count} of the recorded texts give another number of tokens than was recorded"
-    return [text] if count else []
-
-
-def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[str, Any]:
+def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
     given, (items, skipped) = request.given, items_of(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
@@ -133,6 +138,7 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
     )
     prompts = build_prompts(session, items, request.preset)
     process.unwind_on_interrupt()
+    result: LiveResult | RecordResult
     if given.record:
         result = record(session, items, prompts, given.record, notes.status)
     else:
@@ -146,13 +152,9 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> dict[st
         )
         result = run_live(session, items, prompts, options, notes.status)
     notes.clear()
-    return result | {"noise": given.noise, "skipped": skipped_json(skipped)}
+    return replace(result, noise=given.noise, skipped=tuple(dict.fromkeys(skipped)))
 
 
-def _about() -> dict[str, Any]:
-    """What was run, when, and with which versions."""
-    return {
-        "command": command_line(),
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": versions(),
-    }
+def _invocation() -> Invocation:
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return Invocation(command=command_line(), date=date, versions=versions())

@@ -1,6 +1,7 @@
 """The flags of `ngt bench`, by what they decide."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,126 +13,49 @@ LIVE_METHODS = "none,prompt-lookup,trie,auto"
 REPLAYED_METHODS = "prompt-lookup,akunu,trtllm,trie,auto"
 SHAPE_METHODS = "none,prompt-lookup,suffix:max_spec_factor=64,trie,auto"
 ROUNDS, SHAPE_ROUNDS = 5, 1
-_SOURCES, _RACE, _OUT = "Prompts", "Measuring", "Results"
+_prompts = partial(typer.Option, rich_help_panel="Prompts")
+_measuring = partial(typer.Option, rich_help_panel="Measuring")
+_results = partial(typer.Option, rich_help_panel="Results")
+_FILES = typer.Argument(help="Texts to summarize; default: the examples.")
+_METHODS = f"With commas; default: {LIVE_METHODS}."
+_FRESH = "Forget at each prompt what was learned."
+_QUALITY = "Judge by reference answers."
+_JUDGED = "--quality/--no-quality"
+_ROUNDS = f"Timed rounds; default: {ROUNDS}, with --shape {SHAPE_ROUNDS}."
+_SHAPE = "Replay with real passes of this shape (a name, config.json), weights random."
+_TURNS = "Of recorded conversations: first or all."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchFlags:
     """What stands on the command line, unread; None and "" stand for what is not there."""
 
-    files: Annotated[
-        list[str] | None, typer.Argument(help="Texts to summarize; default: the examples.")
-    ] = None
+    files: Annotated[list[str] | None, _FILES] = None
     docs: Annotated[
-        list[str] | None,
-        typer.Option("--docs", "-d", help="Texts to ask questions of.", rich_help_panel=_SOURCES),
+        list[str] | None, _prompts("--docs", "-d", help="Texts to ask questions of.")
     ] = None
-    prompts: Annotated[
-        Path | None,
-        typer.Option("--prompts", help="Prompts as JSON lines.", rich_help_panel=_SOURCES),
-    ] = None
-    tasks: Annotated[
-        str, typer.Option("--tasks", help="Only these, with commas.", rich_help_panel=_SOURCES)
-    ] = ""
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Most prompts of a task.", rich_help_panel=_SOURCES),
-    ] = None
-    noise: Annotated[
-        int,
-        typer.Option(
-            "--noise", min=0, help="Unrelated passages mixed into each.", rich_help_panel=_SOURCES
-        ),
-    ] = 0
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            "--replay", help="Replay this recording; runs no model.", rich_help_panel=_SOURCES
-        ),
-    ] = None
-    shape: Annotated[
-        str,
-        typer.Option(
-            "--shape",
-            help="Replay with real passes of this shape (a name, config.json), weights random.",
-            rich_help_panel=_SOURCES,
-        ),
-    ] = ""
-    template: Annotated[
-        str,
-        typer.Option(
-            "--template", help="Prompt template of the recording.", rich_help_panel=_SOURCES
-        ),
-    ] = ""
-    turns: Annotated[
-        str,
-        typer.Option(
-            "--turns", help="Of recorded conversations: first or all.", rich_help_panel=_SOURCES
-        ),
-    ] = "first"
-    ids: Annotated[
-        str,
-        typer.Option(
-            "--ids", help="Of a recording all, odd or even ids.", rich_help_panel=_SOURCES
-        ),
-    ] = "all"
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods", help=f"With commas; default: {LIVE_METHODS}.", rich_help_panel=_RACE
-        ),
-    ] = ""
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against", help="hf: transformers' generate as well.", rich_help_panel=_RACE
-        ),
-    ] = ""
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            "--rounds",
-            min=1,
-            help=f"Timed rounds; default: {ROUNDS}, with --shape {SHAPE_ROUNDS}.",
-            rich_help_panel=_RACE,
-        ),
-    ] = None
-    num_draft: Annotated[
-        str,
-        typer.Option(
-            "--num-draft", help="Most draft nodes; several with commas.", rich_help_panel=_RACE
-        ),
-    ] = ""
+    prompts: Annotated[Path | None, _prompts(help="Prompts as JSON lines.")] = None
+    tasks: Annotated[str, _prompts(help="Only these, with commas.")] = ""
+    limit: Annotated[int | None, _prompts(min=1, help="Most prompts of a task.")] = None
+    noise: Annotated[int, _prompts(min=0, help="Unrelated passages mixed into each.")] = 0
+    replay: Annotated[Path | None, _prompts(help="Replay this recording; runs no model.")] = None
+    shape: Annotated[str, _prompts(help=_SHAPE)] = ""
+    template: Annotated[str, _prompts(help="Prompt template of the recording.")] = ""
+    turns: Annotated[str, _prompts(help=_TURNS)] = "first"
+    ids: Annotated[str, _prompts(help="Of a recording all, odd or even ids.")] = "all"
+    methods: Annotated[str, _measuring(help=_METHODS)] = ""
+    against: Annotated[str, _measuring(help="hf: transformers' generate as well.")] = ""
+    rounds: Annotated[int | None, _measuring(min=1, help=_ROUNDS)] = None
+    num_draft: Annotated[str, _measuring(help="Most draft nodes; several with commas.")] = ""
     sweep_num_draft: Annotated[
-        bool,
-        typer.Option("--sweep-num-draft", help="Try 4 to 128 nodes.", rich_help_panel=_RACE),
+        bool, _measuring("--sweep-num-draft", help="Try 4 to 128 nodes.")
     ] = False
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Forget at each prompt what was learned.", rich_help_panel=_RACE
-        ),
-    ] = False
-    quality: Annotated[
-        bool,
-        typer.Option(
-            "--quality/--no-quality", help="Judge by reference answers.", rich_help_panel=_RACE
-        ),
-    ] = True
-    record: Annotated[
-        Path | None,
-        typer.Option("--record", help="Decode, and write a recording here.", rich_help_panel=_OUT),
-    ] = None
+    fresh: Annotated[bool, _measuring("--fresh", help=_FRESH)] = False
+    quality: Annotated[bool, _measuring(_JUDGED, help=_QUALITY)] = True
+    record: Annotated[Path | None, _results(help="Decode, and write a recording here.")] = None
     preset: PresetOption = None
     json: JsonOption = False
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown tables.", rich_help_panel=_OUT)
-    ] = False
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page as well.", rich_help_panel=_OUT)
-    ] = None
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write to this file.", rich_help_panel=_OUT),
-    ] = None
+    markdown: Annotated[bool, _results("--markdown", help="Print Markdown tables.")] = False
+    html: Annotated[Path | None, _results(help="Write a page as well.")] = None
+    output: Annotated[Path | None, _results("--output", "-o", help="Write to this file.")] = None
     verbose: VerboseOption = False

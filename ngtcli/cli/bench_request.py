@@ -10,7 +10,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import Settings
+from ngtcli.config import RANGES, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import UsageError
 from ngtcli.evaluate.noise import add_noise
@@ -68,9 +68,10 @@ def num_drafts_of(request: BenchRequest) -> list[int]:
         numbers = [int(part) for part in names_in(text)]
     except ValueError:
         numbers = []
-    if not numbers or not all(1 <= number <= 1024 for number in numbers):
+    most = int(RANGES["num_draft"][1])
+    if not numbers or not all(1 <= number <= most for number in numbers):
         raise UsageError(
-            f"--num-draft {text}: not numbers from 1 to 1024",
+            f"--num-draft {text}: not numbers from 1 to {most}",
             "Give them as in --num-draft 16,32,64.",
         )
     return list(dict.fromkeys(numbers))

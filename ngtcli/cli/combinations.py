@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import typer
 
+from ngtcli.config import DRAFTING
 from ngtcli.errors import UsageError
 
 LIVE, RECORD, REPLAY, SHAPE = "live", "record", "replay", "shape"
@@ -25,15 +26,14 @@ Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
     **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
-    **dict.fromkeys(("max_mb",), _ALL),
+    "max_mb": _ALL,
     **dict.fromkeys(_FOLDERS, _MODEL),
     **dict.fromkeys(("files", "docs", "prompts", "noise", *_LOADING, *_SAMPLING), _MODEL),
     **dict.fromkeys(_COMPUTING, (LIVE, RECORD, SHAPE)),
-    **dict.fromkeys(("methods", "method", "n", "lp", "learn_output"), _DRAFTS),
-    **dict.fromkeys(("num_draft", "sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
-    **dict.fromkeys(("against", "rounds"), _TIMED),
+    **dict.fromkeys(("methods", *DRAFTING), _DRAFTS),
+    **dict.fromkeys(("sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
+    **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
     **dict.fromkeys(("quality", "draft_model"), (LIVE,)),
-    **dict.fromkeys(("pool", "pool_documents", "calibrate"), _TIMED),
     **dict.fromkeys(("replay", "shape", "template", "turns", "ids"), _REPLAYS),
     "record": (RECORD,),
 }
@@ -42,7 +42,7 @@ TUNE: Table = {
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
     **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb"), _DRAFTS),
     **dict.fromkeys(_FOLDERS, (LIVE,)),
-    **dict.fromkeys(("method", "n", "lp", "num_draft", "learn_output"), _DRAFTS),
+    **dict.fromkeys(DRAFTING, _DRAFTS),
     **dict.fromkeys(("docs", "prompts", "draft_model", "calibrate"), (LIVE,)),
     **dict.fromkeys((*_LOADING, *_COMPUTING, *_SAMPLING), (LIVE,)),
     **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),

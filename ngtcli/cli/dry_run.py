@@ -1,7 +1,7 @@
 """`--dry-run`: the prompt as the model would get it, fitted and counted; no weights are loaded."""
 
+from ngtcli.cli.answer_report import dry_run_json
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
-from ngtcli.cli.facts import dry_run_json
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.errors import ContextOverflowError

@@ -12,7 +12,7 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.config import Settings, merge, standing_layers
+from ngtcli.config import Settings, environment_and_file_layers, merge
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.storage import home
@@ -29,7 +29,7 @@ def env(
     json: JsonOption = False,
 ) -> None:
     """Show versions, the device and the folders used."""
-    settings: Settings = merge(standing_layers()).settings
+    settings: Settings = merge(environment_and_file_layers()).settings
     device, name = _device_of_torch() if full else _likely_device()
     facts: dict[str, Any] = {
         "ngt": __version__,

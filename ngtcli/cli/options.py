@@ -19,8 +19,8 @@ from ngtcli.config import (
     Layer,
     Resolved,
     Settings,
+    environment_and_file_layers,
     merge,
-    standing_layers,
     unknown_variables,
 )
 from ngtcli.prompt.preset import Preset, load_preset
@@ -181,12 +181,12 @@ def _typed(name: str, value: Any) -> Any:
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     chosen = load_preset(preset or task)
-    return _merged([Layer("flag", flags), *standing_layers(), chosen.settings]), chosen
+    return _merged([Layer("flag", flags), *environment_and_file_layers(), chosen.settings]), chosen
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
-    return _merged([Layer("flag", flags), *standing_layers()])
+    return _merged([Layer("flag", flags), *environment_and_file_layers()])
 
 
 def _merged(layers: list[Layer]) -> Resolved:

@@ -2,13 +2,19 @@
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import NgtError, UsageError, shortened
-from ngtcli.render.terminal import reveal, visible
+from ngtcli.render.tables import Column, Table, to_tabs
+from ngtcli.render.terminal import reveal, wants_color
 from ngtcli.system.storage import write_atomically
+
+if TYPE_CHECKING:
+    from ngtcli.render.forms import Forms
 
 _ELSEWHERE = "Choose another file."
 
@@ -61,20 +67,51 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_table(columns: list[str], rows: list[list[Any]]) -> None:
-    """A table on a terminal, tab-separated values elsewhere."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on a terminal, tab-separated values without headings elsewhere."""
+    cells = [[str(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in rows:
-            print_line("\t".join(visible(str(cell)).replace("\n", " ") for cell in row))
+        if cells:
+            print_line(to_tabs(cells))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from ngtcli.render.terminal_tables import to_terminal  # here: elsewhere it is not needed
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(reveal(visible(str(cell)))) for cell in row))
-    Console(width=terminal_width(sys.stdout)).print(table)
+    table = Table("", [Column(title, left=True) for title in columns], cells)
+    width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
+    print_line(to_terminal([table], width=width, colour=colour))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a result goes: to a form by its flag ("" for tables), a file, a page; see `aim`."""
+
+    form: str
+    output: Path | None
+    html: Path | None
+
+    def deliver(self, forms: "Forms", color: str) -> None:
+        """Write the result, and the page where one is wanted. Raises NgtError."""
+        write_result(self._text(forms, color), self.output)
+        if self.html is not None:
+            write_page(forms.page(), self.html)
+
+    def _text(self, forms: "Forms", color: str) -> str:
+        if self.form:
+            return forms.asked[self.form]()
+        if self.output is None and sys.stdout.isatty():
+            return forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
+        return forms.plain()
+
+
+def aim(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> Destination:
+    """Where a result is to go; `forms` says by flag which were asked for.
+
+    Raises UsageError for two forms and for files that cannot be written, before anything is
+    measured.
+    """
+    asked = [form for form, given in forms.items() if given]
+    if len(asked) > 1:
+        raise UsageError(f"--{asked[0]} and --{asked[1]} are both given", "Give one of them.")
+    for path in (output, html):
+        check_output_file(path)
+    return Destination(form=asked[0] if asked else "", output=output, html=html)

@@ -12,17 +12,18 @@ from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_sett
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
 from ngtcli.cli.reading import read_documents, skipped_json, standard_input
-from ngtcli.cli.trie_rows import datastore_row, print_facts, table_cells, trie_row
+from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.results import counted
+from ngtcli.render.bench_tables import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
+from ngtcli.trie.listing import DatastoreFile, TrieFile
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
@@ -95,14 +96,13 @@ def _build_datastore(
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
     """List cached tries and datastores, the newest first."""
-    found = [(f.created, trie_row(f)) for f in listing.list_tries()]
-    found += [(f.created, datastore_row(f)) for f in listing.list_datastores()]
-    rows = [row for _, row in sorted(found, key=lambda item: -item[0])]
+    found: list[TrieFile | DatastoreFile] = list(listing.list_tries())
+    found = sorted([*found, *listing.list_datastores()], key=lambda file: -file.created)
     if json:
-        print_line(dump_json(rows))
+        print_line(dump_json([file_row(file) for file in found]))
         return
     header = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
-    print_table(header, [table_cells(row) for row in rows])
+    print_table(header, [table_cells(file) for file in found])
 
 
 @trie_app.command("show")
@@ -128,13 +128,11 @@ def trie_show(
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
     """What is in a file of the cache, which depends on no flag: none may be `given`."""
-    trie = listing.describe_trie(Path(path))
-    datastore = None if trie else listing.describe_datastore(Path(path))
-    row = trie_row(trie) if trie else datastore_row(datastore) if datastore else None
-    if row is None:
+    file = listing.describe_trie(Path(path)) or listing.describe_datastore(Path(path))
+    if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
     refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
-    print_facts(row, json)
+    print_facts(file_row(file), json)
 
 
 def _cached(

@@ -1,5 +1,6 @@
 """Cached tries and datastores as `ngt trie` shows them: rows of --json and cells of tables."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ngtcli.cli.output import print_line
@@ -36,16 +37,21 @@ def datastore_row(file: DatastoreFile) -> dict[str, Any]:
     }
 
 
-def table_cells(row: dict[str, Any]) -> list[Any]:
-    """What `ngt trie list` shows of a row."""
-    what = visible(" ".join([row["kind"], row.get("name", "")])).strip()
-    figures = [row.get(name, "") for name in ("n", "lp")]
-    size = f"{row['bytes'] / 1e6:.1f} MB"
-    names = _names(row["documents"])
-    return [what, row["key"][:12], row["tokens"], row.get("nodes", ""), size, *figures, names]
+def file_row(file: TrieFile | DatastoreFile) -> dict[str, Any]:
+    """A file of the cache, as --json shows it."""
+    return trie_row(file) if isinstance(file, TrieFile) else datastore_row(file)
 
 
-def _names(names: list[str]) -> str:
+def table_cells(file: TrieFile | DatastoreFile) -> list[object]:
+    """What `ngt trie list` shows of a file."""
+    size, names = f"{file.bytes / 1e6:.1f} MB", _names(file.documents)
+    if isinstance(file, TrieFile):
+        return ["trie", file.key[:12], file.tokens, file.nodes, size, file.n, file.lp, names]
+    what = visible(f"datastore {file.name}").strip()
+    return [what, file.key[:12], file.tokens, "", size, "", "", names]
+
+
+def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 

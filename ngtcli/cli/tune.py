@@ -1,5 +1,6 @@
 """`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import typer
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import command_line, with_flags, with_settings
+from ngtcli.cli.output import aim
 from ngtcli.cli.tune_options import TuneFlags
 from ngtcli.cli.tune_plan import Plan, open_source, read_plan
-from ngtcli.cli.tune_results import check_outputs, deliver
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.sweep.preset import preset_path, provenance, write_winner
+from ngtcli.render.forms import sweep_forms
+from ngtcli.render.sweep_rows import SweepReport
 from ngtcli.system import process
 
 
@@ -21,7 +24,8 @@ from ngtcli.system import process
 def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None = None) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if given.replay else LIVE)
-    check_outputs(given)
+    forms = {"json": given.json, "markdown": given.markdown, "csv": given.csv}
+    destination = aim(forms, given.output, given.html)
     plan = read_plan(given, flags or {})
     # A bad name is refused before hours are spent.
     saved = None if given.write is None else preset_path(given.write, given.force)
@@ -30,15 +34,15 @@ def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None 
     if plan.remark and (notes.terminal or given.verbose):
         notes.say(plan.remark, dim=True)
     if report is not None:
-        deliver(report, given, plan.base.color)
-    if report is None or not report["complete"]:
+        destination.deliver(sweep_forms(report, given.verbose), plan.base.color)
+    if report is None or not report.complete:
         notes.warn("interrupted; run the same command again to go on")
         raise typer.Exit(INTERRUPTED)
     if saved is not None:
         _write(saved, plan, report, notes)
 
 
-def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> dict[str, Any] | None:
+def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     from ngtcli.evaluate.runner.state import State
     from ngtcli.evaluate.sweep.run import default_state, measure, report, state_key
@@ -62,18 +66,14 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> dict[str, Any] | Non
         pass
     notes.clear()
     made = report(source.about, plan.axes, plan.cells, plan.skipped, given.rounds, kept)
-    about = {
-        "preset": plan.preset.name,
-        "method": plan.base.method,
-        "command": command_line(),
-        "skipped": skipped,
-    }
-    return {**made, **about} if made["cells"] else None
+    method, preset = plan.base.method, plan.preset.name
+    told = replace(made, preset=preset, method=method, command=command_line(), skipped=skipped)
+    return told if made.cells else None
 
 
-def _write(path: Path, plan: Plan, report: dict[str, Any], notes: Notes) -> None:
-    chosen = next(cell for cell in plan.cells if cell.label == report["chosen"])
+def _write(path: Path, plan: Plan, report: SweepReport, notes: Notes) -> None:
+    chosen = next(cell for cell in plan.cells if cell.label == report.chosen)
     swept = [axis.name for axis in plan.axes]
-    origin = provenance(report, plan.preset, report["command"])
+    origin = provenance(report, plan.preset)
     write_winner(path, plan.preset, chosen.settings, swept, origin)
     notes.say(f"Saved as {path}; use it with -p {path.stem}.")

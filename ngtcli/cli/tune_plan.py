@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
-from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.cli.tune_options import TuneFlags
 from ngtcli.config import OF_TRIE, Resolved, Settings
-from ngtcli.errors import UsageError
-from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped, grid, is_axis, parse_sweep
+from ngtcli.documents.find import Skipped
+from ngtcli.documents.load import Document
+from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
+from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset
+from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.sweep.run import Source
@@ -24,7 +29,7 @@ class Plan:
 
     axes: tuple[Axis, ...]
     cells: list[Cell]
-    skipped: list[Skipped]
+    skipped: list[SkippedCell]
     base: Settings
     preset: Preset
     texts: list[str]
@@ -44,12 +49,7 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     if clash := next((name for name in swept if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     resolved, chosen = resolve(flags, given.preset, "summarize")
-    base, remark = resolved.settings, ""
-    if _reads_none(resolved, swept):
-        base = replace(base, method="trie")
-        remark = "Measured with --method trie, which reads what is swept."
-        if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
-            base = replace(base, num_draft=Settings().num_draft)
+    base, remark = _base(resolved, swept)
     cells, skipped = grid(axes, base)
     plan = Plan(
         axes=axes,
@@ -62,6 +62,17 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     )
     _check_data(given, plan)
     return plan
+
+
+def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
+    """The settings below the cells, with a remark where they are not what was asked for."""
+    base = resolved.settings
+    if not _reads_none(resolved, swept):
+        return base, ""
+    base = replace(base, method="trie")
+    if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
+        base = replace(base, num_draft=Settings().num_draft)
+    return base, "Measured with --method trie, which reads what is swept."
 
 
 def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
@@ -89,18 +100,18 @@ def _check_data(given: TuneFlags, plan: Plan) -> None:
         return
     if plan.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.evaluate.sweep.sources import check_replayable
+    from ngtcli.evaluate.sweep.recording import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
 
 def open_source(
     given: TuneFlags, plan: Plan, notes: Notes
-) -> tuple["Source[Any]", list[dict[str, str]]]:
-    """What is measured on, and the files that were left out of folders, as --json names them."""
-    from ngtcli.evaluate.sweep.sources import DEFAULT_COSTS, Recording, Running, prompts
-
+) -> tuple["Source[Any]", Sequence[Skipped]]:
+    """What is measured on, and the files that were left out of folders."""
     if given.replay is not None:
+        from ngtcli.evaluate.sweep.recording import DEFAULT_COSTS, Recording
+
         notes.status(f"Reading {given.replay} …")
         recording = Recording(
             given.replay,
@@ -110,8 +121,39 @@ def open_source(
             costs=given.costs or DEFAULT_COSTS,
             max_mb=plan.base.max_mb,
         )
-        return recording, []
+        return recording, ()
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes)
-    items = prompts(texts.documents, plan.preset, given.limit, given.prompts, plan.base)
-    running = Running(plan.cells[0].settings, plan.preset, items, notes.status, notes.warn)
-    return running, skipped_json(texts.skipped)
+    items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base)
+    from ngtcli.evaluate.sweep.running import Running  # here: it loads torch
+
+    running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
+    return running, tuple(dict.fromkeys(texts.skipped))
+
+
+def items_of(
+    texts: Sequence[Document],
+    preset: Preset,
+    limit: int | None,
+    lines: Path | None = None,
+    settings: Settings | None = None,
+) -> list[Item]:
+    """Prompts for a preset: those with a question if it asks for one, else those without.
+
+    They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
+    from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
+    InputError.
+    """
+    asks = "{question}" in preset.template
+    if lines is not None:
+        items = read_jsonl(lines, settings)
+    elif texts:
+        items = file_items([], texts) if asks else file_items(texts, [])
+    else:
+        items = builtin_items()
+    chosen = [item for item in items if bool(item.question) == asks]
+    if not chosen:
+        kind = "with" if asks else "without"
+        raise InputError(
+            f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
+        )
+    return chosen[:limit]

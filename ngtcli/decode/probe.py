@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 # Tokens: longer than the common windows of 4,096; a CPU takes minutes to read more.
 LONGEST = 4224
 _SHORTEST = 24
-_WIDEST, _NARROWEST = (
-    512,
-    40,
-)  # siblings before the path: as many as the window has tokens, within these bounds
+# Wrong siblings before the path: as many as the window has tokens, within these bounds; guessed.
+_WIDEST, _NARROWEST = 512, 40
 _END = 2304  # tokens of context up to which its end is probed: learned positions end at 2,048
 _EMPTY = DraftTree()
 

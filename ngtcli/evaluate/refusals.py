@@ -6,9 +6,10 @@ from ngtcli.config import Settings
 from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, UsageError
+from ngtcli.render.rows import Refusal
 
 
-def unreadable(methods: Sequence[str], settings: Settings) -> list[dict[str, str]]:
+def unreadable(methods: Sequence[str], settings: Settings) -> list[Refusal]:
     """The methods with an unknown name or a wrong option; loads no model."""
     refused = []
     for method in methods:
@@ -19,15 +20,15 @@ def unreadable(methods: Sequence[str], settings: Settings) -> list[dict[str, str
     return refused
 
 
-def refusal(method: str, error: Exception) -> dict[str, str]:
+def refusal(method: str, error: Exception) -> Refusal:
     """Why a method does not take part, as results name it."""
     hint = error.hint if isinstance(error, NgtError) else ""
-    return {"method": method, "reason": f"{error}. {hint}" if hint else str(error)}
+    return Refusal(method, f"{error}. {hint}" if hint else str(error))
 
 
-def check_some_left(methods: Sequence[str], refused: Sequence[dict[str, str]]) -> None:
+def check_some_left(methods: Sequence[str], refused: Sequence[Refusal]) -> None:
     """Raise UsageError where none of `methods` can run."""
-    reasons = {r["method"]: r["reason"] for r in refused}
+    reasons = {r.method: r.reason for r in refused}
     if all(m in reasons for m in methods):
         raise UsageError(
             f"no method can run: {next(iter(reasons.values()), 'none is named')}",

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from statistics import fmean
 
+from ngtcli.render.rows import Scores
+
 NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (in your clone: pip install -e '.[quality]')"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -66,23 +68,19 @@ class Quality:
         self._rouge = rouge_l()
         self.note = "" if self._rouge else NO_ROUGE
 
-    def scores(
-        self, answers: Sequence[tuple[str, Sequence[str], bool]]
-    ) -> dict[str, float | int | None]:
+    def scores(self, answers: Sequence[tuple[str, Sequence[str], bool]]) -> Scores:
         """Means over (answer, references, whether a question was asked).
 
         Exact match and F1 are of the questions alone; what has no references counts nowhere.
         """
         judged = [(a, r, asked) for a, r, asked in answers if r]
         questions = [(a, r) for a, r, asked in judged if asked]
-        out: dict[str, float | int | None] = {
-            "judged": len(judged),
-            "exact_match": _mean([exact_match(a, r) for a, r in questions]),
-            "f1": _mean([f1(a, r) for a, r in questions]),
-        }
-        if self._rouge:
-            out["rouge_l"] = _mean([self._rouge(a, r) for a, r, _ in judged])
-        return out
+        return Scores(
+            judged=len(judged),
+            exact_match=_mean([exact_match(a, r) for a, r in questions]),
+            f1=_mean([f1(a, r) for a, r in questions]),
+            rouge_l=_mean([self._rouge(a, r) for a, r, _ in judged]) if self._rouge else None,
+        )
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -4,7 +4,7 @@ A round that is not timed goes first; it also fills the cache of tries and shows
 After the timed rounds the parts of a step are timed, in a round of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,6 +22,9 @@ from ngtcli.evaluate.runner.run import (
     run,
 )
 from ngtcli.prompt.build import Prompt
+from ngtcli.render.rows import Refusal
+
+Take = Callable[..., Iterator[tuple[Turn[Prompt], Sample]]]  # `run` over the prompts
 
 
 @dataclass(slots=True)
@@ -32,7 +35,7 @@ class Race:
     contestants: list[Contestant[Prompt]]
     samples: dict[str, list[list[Sample]]] = field(default_factory=dict)
     splits: dict[str, list[Generation]] = field(default_factory=dict)
-    refused: list[dict[str, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     interrupted: bool = False
 
     def measured(self) -> list[int]:
@@ -55,26 +58,17 @@ def race(
     An interruption after the first answers keeps what there is; before, it is raised.
     """
     made, count = Race(list(contestants)), len(prompts)
-    taken = partial(run, prompts=prompts, fresh=fresh, memory=memory, progress=progress)
-    for contestant in contestants:
-        try:
-            for _ in taken(by_prompt([contestant], count, 1), describe=partial(_warming, count)):
-                pass
-        except (NgtError, ImportError, OSError) as error:
-            if contestant.name == BASELINE:
-                raise
-            made.contestants.remove(contestant)
-            made.refused.append(refusal(contestant.name, error))
+    take = partial(run, prompts=prompts, fresh=fresh, memory=memory, progress=progress)
+    _warm_up(made, take, count)
     made.samples = {c.key: [[] for _ in prompts] for c in made.contestants}
     try:
         timed = by_prompt(made.contestants, count, rounds)
-        for turn, sample in taken(timed, describe=partial(_round, rounds, count)):
+        words = "Round {} of {}: {} of {} prompts"
+        for turn, sample in take(
+            timed, describe=lambda t: words.format(t.round + 1, rounds, t.prompt + 1, count)
+        ):
             made.samples[turn.contestant.key][turn.prompt].append(sample)
-        for contestant in made.contestants:
-            if contestant.begin_split is not None:
-                split = replace(contestant, begin=contestant.begin_split)
-                for _, sample in taken(by_prompt([split], count, 1), describe=_splitting):
-                    made.splits.setdefault(contestant.key, []).append(sample.generation)
+        _split(made, take, count)
     except KeyboardInterrupt:
         if not made.measured():
             raise
@@ -82,13 +76,27 @@ def race(
     return made
 
 
-def _warming(prompts: int, turn: Turn[Prompt]) -> str:
-    return f"Warming up: {turn.contestant.key}, {turn.prompt + 1} of {prompts} prompts"
+def _warm_up(made: Race, take: Take, prompts: int) -> None:
+    def words(turn: Turn[Prompt]) -> str:
+        return f"Warming up: {turn.contestant.key}, {turn.prompt + 1} of {prompts} prompts"
+
+    for contestant in list(made.contestants):
+        try:
+            for _ in take(by_prompt([contestant], prompts, 1), describe=words):
+                pass
+        except (NgtError, ImportError, OSError) as error:
+            if contestant.name == BASELINE:
+                raise
+            made.contestants.remove(contestant)
+            made.refused.append(refusal(contestant.name, error))
 
 
-def _round(rounds: int, prompts: int, turn: Turn[Prompt]) -> str:
-    return f"Round {turn.round + 1} of {rounds}: {turn.prompt + 1} of {prompts} prompts"
+def _split(made: Race, take: Take, prompts: int) -> None:
+    def words(turn: Turn[Prompt]) -> str:
+        return f"Splitting the time of {turn.contestant.key}: prompt {turn.prompt + 1}"
 
-
-def _splitting(turn: Turn[Prompt]) -> str:
-    return f"Splitting the time of {turn.contestant.key}: prompt {turn.prompt + 1}"
+    for contestant in made.contestants:
+        if contestant.begin_split is not None:
+            split = replace(contestant, begin=contestant.begin_split)
+            for _, sample in take(by_prompt([split], prompts, 1), describe=words):
+                made.splits.setdefault(contestant.key, []).append(sample.generation)

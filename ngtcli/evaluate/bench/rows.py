@@ -1,21 +1,30 @@
-"""From samples to rows by contestant and task, under the JSON names used everywhere.
+"""From samples to rows by contestant and task.
 
 Times are seconds of wall clock, prefill included, unless a name says otherwise. A prompt's time is
 the median of its rounds; a speed-up is formed prompt by prompt and its median is reported.
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ngtcli.decode.stats import PARTS
 from ngtcli.evaluate.bench.quality import Quality
 from ngtcli.evaluate.bench.race import Race
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE
+from ngtcli.evaluate.runner.figures import drafting
 from ngtcli.evaluate.runner.run import Contestant, Generation, Sample
-from ngtcli.render.results import OVERALL
+from ngtcli.prompt.build import Prompt
+from ngtcli.render.rows import (
+    OVERALL,
+    LiveRow,
+    PromptRow,
+    PromptTimes,
+    Scores,
+    Speedup,
+    SplitRow,
+    Times,
+)
 
 MIB = 2**20
 Rounds = Sequence[Sequence[Sample]]  # of each prompt, its rounds
@@ -51,54 +60,53 @@ class RaceRows:
         self._race, self._items, self._decode, self._quality = race, items, decode, quality
         self._measured = race.measured()
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[LiveRow]:
         """A row for each contestant over all prompts, then, of several tasks, one for each."""
         tasks = list(dict.fromkeys(self._items[i].task for i in self._measured))
         wanted = [OVERALL, *(tasks if len(tasks) > 1 else [])]
         return [self._row(c, task) for task in wanted for c in self._race.contestants]
 
-    def _row(self, contestant: Contestant[Any], task: str) -> dict[str, Any]:
+    def _row(self, contestant: Contestant[Prompt], task: str) -> LiveRow:
         places = [i for i in self._measured if task in (OVERALL, self._items[i].task)]
         rounds = [self._race.samples[contestant.key][i] for i in places]
-        return {
-            "method": contestant.name,
-            "num_draft": contestant.num_draft,
-            "task": task,
-            "questions": len(places),
-            **drafting([r[-1].generation for r in rounds]),
-            **timing(rounds),
-            **self._speedup("speedup", contestant, places, BASELINE),
-            **self._speedup("speedup_over_hf", contestant, places, next(iter(AGAINST))),
-            "same_ids": self._same_ids(contestant, places),
-            "peak_memory_mib": round(max(s.memory for r in rounds for s in r) / MIB, 1),
-            **self._scores(contestant, places),
-        }
+        hf = next(iter(AGAINST))
+        compared = hf in self._race.samples
+        return LiveRow(
+            method=contestant.name,
+            num_draft=contestant.num_draft,
+            task=task,
+            questions=len(places),
+            drafting=drafting([r[-1].generation for r in rounds]),
+            times=timing(rounds),
+            speedup=self._speedup(contestant, places, BASELINE),
+            speedup_over_hf=self._speedup(contestant, places, hf) if compared else None,
+            same_ids=self._same_ids(contestant, places),
+            peak_memory_mib=round(max(s.memory for r in rounds for s in r) / MIB, 1),
+            scores=self._scores(contestant, places),
+        )
 
     def _speedup(
-        self, name: str, contestant: Contestant[Any], places: Sequence[int], other: str
-    ) -> dict[str, Any]:
-        """Other's time by own time, prompt by prompt; nothing where the other takes no part."""
-        if other not in self._race.samples:
-            return {}
+        self, contestant: Contestant[Prompt], places: Sequence[int], other: str
+    ) -> Speedup:
         own, theirs = self._race.samples[contestant.key], self._race.samples[other]
         ratios = [prompt_seconds(theirs[i]) / prompt_seconds(own[i]) for i in places]
         low, middle, high = quartiles(ratios)
-        return {
-            name: round(middle, 3),
-            f"{name}_quartiles": [round(low, 3), round(high, 3)],
-            f"{name}_least_and_most": [round(min(ratios), 3), round(max(ratios), 3)],
-        }
+        return Speedup(
+            median=round(middle, 3),
+            quartiles=(round(low, 3), round(high, 3)),
+            least_and_most=(round(min(ratios), 3), round(max(ratios), 3)),
+        )
 
-    def _same_ids(self, contestant: Contestant[Any], places: Sequence[int]) -> int:
+    def _same_ids(self, contestant: Contestant[Prompt], places: Sequence[int]) -> int:
         """Prompts with the ids of plain decoding, in every round."""
         own, plain = self._race.samples[contestant.key], self._race.samples[BASELINE]
         return sum(
             all(s.generation.ids == plain[i][0].generation.ids for s in own[i]) for i in places
         )
 
-    def _scores(self, contestant: Contestant[Any], places: Sequence[int]) -> dict[str, Any]:
+    def _scores(self, contestant: Contestant[Prompt], places: Sequence[int]) -> Scores | None:
         if self._quality is None:
-            return {}
+            return None
         samples = self._race.samples[contestant.key]
         answers = [
             (
@@ -109,55 +117,31 @@ class RaceRows:
             for i in places
             if self._items[i].answers
         ]
-        return dict(self._quality.scores(answers)) if answers else {}
+        return self._quality.scores(answers) if answers else None
 
-    def prompts(self, lengths: Sequence[int]) -> list[dict[str, Any]]:
+    def prompts(self, lengths: Sequence[int]) -> list[PromptRow]:
         """For each prompt, of `lengths` tokens, what each contestant took."""
         return [
-            {
-                "id": self._items[i].id,
-                "task": self._items[i].task,
-                "prompt_tokens": lengths[i],
-                "results": {k: _spread(s[i]) for k, s in self._race.samples.items()},
-            }
+            PromptRow(
+                id=self._items[i].id,
+                task=self._items[i].task,
+                prompt_tokens=lengths[i],
+                results={k: _prompt_times(s[i]) for k, s in self._race.samples.items()},
+            )
             for i in self._measured
         ]
 
-    def split(self) -> list[dict[str, Any]]:
+    def split(self) -> list[SplitRow]:
         """Where the time goes (paper, Figure 5): a row for each contestant that could tell."""
         return [
-            {"method": c.name, "num_draft": c.num_draft, **parts(generations)}
+            split_row(c.name, c.num_draft, generations)
             for c in self._race.contestants
             if (generations := self._race.splits.get(c.key))
         ]
 
 
-def drafting(generations: Sequence[Generation]) -> dict[str, Any]:
-    """What the drafts of some answers came to; None where a contestant cannot tell."""
-    tokens, steps = sum(len(g.ids) for g in generations), sum(g.steps for g in generations)
-    drafted, accepted = _sum(g.drafted for g in generations), _sum(g.accepted for g in generations)
-    undrafted = _sum(g.undrafted for g in generations)
-    histogram: Counter[int] = Counter()
-    for generation in generations:
-        histogram.update(generation.histogram or {})
-    return {
-        "new_tokens": tokens,
-        "steps": steps,
-        "drafted_tokens": drafted,
-        "accepted_tokens": accepted,
-        "mean_acceptance_length": _ratio(tokens, steps),
-        "draft_acceptance_rate": _ratio(accepted, drafted),
-        "acceptance_histogram": {str(k): histogram[k] for k in sorted(histogram)},
-        "nodes_per_step": _ratio(drafted, steps),
-        "undrafted_share": _ratio(undrafted, steps),
-    }
-
-
-def timing(rounds: Rounds) -> dict[str, Any]:
-    """Times over prompts; `spread` is a prompt's interquartile range over its median, typically.
-
-    `setup_s_median` is what comes before prefill: the trie from the cache, the drafter.
-    """
+def timing(rounds: Rounds) -> Times:
+    """The times of several prompts, each with its rounds."""
     medians = [prompt_seconds(r) for r in rounds]
     low, middle, high = quartiles(medians)
     spreads = [_relative(r) for r in rounds if len(r) > 1]
@@ -171,15 +155,15 @@ def timing(rounds: Rounds) -> dict[str, Any]:
         for s in r
         if s.generation.prefill_s is not None
     ]
-    return {
-        "seconds_median": round(middle, 5),
-        "seconds_quartiles": [round(low, 5), round(high, 5)],
-        "spread": round(statistics.median(spreads), 4) if spreads else None,
-        "tokens_per_s": round(tokens / sum(decoding), 2) if sum(decoding) else None,
-        "tokens_per_s_with_prefill": round(tokens / sum(medians), 2),
-        "prefill_s_median": round(statistics.median(prefill), 5) if prefill else None,
-        "setup_s_median": round(statistics.median(setup), 5) if setup else None,
-    }
+    return Times(
+        seconds_median=round(middle, 5),
+        seconds_quartiles=(round(low, 5), round(high, 5)),
+        spread=round(statistics.median(spreads), 4) if spreads else None,
+        tokens_per_s=round(tokens / sum(decoding), 2) if sum(decoding) else None,
+        tokens_per_s_with_prefill=round(tokens / sum(medians), 2),
+        prefill_s_median=round(statistics.median(prefill), 5) if prefill else None,
+        setup_s_median=round(statistics.median(setup), 5) if setup else None,
+    )
 
 
 def _relative(rounds: Sequence[Sample]) -> float:
@@ -187,35 +171,27 @@ def _relative(rounds: Sequence[Sample]) -> float:
     return (high - low) / middle
 
 
-def _spread(rounds: Sequence[Sample]) -> dict[str, Any]:
+def _prompt_times(rounds: Sequence[Sample]) -> PromptTimes:
     low, middle, high = quartiles([s.seconds for s in rounds])
-    return {
-        "rounds": len(rounds),
-        "seconds_median": round(middle, 5),
-        "seconds_quartiles": [round(low, 5), round(high, 5)],
-        "new_tokens": len(rounds[-1].generation.ids),
-    }
+    return PromptTimes(
+        rounds=len(rounds),
+        seconds_median=round(middle, 5),
+        seconds_quartiles=(round(low, 5), round(high, 5)),
+        new_tokens=len(rounds[-1].generation.ids),
+    )
 
 
-def parts(generations: Sequence[Generation]) -> dict[str, Any]:
-    """Mean time of each part of a step in µs, prefill in ms a prompt, and shares of the whole."""
+def split_row(method: str, num_draft: int | None, generations: Sequence[Generation]) -> SplitRow:
+    """Mean times over answers whose parts were timed apart."""
     steps = sum(g.steps for g in generations)
     prefill = sum(g.prefill_s or 0.0 for g in generations)
     seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in generations) for p in PARTS}
     whole = prefill + sum(seconds.values()) or 1.0
-    return {
-        "steps": steps,
-        "prefill_ms": round(prefill / len(generations) * 1e3, 3),
-        "step_us": {p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
-        "share": {p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
-    }
-
-
-def _sum(values: Any) -> int | None:
-    """The sum; None where one is not known."""
-    known = list(values)
-    return None if None in known else sum(known)
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None or not b else round(a / b, 4)
+    return SplitRow(
+        method=method,
+        num_draft=num_draft,
+        steps=steps,
+        prefill_ms=round(prefill / len(generations) * 1e3, 3),
+        step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
+        share={p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
+    )

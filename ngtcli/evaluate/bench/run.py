@@ -1,10 +1,9 @@
-"""One live measurement from prompts to a result that renders and JSON take as it is."""
+"""One live measurement, from prompts to a result."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,8 @@ from ngtcli.evaluate.runner.memory import PeakMemory
 from ngtcli.evaluate.runner.run import Contestant, Notify
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.render.results import LiveResult, Machine, RecordResult
+from ngtcli.render.rows import Refusal
 from ngtcli.session import AnswerOptions, Session
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
@@ -62,7 +63,7 @@ def run_live(
     prompts: Sequence[Prompt],
     options: RaceOptions,
     progress: Notify = lambda _: None,
-) -> dict[str, Any]:
+) -> LiveResult:
     """Race, then put the figures together. Raises UsageError where no method can run."""
     refused = unreadable(options.methods, session.settings)
     contestants = _contestants(session, options, refused)
@@ -76,30 +77,29 @@ def run_live(
     quality = Quality() if options.quality and any(item.answers for item in items) else None
     rows = RaceRows(made, items, session.model.tokenizer.decode, quality)
     measured = made.measured()
-    return {
-        "kind": "live",
-        "model": session.settings.model,
-        **_machine(session),
-        "questions": len(measured),
-        "rounds": options.rounds,
-        "max_tokens": session.settings.max_tokens,
-        "fresh": options.fresh,
-        "interrupted": made.interrupted,
-        "memory": memory.kind,
-        "notes": _notes(session, quality),
-        "rows": rows.rows(),
-        "split": rows.split(),
-        "prompts": rows.prompts([len(p.ids) for p in prompts]),
-        "refused": refused,
-    }
+    return LiveResult(
+        model=session.settings.model,
+        machine=_machine(session),
+        questions=len(measured),
+        rounds=options.rounds,
+        max_tokens=session.settings.max_tokens,
+        fresh=options.fresh,
+        interrupted=made.interrupted,
+        memory=memory.kind,
+        notes=_notes(session, quality),
+        rows=rows.rows(),
+        split=rows.split(),
+        prompts=rows.prompts([len(p.ids) for p in prompts]),
+        refused=refused,
+    )
 
 
 def _contestants(
-    session: Session, options: RaceOptions, refused: list[dict[str, str]]
+    session: Session, options: RaceOptions, refused: list[Refusal]
 ) -> list[Contestant[Prompt]]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
-    known = {r["method"] for r in refused} | {BASELINE}
+    known = {r.method for r in refused} | {BASELINE}
     for method in dict.fromkeys(options.methods):
         if method in known:
             continue
@@ -124,16 +124,16 @@ def _notes(session: Session, quality: Quality | None) -> list[str]:
     return notes
 
 
-def _machine(session: Session) -> dict[str, Any]:
+def _machine(session: Session) -> Machine:
     device = session.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    return {
-        "device": device.type,
-        "device_name": name,
-        "dtype": str(session.model.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-    }
+    return Machine(
+        device=device.type,
+        device_name=name,
+        dtype=str(session.model.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        cores=os.cpu_count(),
+    )
 
 
 def record(
@@ -142,15 +142,14 @@ def record(
     prompts: Sequence[Prompt],
     folder: Path,
     progress: Notify = lambda _: None,
-) -> dict[str, Any]:
+) -> RecordResult:
     """Decode every prompt plainly and write a trace that `--replay` reads.
 
     An interruption keeps the prompts that are done.
     """
-    model, interrupted = session.model, False
+    model, name, interrupted = session.model, session.settings.model, False
     lengths: list[int] = []
-    name, fingerprint = session.settings.model, model.tokenizer.fingerprint
-    with TraceWriter(folder, fingerprint, name, model.vocabulary) as trace:
+    with TraceWriter(folder, model.tokenizer.fingerprint, name, model.vocabulary) as trace:
         try:
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
@@ -159,11 +158,10 @@ def record(
                 lengths.append(len(run.output))
         except KeyboardInterrupt:
             interrupted = True
-    return {
-        "kind": "record",
-        "path": str(folder),
-        "model": name,
-        "questions": len(lengths),
-        "new_tokens": sum(lengths),
-        "interrupted": interrupted,
-    }
+    return RecordResult(
+        path=str(folder),
+        model=name,
+        questions=len(lengths),
+        new_tokens=sum(lengths),
+        interrupted=interrupted,
+    )

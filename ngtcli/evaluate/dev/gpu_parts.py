@@ -147,14 +147,14 @@ class Parts:
         aims = {("auto", "summarization"): "2.8 ×"}
         lines = [
             Line(
-                "replay", of, f"{r['task']}: {r['method']}",
-                f"{r['speedup']:.2f} × plain, {r['tokens_per_s']:.1f} tokens/s,"
-                f" {r['mean_acceptance_length']:.2f} tokens a pass",
-                aims.get((r["method"], r["task"]), ""),
+                "replay", of, f"{r.task}: {r.method}",
+                f"{r.speedup.median:.2f} × plain, {r.times.tokens_per_s:.1f} tokens/s,"
+                f" {r.drafting.mean_acceptance_length:.2f} tokens a pass",
+                aims.get((r.method, r.task), ""),
             )
-            for r in found["rows"]
+            for r in found.rows
         ]  # fmt: skip
-        return found, lines
+        return found.as_json(), lines
 
 
 def _same_line(of: str, dtype: str, exact: bool, found: Sameness) -> Line:

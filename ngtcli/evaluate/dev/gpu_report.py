@@ -30,7 +30,6 @@ from ngtcli.evaluate.prompts import builtin_items, choose
 from ngtcli.evaluate.replay.run import select
 from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.evaluate.replay.shape_model import Built, build, check_memory, dtype_name, plan
-from ngtcli.evaluate.replay.shape_run import label
 from ngtcli.evaluate.replay.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
@@ -112,7 +111,6 @@ def _about(device: str, rate: float, traces: TraceSet) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "threads": torch.get_num_threads(),
         "copy_bytes_per_s": rate,
-        "label": label("given"),
         "recording": traces.source,
         "recorded_model": traces.model,
         "questions": len(traces.traces),

@@ -31,7 +31,7 @@ def replayed(folder: Path, tasks: list[str], fresh: bool) -> float:
     from ngtcli.evaluate.replay.run import run_replay
 
     result = run_replay(folder, ["auto"], [32], tasks=tasks, fresh=fresh)
-    return float(result["rows"][-1]["mean_acceptance_length"])
+    return result.rows[-1].drafting.mean_acceptance_length or 0.0
 
 
 def run_variant(folder: Path, tasks: str, name: str, value: float) -> list[float]:

@@ -7,9 +7,8 @@ with. What a drafter would learn from scores is not in a recording; such methods
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,51 +19,12 @@ from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, is_odd, read_traces
-from ngtcli.render.results import OVERALL
+from ngtcli.evaluate.runner.figures import drafting
+from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify, by_prompt, run
+from ngtcli.render.results import ReplayResult
+from ngtcli.render.rows import OVERALL, Refusal, ReplayRow
 
-Progress = Callable[[str], None]
 IDS = ("all", "odd", "even")
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a drafter did on some traces.
-
-    `draft_us` holds microseconds of drafting per step, `nodes` how many steps had how many nodes,
-    probes included.
-    """
-
-    questions: int = 0
-    undrafted: int = 0
-    statistics: Statistics = field(default_factory=Statistics)
-    draft_us: list[float] = field(default_factory=list)
-    nodes: Counter[int] = field(default_factory=Counter)
-
-    def add(self, other: "Tally") -> None:
-        """Add up with another."""
-        self.questions += other.questions
-        self.undrafted += other.undrafted
-        self.statistics.add(other.statistics)
-        self.draft_us += other.draft_us
-        self.nodes.update(other.nodes)
-
-    def row(self) -> dict[str, Any]:
-        """The figures under their JSON names."""
-        s, steps = self.statistics, max(1, self.statistics.steps)
-        middle, late = np.percentile(self.draft_us, (50, 99)) if self.draft_us else (0.0, 0.0)
-        whole = s.as_json()
-        return {
-            "questions": self.questions,
-            "new_tokens": s.new_tokens,
-            "steps": s.steps,
-            "mean_acceptance_length": whole["mean_acceptance_length"],
-            "draft_acceptance_rate": whole["draft_acceptance_rate"],
-            "acceptance_histogram": whole["acceptance_histogram"],
-            "nodes_per_step": round(s.drafted_tokens / steps, 3),
-            "draft_us_median": round(float(middle), 1),
-            "draft_us_p99": round(float(late), 1),
-            "undrafted_share": round(self.undrafted / steps, 4),
-        }
 
 
 def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
@@ -84,9 +44,10 @@ def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
     return accepted
 
 
-def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> Tally:
+def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> Generation:
     """Drive `drafter` over one trace with at most `num_draft` nodes a step."""
-    tally, output = Tally(questions=1), trace.output_ids
+    made, undrafted, output = Statistics(), 0, trace.output_ids
+    nodes, draft_us = Counter[int](), list[float]()
     drafter.reset(context)
     ids = list(trace.prompt_ids)
     done = 0
@@ -95,18 +56,39 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         depth = trace.room - done - 1
         tree = drafter.propose(ids, num_draft) if depth > 0 and num_draft > 0 else DraftTree()
         tree = tree.cut(depth, num_draft)
-        drafting = time.perf_counter() - clock
+        proposing = time.perf_counter() - clock
         accepted = walk(tree, output, done)
         kept = output[done : done + accepted + 1]
         clock = time.perf_counter()
         drafter.observe(kept)
-        tally.draft_us.append((drafting + time.perf_counter() - clock) * 1e6)
+        draft_us.append((proposing + time.perf_counter() - clock) * 1e6)
         ids += kept
         done += len(kept)
-        tally.undrafted += not tree.drafts
-        tally.nodes[len(tree)] += 1
-        tally.statistics.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
-    return tally
+        undrafted += not tree.drafts
+        nodes[len(tree)] += 1
+        made.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
+    return Generation(
+        output,
+        made.steps,
+        drafted=made.drafted_tokens,
+        accepted=made.accepted_tokens,
+        undrafted=undrafted,
+        histogram=made.acceptance_histogram,
+        nodes=nodes,
+        draft_us=draft_us,
+    )
+
+
+def replayed(
+    one: MethodSpec, num_draft: int, traces: TraceSet, pool: Callable[[], Pool | None]
+) -> Contestant[Trace]:
+    """A drafter of method `one`, with a new pool, that is driven over recorded answers."""
+
+    def begin() -> Answering[Trace]:
+        drafter = replace(one, settings=replace(one.settings, pool=pool())).build()
+        return lambda trace: replay(trace, drafter, context_of(trace, traces), num_draft)
+
+    return Contestant(one.spec, num_draft, begin)
 
 
 def run_replay(
@@ -122,9 +104,9 @@ def run_replay(
     turns: str = "first",
     max_mb: int | None = None,
     fresh: bool = False,
-    progress: Progress = lambda _: None,
-) -> dict[str, Any]:
-    """Replay `folder` with every method at every number of drafts; a JSON-ready mapping.
+    progress: Notify = lambda _: None,
+) -> ReplayResult:
+    """Replay `folder` with every method at every number of drafts.
 
     `limit` is per task. What methods share between questions (pools) lives through one run, in
     the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
@@ -136,29 +118,29 @@ def run_replay(
     traces = read_traces(folder, template, turns, max_mb)
     chosen = select(traces.traces, tasks, limit, ids)
     able, refused = _able(methods, settings or DraftSettings())
-    rows = []
+    rows: list[ReplayRow] = []
     for one in able:
         for num_draft in budgets(one, num_drafts):
             progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
             try:
-                rows += _rows(one, num_draft, _run(one, num_draft, traces, chosen, fresh))
+                made = _answers(one, num_draft, traces, chosen, fresh)
+                rows += _rows(one.spec, num_draft, chosen, made)
             except NgtError as error:
-                refused.append({"method": one.spec, "reason": f"{error}. {error.hint}"})
+                refused.append(Refusal(one.spec, f"{error}. {error.hint}"))
                 break
     if not rows:
         first = refused[0]
-        raise UsageError(f"{first['method']}: {first['reason']}", "Name another method.")
-    return {
-        "kind": "replay",
-        "source": traces.source,
-        "model": traces.model,
-        "questions": len(chosen),
-        "inexact": traces.inexact,
-        "fresh": fresh,
-        "seconds": round(time.perf_counter() - clock, 2),
-        "rows": rows,
-        "refused": refused,
-    }
+        raise UsageError(f"{first.method}: {first.reason}", "Name another method.")
+    return ReplayResult(
+        source=traces.source,
+        model=traces.model,
+        questions=len(chosen),
+        inexact=traces.inexact,
+        fresh=fresh,
+        seconds=round(time.perf_counter() - clock, 2),
+        rows=rows,
+        refused=refused,
+    )
 
 
 def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:
@@ -205,13 +187,13 @@ def select(
 
 def _able(
     methods: Sequence[str], settings: DraftSettings
-) -> tuple[list[MethodSpec], list[dict[str, str]]]:
+) -> tuple[list[MethodSpec], list[Refusal]]:
     """The methods that a recording can measure, and the others with the reason."""
     able, refused = [], []
     for spec in methods:
         one = parse_method(spec, settings)
         if one.entry.live:
-            refused.append({"method": spec, "reason": f"it needs {one.entry.needs}"})
+            refused.append(Refusal(spec, f"it needs {one.entry.needs}"))
         else:
             able.append(one)
     return able, refused
@@ -225,26 +207,36 @@ def context_of(trace: Trace, traces: TraceSet) -> Context:
     )  # fmt: skip
 
 
-def _run(
+def _answers(
     one: MethodSpec, num_draft: int, traces: TraceSet, chosen: Sequence[Trace], fresh: bool
-) -> dict[str, Tally]:
-    """Tallies by task."""
-    tallies: dict[str, Tally] = {}
-    if not fresh:
-        one = replace(one, settings=replace(one.settings, pool=Pool()))
-    drafter = one.build()
-    for trace in chosen:
-        if fresh:
-            drafter = one.build()
-        tally = replay(trace, drafter, context_of(trace, traces), num_draft)
-        tallies.setdefault(trace.task, Tally()).add(tally)
-    return tallies
+) -> list[Generation]:
+    contestant = replayed(one, num_draft, traces, (lambda: None) if fresh else Pool)
+    taken = run(by_prompt([contestant], len(chosen), 1), chosen, fresh=fresh)
+    return [sample.generation for _, sample in taken]
 
 
-def _rows(one: MethodSpec, num_draft: int, tallies: dict[str, Tally]) -> list[dict[str, Any]]:
-    head = {"method": one.spec, "num_draft": num_draft}
-    rows = [{**head, "task": task, **tally.row()} for task, tally in tallies.items()]
-    overall = Tally()
-    for tally in tallies.values():
-        overall.add(tally)
-    return [*rows, {**head, "task": OVERALL, **overall.row()}]
+def _rows(
+    method: str, num_draft: int, traces: Sequence[Trace], made: Sequence[Generation]
+) -> list[ReplayRow]:
+    """A row for each task, and one for all."""
+    tasks: dict[str, list[Generation]] = {}
+    for trace, generation in zip(traces, made, strict=True):
+        tasks.setdefault(trace.task, []).append(generation)
+    return [_row(method, num_draft, *of) for of in (*tasks.items(), (OVERALL, made))]
+
+
+def _row(method: str, num_draft: int, task: str, made: Sequence[Generation]) -> ReplayRow:
+    draft_us = [us for generation in made for us in generation.draft_us or ()]
+    middle, late = np.percentile(draft_us, (50, 99)) if draft_us else (0.0, 0.0)
+    whole = drafting(made)
+    per_step = (whole.drafted_tokens or 0) / max(1, whole.steps)
+    rate = whole.draft_acceptance_rate or 0.0
+    return ReplayRow(
+        method=method,
+        num_draft=num_draft,
+        task=task,
+        questions=len(made),
+        drafting=replace(whole, nodes_per_step=round(per_step, 3), draft_acceptance_rate=rate),
+        draft_us_median=round(float(middle), 1),
+        draft_us_p99=round(float(late), 1),
+    )

@@ -21,6 +21,7 @@ from ngtcli.evaluate.replay.shape_generate import generate_recorded
 from ngtcli.evaluate.replay.traces import Trace, TraceSet
 from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
+from ngtcli.render.rows import Refusal
 
 SPARE = 256  # places of the cache for draft nodes and padding, behind the longest answer; guess
 
@@ -58,7 +59,7 @@ class Contestants:
     def __init__(self, model: TargetModel, traces: TraceSet, settings: Settings) -> None:
         self._model, self._traces, self._settings = model, traces, settings
         self.prompts = PromptCache(model)
-        self.refused: list[dict[str, str]] = []
+        self.refused: list[Refusal] = []
         self.costs: Costs | None = None
 
     def make(
@@ -137,6 +138,13 @@ def _decoded(run: RecordedRun) -> Generation:
         drafted = s.drafted_tokens
     run.drafter.finish()
     return Generation(
-        run.output, s.steps, s.prefill_s, s.decode_s, s.drafted_tokens, s.accepted_tokens,
-        undrafted, s.acceptance_histogram, dict(s.split_s),
-    )  # fmt: skip
+        run.output,
+        s.steps,
+        prefill_s=s.prefill_s,
+        decode_s=s.decode_s,
+        drafted=s.drafted_tokens,
+        accepted=s.accepted_tokens,
+        undrafted=undrafted,
+        histogram=s.acceptance_histogram,
+        split_s=dict(s.split_s),
+    )

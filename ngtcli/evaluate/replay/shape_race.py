@@ -8,6 +8,7 @@ from ngtcli.evaluate.refusals import refusal
 from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.evaluate.runner.contestants import BASELINE
 from ngtcli.evaluate.runner.run import Contestant, Generation, Notify, Turn, by_prompt, run
+from ngtcli.render.rows import Refusal
 
 _WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess
 
@@ -18,7 +19,7 @@ class ShapeRace:
 
     contestants: list[Contestant[Trace]]
     samples: dict[str, list[list[Generation]]] = field(default_factory=dict)
-    refused: list[dict[str, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     interrupted: bool = False
 
     def measured(self) -> int:

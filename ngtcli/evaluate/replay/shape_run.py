@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -33,6 +32,7 @@ from ngtcli.evaluate.replay.shape_race import race
 from ngtcli.evaluate.replay.shape_rows import rows
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, read_traces
 from ngtcli.evaluate.runner.run import Notify
+from ngtcli.render.results import Machine, ShapeResult, inexact_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,10 @@ class ShapeOptions:
     turns: str = "first"
 
 
-def label(shape: str) -> str:
-    """What must stand beside every figure."""
-    return f"random weights of shape {shape}; tokens from the recording"
-
-
 def run_shape(
     folder: Path, options: ShapeOptions, settings: Settings, progress: Notify = lambda _: None
-) -> dict[str, Any]:
-    """Replay the recording in `folder`; a JSON-ready mapping. Raises NgtError.
+) -> ShapeResult:
+    """Replay the recording in `folder`. Raises NgtError.
 
     Nothing large is allocated before the shape, the recording and the free memory are checked.
     """
@@ -86,7 +81,7 @@ def replay_with_passes(
     options: ShapeOptions,
     settings: Settings,
     progress: Notify = lambda _: None,
-) -> dict[str, Any]:
+) -> ShapeResult:
     """The same for all of `traces` and a model that is made."""
     clock = time.perf_counter()
     planned, model = built.plan, built.model
@@ -102,46 +97,43 @@ def replay_with_passes(
     made = race(found, traces.traces, options.rounds, fresh=options.fresh, progress=progress)
     measured = traces.traces[: made.measured()]
     read_s = making.prompts.seconds
-    return {
-        "kind": "shape",
-        "source": traces.source,
-        "model": traces.model,
-        "shape": planned.shape.name,
-        "label": label(planned.shape.name),
-        **_machine(planned),
-        "questions": len(measured),
-        "rounds": options.rounds,
-        "inexact": traces.inexact,
-        "fresh": options.fresh,
-        "interrupted": made.interrupted,
-        "seconds": round(time.perf_counter() - clock, 2),
-        "prefill_s": [round(min(read_s[t.id]), 4) for t in measured],
-        "prompt_tokens": [len(t.prompt_ids) for t in measured],
-        "cost_s": _costs(making),
-        "notes": notes,
-        "rows": rows(made.contestants, made.samples, measured),
-        "refused": [*making.refused, *made.refused],
-    }
+    return ShapeResult(
+        source=traces.source,
+        model=traces.model,
+        shape=planned.shape.name,
+        parameters=planned.parameters,
+        weight_bytes=planned.weight_bytes,
+        machine=_machine(planned),
+        questions=len(measured),
+        rounds=options.rounds,
+        fresh=options.fresh,
+        interrupted=made.interrupted,
+        seconds=round(time.perf_counter() - clock, 2),
+        prompt_tokens=[len(t.prompt_ids) for t in measured],
+        prefill_s=[round(min(read_s[t.id]), 4) for t in measured],
+        cost_s=_costs(making),
+        notes=[*notes, *inexact_notes(traces.inexact)],
+        rows=rows(made.contestants, made.samples, measured),
+        refused=[*making.refused, *made.refused],
+    )
 
 
-def _machine(planned: Plan) -> dict[str, Any]:
+def _machine(planned: Plan) -> Machine:
     cuda = planned.device == "cuda"
-    return {
-        "parameters": planned.parameters,
-        "weight_bytes": planned.weight_bytes,
-        "device": planned.device,
-        "device_name": torch.cuda.get_device_name() if cuda else processor(),
-        "dtype": dtype_name(planned.dtype),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-    }
+    return Machine(
+        device=planned.device,
+        device_name=torch.cuda.get_device_name() if cuda else processor(),
+        dtype=dtype_name(planned.dtype),
+        threads=torch.get_num_threads(),
+        cores=os.cpu_count(),
+    )
 
 
-def _costs(making: Contestants) -> dict[str, dict[str, float]]:
+def _costs(making: Contestants) -> dict[int, dict[int, float]]:
     """Seconds of a pass by rows as first measured, for each length of context there is a curve."""
     curves = making.costs.curves if making.costs else {}
     return {
-        str(length): {str(rows): round(s, 6) for rows, s in curve.measured.items()}
+        length: {int(rows): round(s, 6) for rows, s in curve.measured.items()}
         for length, curve in curves.items()
     }
 

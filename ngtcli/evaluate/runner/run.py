@@ -24,8 +24,9 @@ class Generation:
     """One answer: its ids, the passes of the model it took, and what drafting did, where known.
 
     `decode_s` are seconds without prefill; on a recording they come from a cost curve. `undrafted`
-    counts the steps without a draft; `histogram` steps by accepted drafts. A trie that was built
-    for this answer has its seconds and bytes.
+    counts the steps without a draft; `histogram` steps by accepted drafts, `nodes` by nodes of the
+    tree, probes included. `draft_us` are microseconds of drafting, step by step. A trie that was
+    built for this answer has its seconds and bytes.
     """
 
     ids: Sequence[int]
@@ -36,6 +37,8 @@ class Generation:
     accepted: int | None = None
     undrafted: int | None = None
     histogram: Counter[int] | None = None
+    nodes: Counter[int] | None = None
+    draft_us: Sequence[float] | None = None
     split_s: dict[str, float] | None = None
     trie_build_s: float | None = None
     trie_bytes: int | None = None
@@ -55,7 +58,7 @@ Answering = Callable[[P], Generation]
 
 @dataclass(frozen=True, slots=True)
 class Contestant(Generic[P]):
-    """Somebody who answers prompts.
+    """What is measured: a method, the settings of a cell, another engine; it answers prompts.
 
     `begin` makes a drafter that has learned nothing and gives the function that answers with it:
     what a long-running program does once is off the clock. With that of `begin_split` the parts of

@@ -18,13 +18,15 @@ from ngtcli.system.storage import DamagedFileError, parse_json
 
 FORMAT, VERSION = "ngt-tune", 2
 MOST = 1 << 29  # bytes of a state file: a hundred thousand passes over fifty prompts; derived
+_LARGEST = 1e15  # count, or seconds, in it: more is no measurement; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One answer in numbers; None for a trie where none was built.
+    """One answer in numbers, counts and seconds; None for a trie where none was built.
 
-    `decode_s` is decoding alone, `wall_s` all that was done for the answer.
+    `decode_s` is decoding alone, `wall_s` all that was done for the answer. Raises ValueError for
+    other values.
     """
 
     new_tokens: int
@@ -33,6 +35,15 @@ class Record:
     wall_s: float
     trie_build_s: float | None = None
     trie_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = (self.new_tokens, self.steps, self.trie_bytes or 0)
+        seconds = (self.decode_s, self.wall_s, self.trie_build_s or 0.0)
+        numbers = all(type(c) is int for c in counts) and all(
+            type(s) in (int, float) for s in seconds
+        )
+        if not numbers or not all(0 <= value < _LARGEST for value in (*counts, *seconds)):
+            raise ValueError("a record needs counts and seconds")
 
 
 def record(sample: Sample) -> Record:
@@ -82,7 +93,7 @@ class State:
         for line in lines[1:]:
             row = _object(line)
             try:
-                records = tuple(_record(*values) for values in row["records"])
+                records = tuple(Record(*values) for values in row["records"])
                 if len(records) == self._prompts:
                     self.done[str(row["contestant"]), int(row["round"])] = records
             except (KeyError, TypeError, ValueError):
@@ -117,29 +128,3 @@ def _object(line: str) -> dict[str, Any]:
         return parse_json(line, dict)
     except DamagedFileError:
         return {}
-
-
-def _record(
-    new_tokens: Any, steps: Any, decode_s: Any, wall_s: Any, build_s: Any, size: Any
-) -> Record:
-    """A record as it was written. Raises ValueError for another."""
-    return Record(
-        _count(new_tokens),
-        _count(steps),
-        _seconds(decode_s),
-        _seconds(wall_s),
-        None if build_s is None else _seconds(build_s),
-        None if size is None else _count(size),
-    )
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e9:
-        raise ValueError(f"{value!r} is no time")
-    return float(value)

@@ -1,1 +1,1 @@
-"""The cells of `ngt tune`: a grid of settings, its measurements, and the ranking of them."""
+"""What `ngt tune` has of its own: a grid of settings, what they are tried on, and the ranking."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from ngtcli.config import SETTING_NAMES, Settings, check_value
 from ngtcli.errors import GrammarError, UsageError, nearest
+from ngtcli.render.sweep_rows import SkippedCell, as_written
 
 Value = int | float | str | bool | tuple[str, ...]
 MOST = 1000  # values of one name, and cells in all: more is a slip of the pen
@@ -47,22 +48,7 @@ class Cell:
     @property
     def label(self) -> str:
         """`n=8 lp=2`."""
-        return " ".join(f"{name}={shown(value)}" for name, value in self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A combination that cannot be, with the reason."""
-
-    values: tuple[tuple[str, Value], ...]
-    reason: str
-
-
-def shown(value: Value) -> str:
-    """A value as it is written on a command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+        return " ".join(f"{name}={as_written(value)}" for name, value in self.values)
 
 
 def is_axis(text: str) -> bool:
@@ -206,16 +192,16 @@ def parse_sweep(texts: Sequence[str]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def grid(axes: Sequence[Axis], base: Settings) -> tuple[list[Cell], list[Skipped]]:
+def grid(axes: Sequence[Axis], base: Settings) -> tuple[list[Cell], list[SkippedCell]]:
     """Every combination over `base`; those that no settings can have (lp >= n) apart."""
     cells: list[Cell] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedCell] = []
     for values in product(*(axis.values for axis in axes)):
         named = tuple((axis.name, value) for axis, value in zip(axes, values, strict=True))
         try:
             cells.append(Cell(named, _settings(base, dict(named))))
         except UsageError as error:
-            skipped.append(Skipped(named, str(error)))
+            skipped.append(SkippedCell(dict(named), str(error)))
     if not cells:
         raise UsageError(f"no cell is left to measure: {skipped[0].reason}", "Sweep other values.")
     return cells, skipped

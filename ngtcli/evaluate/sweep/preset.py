@@ -12,6 +12,7 @@ from ngtcli import __version__
 from ngtcli.config import DRAFTING, Settings
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.preset import PROVENANCE, Preset
+from ngtcli.render.sweep_rows import SweepReport
 from ngtcli.system.storage import home, write_atomically
 from ngtcli.system.yaml_file import read_mapping
 
@@ -48,19 +49,21 @@ def preset_path(name: str, force: bool) -> Path:
     return path
 
 
-def provenance(report: Mapping[str, Any], preset: Preset, command: str) -> dict[str, Any]:
+def provenance(report: SweepReport, preset: Preset) -> dict[str, Any]:
     """What was run, on what, and the figures of the chosen cell."""
-    chosen = next(row for row in report["cells"] if row["cell"] == report["chosen"])
-    figures = {k: v for k, v in chosen.items() if k not in ("cell", "values", "standing")}
-    facts = ("model", "device", "data", "data_sha256", "prompts", "rounds")
+    chosen = next(row for row in report.cells if row.cell == report.chosen)
+    left_out = ("cell", "values", "standing")
+    figures = {k: v for k, v in chosen.as_json().items() if k not in left_out}
+    facts = ("model", "device", "data", "data_sha256", "prompts")
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": command,
+        "command": report.command,
         "ngt": __version__,
         "based_on": preset.name,
-        **{name: report[name] for name in facts},
-        "chosen": chosen["cell"],
-        "reason": report["reason"],
+        **{name: report.about[name] for name in facts},
+        "rounds": report.rounds,
+        "chosen": chosen.cell,
+        "reason": report.reason,
         "figures": figures,
     }
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ngtcli.evaluate.runner.state import Record
+from ngtcli.render.sweep_rows import CellRow
 
 LEVEL = 0.025
 DRAWS = 1000
@@ -43,19 +44,20 @@ class CellSummary:
     trie_build_s: float | None
     trie_bytes: int | None
 
-    def as_json(self) -> dict[str, Any]:
-        """Under JSON names; tokens/s, seconds and bytes."""
+    def row(self, standing: str) -> CellRow:
+        """The row of the cell, rounded; `standing` as CellRow has it."""
         build = self.trie_build_s
-        return {
-            "cell": self.label,
-            "values": dict(self.values),
-            "rounds": self.rounds,
-            "tokens_per_s": round(self.tokens_per_s, 3),
-            "tokens_per_s_least_and_most": [round(self.least, 3), round(self.most, 3)],
-            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
-            "trie_build_s": None if build is None else round(build, 6),
-            "trie_bytes": self.trie_bytes,
-        }
+        return CellRow(
+            cell=self.label,
+            values=self.values,
+            rounds=self.rounds,
+            tokens_per_s=round(self.tokens_per_s, 3),
+            tokens_per_s_least_and_most=(round(self.least, 3), round(self.most, 3)),
+            mean_acceptance_length=round(self.mean_acceptance_length, 4),
+            trie_build_s=None if build is None else round(build, 6),
+            trie_bytes=self.trie_bytes,
+            standing=standing,
+        )
 
 
 @dataclass(frozen=True, slots=True)

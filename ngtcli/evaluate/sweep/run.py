@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from ngtcli.config import Settings
 from ngtcli.evaluate.runner.run import Contestant, Notify, P, Turn, by_contestant, run
 from ngtcli.evaluate.runner.state import VERSION, Record, State
-from ngtcli.evaluate.sweep.grid import Axis, Cell, Skipped
+from ngtcli.evaluate.sweep.grid import Axis, Cell
 from ngtcli.evaluate.sweep.ranking import CellSummary, judge, summarize
+from ngtcli.render.sweep_rows import SkippedCell, SweepReport
 from ngtcli.system.storage import home
 
 
@@ -100,11 +101,11 @@ def report(
     about: Mapping[str, Any],
     axes: Sequence[Axis],
     cells: Sequence[Cell],
-    skipped: Sequence[Skipped],
+    skipped: Sequence[SkippedCell],
     rounds: int,
     state: State,
-) -> dict[str, Any]:
-    """Everything that was measured and what follows from it, ready for JSON.
+) -> SweepReport:
+    """Everything that was measured and what follows from it.
 
     A cell is "chosen" only where everything is measured; before that one is "ahead".
     """
@@ -114,20 +115,19 @@ def report(
     standing = {c.label: "tied" for c in verdict.tied} if verdict else {}
     if verdict:
         standing[verdict.chosen.label] = "chosen" if complete else "ahead"
-    rows = [{**c.as_json(), "standing": standing.get(c.label, "")} for c in measured]
-    return {
-        "kind": "tune",
-        **about,
-        "sweep": {axis.name: list(axis.values) for axis in axes},
-        "rounds": rounds,
-        "measured": sum(row["rounds"] for row in rows),
-        "planned": len(cells) * rounds,
-        "complete": complete,
-        "cells": rows,
-        "skipped": [{"values": dict(s.values), "reason": s.reason} for s in skipped],
-        "best": verdict.best.label if verdict else None,
-        "tied": [c.label for c in verdict.tied] if verdict else [],
-        "chosen": verdict.chosen.label if verdict and complete else None,
-        "reason": verdict.reason if verdict else "nothing was measured",
-        "state": str(state.path),
-    }
+    rows = [c.row(standing.get(c.label, "")) for c in measured]
+    return SweepReport(
+        about=about,
+        sweep={axis.name: axis.values for axis in axes},
+        rounds=rounds,
+        measured=sum(row.rounds for row in rows),
+        planned=len(cells) * rounds,
+        complete=complete,
+        cells=rows,
+        skipped_cells=skipped,
+        best=verdict.best.label if verdict else None,
+        tied=[c.label for c in verdict.tied] if verdict else [],
+        chosen=verdict.chosen.label if verdict and complete else None,
+        reason=verdict.reason if verdict else "nothing was measured",
+        state=str(state.path),
+    )

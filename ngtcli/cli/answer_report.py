@@ -1,4 +1,4 @@
-"""What is told of an answer beside its text: JSON, the summary line, a line a step."""
+"""What is reported of an answer: its JSON, the summary line, a line for each step."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

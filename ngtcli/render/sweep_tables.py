@@ -1,0 +1,157 @@
+"""The report of `ngt tune` as tables and sentences. Measures nothing.
+
+Two swept names make a grid for each metric; every sweep makes a list of its cells. Colour only
+repeats what the numbers and the marks say.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ngtcli.render.bench_tables import counted
+from ngtcli.render.sweep_rows import CellRow, SweepReport, as_written
+from ngtcli.render.tables import MISSING, Column, Table
+
+MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
+UNMEASURED = "·"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a cell: its heading, its value, how to write it, whether less is better."""
+
+    title: str
+    value: Callable[[CellRow], float | None]
+    form: str
+    less: bool = False
+
+    def text(self, row: CellRow) -> str:
+        """The value of a cell as text; a dash if it has none."""
+        value = self.value(row)
+        return MISSING if value is None else self.form.format(value)
+
+    def heat(self, row: CellRow, rows: Sequence[CellRow]) -> float:
+        """0 for the worst of `rows`, 1 for the best; one half where all are alike."""
+        values = [v for r in rows if (v := self.value(r)) is not None]
+        own = self.value(row)
+        if own is None or max(values) == min(values):
+            return 0.5
+        share = (own - min(values)) / (max(values) - min(values))
+        return 1.0 - share if self.less else share
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
+
+
+SPEED = Metric("tokens/s", lambda r: r.tokens_per_s, "{:.1f}")
+LENGTH = Metric("acceptance length", lambda r: r.mean_acceptance_length, "{:.3f}")
+BUILD = Metric("trie build, ms", lambda r: _scaled(r.trie_build_s, 1e3), "{:.2f}", less=True)
+BYTES = Metric("trie, kB", lambda r: _scaled(r.trie_bytes, 1e-3), "{:.1f}", less=True)
+METRICS = (SPEED, LENGTH, BUILD, BYTES)
+
+
+def grids(report: SweepReport, metrics: Sequence[Metric]) -> list[Table]:
+    """A grid for each metric where two names are swept, else none."""
+    return [_grid(report, metric) for metric in metrics] if len(report.sweep) == 2 else []
+
+
+def _grid(report: SweepReport, metric: Metric) -> Table:
+    (down, rows), (across, columns) = report.sweep.items()
+    known = {_place(row.values): row for row in report.cells}
+    impossible = {_place(cell.values) for cell in report.skipped_cells}
+    lines, heat = [], []
+    for value in rows:
+        places = [_place({down: value, across: other}) for other in columns]
+        measured = [known.get(place) for place in places]
+        lines.append([as_written(value)])
+        heat.append([None, *(metric.heat(row, report.cells) if row else None for row in measured)])
+        for place, row in zip(places, measured, strict=True):
+            missing = MISSING if place in impossible else UNMEASURED
+            lines[-1].append(_marked(row, metric) if row else missing)
+    # No-break spaces: a heading is broken at the others.
+    names = Column(f"{down}\u00a0\\\u00a0{across}", left=True)
+    headings = [names, *(Column(as_written(value)) for value in columns)]
+    return Table(metric.title, headings, lines, heat=heat)
+
+
+def _place(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{name}={as_written(value)}" for name, value in sorted(values.items()))
+
+
+def _marked(row: CellRow, metric: Metric) -> str:
+    return metric.text(row) + MARKS[row.standing]
+
+
+def cell_list(report: SweepReport) -> Table:
+    """The cells for reading: name, tokens/s with the spread over rounds, length, trie."""
+    columns = [
+        Column("", left=True), Column("tokens/s"), Column("±", 4), Column("length", 1),
+        Column("build ms", 2), Column("kB", 3),
+    ]  # fmt: skip
+    rows = [
+        [row.cell, _marked(row, SPEED), spread(row), *(m.text(row) for m in (LENGTH, BUILD, BYTES))]
+        for row in report.cells
+    ]
+    heat = [[None, SPEED.heat(row, report.cells), *[None] * 4] for row in report.cells]
+    return Table("", columns, rows, heat=heat)
+
+
+def spread(row: CellRow) -> str:
+    """Half the range over rounds, in percent of the median; "" for one round."""
+    least, most = row.tokens_per_s_least_and_most
+    if row.rounds < 2 or not row.tokens_per_s:
+        return ""
+    return f"±{50 * (most - least) / row.tokens_per_s:.1f}%"
+
+
+def value_table(report: SweepReport) -> Table:
+    """The cells with all their values, for other programs: as in JSON, not rounded further."""
+    titles = (
+        "rounds", "tokens_per_s", "least", "most", "mean_acceptance_length", "trie_build_s",
+        "trie_bytes", "standing",
+    )  # fmt: skip
+    rows = []
+    for row in report.cells:
+        values = (
+            row.rounds, row.tokens_per_s, *row.tokens_per_s_least_and_most,
+            row.mean_acceptance_length, row.trie_build_s, row.trie_bytes, row.standing,
+        )  # fmt: skip
+        texts = ["" if value is None else str(value) for value in values]
+        rows.append([*(as_written(row.values[name]) for name in report.sweep), *texts])
+    return Table("", [Column(title) for title in (*report.sweep, *titles)], rows)
+
+
+def legend(report: SweepReport) -> str:
+    """What the marks mean; noise is mentioned if every cell has more than one round."""
+    known = min((row.rounds for row in report.cells), default=0) > 1
+    tied = "within the noise of the best" if known else "not to be told from the best"
+    return f"* {'chosen' if report.complete else 'ahead so far'}   = {tied}"
+
+
+def conclusion(report: SweepReport) -> list[str]:
+    """The result in sentences: the cell chosen, ties, skipped cells, what is left to measure."""
+    out = []
+    if (chosen := _chosen(report)) is not None:
+        facts = [f"{SPEED.text(chosen)} tokens/s", f"acceptance length {LENGTH.text(chosen)}"]
+        if chosen.trie_bytes is not None:
+            facts += [f"trie {BUILD.text(chosen)} ms and {BYTES.text(chosen)} kB"]
+        word = "Chosen" if report.complete else "Ahead so far"
+        out += [f"{word}: {chosen.cell} ({', '.join(facts)}).", f"Why: {report.reason}."]
+    if len(report.tied) > 1:
+        out.append(f"Not to be told apart: {'; '.join(report.tied)}.")
+    if skipped := report.skipped_cells:
+        reasons = list(dict.fromkeys(cell.reason for cell in skipped))
+        more = ", …" if len(reasons) > 2 else ""
+        cells = counted(len(skipped), "cell")
+        out.append(f"Skipped {cells}: {', '.join(reasons[:2])}{more}.")
+    if not report.complete:
+        out.append(
+            f"{report.measured} of {report.planned} measurements are done; the same command"
+            " goes on from here."
+        )
+    return out
+
+
+def _chosen(report: SweepReport) -> CellRow | None:
+    return next((row for row in report.cells if row.standing in ("chosen", "ahead")), None)

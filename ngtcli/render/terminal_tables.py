@@ -1,0 +1,145 @@
+"""Tables for a terminal, through Rich: what does not fit is folded or left out, and said."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ngtcli.render.tables import Table, cell
+from ngtcli.render.terminal import DIM, reveal
+
+T = TypeVar("T")
+_BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
+# Colours of 256, pale to strong green, legible with black letters; guessed.
+_RAMP = (255, 194, 157, 120, 83)
+
+
+def to_terminal(
+    tables: Sequence[Table],
+    *,
+    width: int,
+    colour: bool = True,
+    beside: bool = False,
+    small: Sequence[str] = (),
+    lines: Sequence[str] = (),
+) -> str:
+    """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`.
+
+    With `beside` two tables stand in a row where all have room for it. Colour repeats what the
+    cells say.
+    """
+    console = Console(
+        width=width,
+        force_terminal=colour,
+        color_system="256" if colour else None,
+        highlight=False,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        for block in _blocks(tables, width, beside):
+            console.print(block)
+        for line in small:
+            console.print(Text(shown(line), style=DIM))
+        for line in lines:
+            console.print(Text(shown(line)))
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+def shown(text: str) -> str:
+    """`text` on one line, all its characters such that a terminal shows them."""
+    return reveal(cell(text))
+
+
+def full_width(table: Table) -> int:
+    """The columns of a terminal that a table takes with nothing folded or left out."""
+    return max(_width(table), cell_len(shown(table.title)))
+
+
+def fit(table: Table, width: int) -> tuple[Table, list[str]]:
+    """The table with only the columns that fit into `width`, and the titles of those omitted.
+
+    The highest ranks are omitted first. Columns of text are folded, to a third of the width, before
+    a column is omitted.
+    """
+    left_out: list[str] = []
+    while _width(table, max(16, width // 3)) > width:
+        rank = max(c.rank for c in table.columns)
+        if not rank:
+            break
+        at = max(i for i, c in enumerate(table.columns) if c.rank == rank)
+        left_out.append(table.columns[at].title)
+        table = replace(
+            table,
+            columns=_without(table.columns, at),
+            rows=[_without(row, at) for row in table.rows],
+            heat=[_without(row, at) for row in table.heat],
+        )
+    return table, left_out
+
+
+def _without(row: Sequence[T], at: int) -> list[T]:
+    return [*row[:at], *row[at + 1 :]]
+
+
+def _width(table: Table, most: int = 1_000_000) -> int:
+    """The table's width in columns of a terminal, two after each; headings break at spaces.
+
+    A column of text takes `most` columns at most.
+    """
+    total = 0
+    for i, column in enumerate(table.columns):
+        texts = [*column.title.split(" "), *(shown(row[i]) for row in table.rows)]
+        longest = max(map(cell_len, texts))
+        total += 2 + (min(longest, most) if column.left else longest)
+    return total
+
+
+def _blocks(tables: Sequence[Table], width: int, beside: bool) -> list[RenderableType]:
+    blocks = [_block(table, width) for table in tables]
+    widest = max(map(full_width, tables), default=0)
+    if not beside or 2 * widest + _BETWEEN > width:
+        return blocks
+    pairs = RichTable.grid(padding=(0, _BETWEEN))
+    for i in range(0, len(blocks), 2):
+        pairs.add_row(*blocks[i : i + 2])
+    return [pairs]
+
+
+def _block(table: Table, width: int) -> RenderableType:
+    """A table with its title above, its note and the names of omitted columns below."""
+    table, left_out = fit(table, width)
+    parts: list[RenderableType] = []
+    if table.title:
+        parts.append(Text(shown(table.title), style=Style(bold=True)))
+    parts.append(Padding(_rich(table), (1 if table.title else 0, 0, 1, 0)))
+    note = f"Left out at this width: {', '.join(left_out)}; --json has all." if left_out else ""
+    parts += [Text(shown(text) + "\n", style=DIM) for text in (table.note, note) if text]
+    return Group(*parts)
+
+
+def _rich(table: Table) -> RichTable:
+    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        rich.add_column(
+            Text(shown(column.title).replace(" ", "\n")),
+            justify="left" if column.left else "right",
+            overflow="fold",
+            no_wrap=not column.left,
+        )
+    for i, row in enumerate(table.rows):
+        rich.add_row(*(_cell(*pair) for pair in zip(row, table.heat_of(i), strict=True)))
+    return rich
+
+
+def _cell(text: str, heat: float | None) -> Text:
+    if heat is None:
+        return Text(shown(text))
+    level = min(int(heat * len(_RAMP)), len(_RAMP) - 1)
+    return Text(shown(text), Style(color="color(16)", bgcolor=f"color({_RAMP[level]})"))
