@@ -49,6 +49,8 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
+    capture: bool = True
+    compile: bool = False
     overflow: str = "error"
     max_mb: int = 256
     max_files: int = 100_000

@@ -71,7 +71,8 @@ class AnswerOptions:
 
 
 _AS_SET = AnswerOptions()
-_LOADED = ("model", "draft_model", "device", "dtype")  # settings that say what is loaded
+# Settings that say what is loaded, and how it is run.
+_LOADED = ("model", "draft_model", "device", "dtype", "capture", "compile")
 
 
 class Answer:
@@ -131,6 +132,7 @@ class Session:
         self.model: TargetModel = load_model(
             settings.model, settings.device, settings.dtype, warn, self._progress
         )
+        self._capture(self.model)
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.parse_method().check()
@@ -163,6 +165,11 @@ class Session:
         self._tell(message)
         compiled.announce(self._tell)
 
+    def _capture(self, model: TargetModel) -> None:
+        """Capture the model's passes, if the settings want it."""
+        if self.settings.capture or self.settings.compile:
+            model.passes.switch_on(model.device, self.settings.compile, self._warn)
+
     def _load_assistant(self) -> Assistant:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
@@ -173,6 +180,7 @@ class Session:
                 f"{s.draft_model} has another tokenizer than {s.model}",
                 "Name a draft model of the same family.",
             )
+        self._capture(model)
         return AssistantModel(model, sampling_settings(s))
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:

@@ -1,19 +1,34 @@
 """Exact decoding gives the tokens of plain decoding where rows out of place change the scores."""
 
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
-from helpers import FakeBackend, check_tree, make_drafter
+from helpers import FakeBackend, check_tree, make_drafter, make_hf, ngt, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
+from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.auto.costs import CostCurve, Costs
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import method_names
 from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import ModelError
+from ngtcli.evaluate.dev import exactness
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.render.schema import build
 from ngtcli.tokens.tokenizer import Tokenizer
 
 ROWS = 8
@@ -27,12 +42,13 @@ class RoundingModel:
 
     context_reason = plain_reason = ""
     name = "rounding"
+    passes = SimpleNamespace(first_use=False)
 
     def __init__(self, seed: int = 0, context: int = 60) -> None:
         self.seed, self.context = seed, context
         self.tokenizer = Tokenizer(FakeBackend())
         self.end_ids: frozenset[int] = frozenset()
-        self.passes = 0
+        self.count = 0
 
     def start(self, capacity: int, rows: int | None = None) -> None:
         self.shape = self.pass_shape = (capacity, rows)
@@ -59,7 +75,7 @@ class RoundingModel:
 
     def score(self, layout: tuple[int, DraftTree]) -> torch.Tensor:
         token, tree = layout
-        self.passes += 1
+        self.count += 1
         capacity, rows = self.shape
         self.pass_shape = (capacity, rows or len(tree) + 1)
         length, scores = len(self.kept), []
@@ -139,7 +155,7 @@ class Guessing(Drafter):
 
 def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: SamplingSettings,
         limits: Limits, rows: int | None) -> tuple[Run, str]:  # fmt: skip
-    context = Context(prompt, vocabulary=12, rows=rows)
+    context = Context(prompt, outside=(prompt,), references=(prompt,), vocabulary=12, rows=rows)
     done = Run(model, drafter, context, sampling, limits)
     text = "".join(token.text for step in done for token in step.tokens)
     return done, text
@@ -191,11 +207,11 @@ def _divergences(rows: int | None) -> tuple[int, int, int]:
         model = RoundingModel(seed)
         limits, greedy = Limits(40, ROWS - 1), SamplingSettings()
         truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
-        model.passes = 0
+        model.count = 0
         drafter = Guessing(truth.output, seed)
         found, _ = run(model, drafter, [1, 2], greedy, limits, rows)
         different += found.output != truth.output
-        passes += model.passes
+        passes += model.count
         retracted += drafter.retracted
     return different, passes, retracted
 
@@ -207,3 +223,129 @@ def test_without_exact_the_same_drafts_change_tokens() -> None:
     assert different > 30 and none == 0
     assert passes < 60 * 40 / 1.5  # drafts are accepted
     assert retracted > 10
+
+
+DRAFTING = [method for method in method_names() if method not in ("draft-model", "none")]
+
+
+@pytest.mark.parametrize("method", DRAFTING)
+def test_every_method_may_draft_exactly(method: str) -> None:
+    """One drafter for all answers: what it was told of tentative tokens must not matter."""
+    texts = []
+    for seed in range(4):
+        model = RoundingModel(seed, 120)
+        first, _ = run(model, make_drafter("none"), [1, 2, 3], SamplingSettings(), Limits(40), 64)
+        texts.append([1, 2, 3, *first.output, 1, 2, 3])  # what follows is likely to repeat it
+    supply(method, texts)
+    pool = Pool(10_000, False)
+    drafter = make_drafter(method, DraftSettings(learn_output=True, pool=pool))
+    accepted = 0
+    for seed in range(8):
+        model, prompt = RoundingModel(seed % 4, 120), texts[seed % 4]
+        sampling = SamplingSettings(temperature=0.3 * (seed // 4), seed=seed)
+        truth, _ = run(model, make_drafter("none"), prompt, sampling, Limits(40), 64)
+        found, _ = run(model, drafter, prompt, sampling, Limits(40), 64)
+        assert found.output == truth.output
+        accepted += found.statistics.accepted_tokens
+    drafter.finish()
+    assert accepted > 20
+    assert method != "auto" or pool.answers[-1].tolist() == truth.output
+
+
+def small(family: str, dtype: torch.dtype) -> TargetModel:
+    return TargetModel(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
+
+
+class Grouping:
+    """Makes a model's scores depend on how many tokens stand in a pass, as some kernels do."""
+
+    def __init__(self, model: TargetModel, attentions: set[str]) -> None:
+        self._score, self._model, self._attentions = model.score, model, attentions
+        model.score = self  # type: ignore[method-assign]
+
+    def __call__(self, layout: Any) -> torch.Tensor:
+        scores = self._score(layout)
+        wrong = self._model.attention in self._attentions
+        return scores + (0.125 * (len(layout.ids) % 3) if wrong else 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2-sliding"])
+def test_fixed_passes_give_equal_bits(family: str, dtype: torch.dtype) -> None:
+    model = small(family, dtype)
+    assert gives_equal_bits(model, 16, 128)
+    assert gives_equal_bits(model, 1, 128)
+    Grouping(model, {"sdpa", "eager"})
+    assert not gives_equal_bits(model, 16, 128)
+
+
+def test_what_the_check_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager attention is tried; where that does not help --exact is refused, auto is not."""
+    said: list[str] = []
+    model = small("llama", torch.bfloat16)
+    Grouping(model, {"sdpa"})
+    rows = ExactRows(model, lambda: None, said.append)
+    assert rows.choose("on", 32, 100) == 32 and model.attention == "eager" and len(said) == 1
+    again = small("llama", torch.bfloat16)
+    assert ExactRows(again, lambda: None, said.append).choose("on", 32, 100) == 32
+    assert again.attention == "eager" and len(said) == 1
+    hopeless = small("qwen2", torch.bfloat16)
+    Grouping(hopeless, {"sdpa", "eager"})
+    for _ in range(2):
+        with pytest.raises(ModelError, match="cannot decode exactly") as caught:
+            ExactRows(hopeless, lambda: None, said.append).choose("on", 32, 100)
+        assert caught.value.exit_code == 4 and hopeless.attention == "sdpa"
+    assert len(said) == 2
+    flat = Costs({1024: CostCurve({1: 1.0, 64: 1.01})})
+    assert ExactRows(hopeless, lambda: flat, said.append).choose("auto", 32, 100) is None
+
+
+def test_auto_is_exact_where_rows_cost_nothing() -> None:
+    flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
+    half, single = small("llama", torch.bfloat16), small("llama", torch.float32)
+
+    def chosen(model: TargetModel, costs: Costs | None, wanted: str = "auto") -> int | None:
+        return ExactRows(model, lambda: costs, print).choose(wanted, 32, 100)
+
+    assert chosen(half, flat) == 32
+    assert chosen(half, steep) is chosen(half, None) is chosen(single, flat) is None
+    assert chosen(half, flat, "off") is None and chosen(single, steep, "on") == 32
+
+
+def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--tokens", "60", "--answer", "40", "--rows", "16", "--json", "--models", "llama"]
+    exactness.main([*words, "--dtypes", "bfloat16"])
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 4 and all(row["tokens"] >= 60 for row in rows)
+    assert all(row["different"] == 0 for row in rows if row["rows"])
+    assert all(row["passes"] < row["tokens"] / 3 for row in rows if row["drafts"] == "forks")
+
+
+def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
+    def shown(*words: str, **environ: str) -> Any:
+        done = ngt("config", "show", "--json", *words, cwd=tmp_path, **environ)
+        return json.loads(done.stdout)["exact"]["value"]
+
+    assert shown() == "auto" and shown(NGT_EXACT="off") == "off"
+    (tmp_path / "ngt.yaml").write_text("exact: on\n")  # YAML reads this as true
+    assert shown() == "on"
+    (tmp_path / "ngt.yaml").write_text("exact: sometimes\n")
+    done = ngt("config", "show", cwd=tmp_path)
+    assert done.returncode == 2 and b"auto, on, off" in done.stderr
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "The harbour was dug by hand. Four hundred labourers cut the basin out of clay."
+    )
+    words = [str(text), "--dtype", "bfloat16", "--exact", "--max-tokens", "16", "--threads", "1"]
+    body = json.loads(ngt("check", *words, "--drafts", "8", "--json").stdout)
+    assert body["exact"] and body["identical"] == body["runs"] == 1
+    assert body["generate"] == [
+        {"num_draft": 8, "prompts": 1, "identical": body["generate"][0]["identical"]}
+    ]
+    Draft202012Validator(build("check")).validate(body)
+    answer = ngt("summarize", *words, "-v", "--json")
+    assert json.loads(answer.stdout)["exact"] and b"Exact: all passes had" in answer.stderr

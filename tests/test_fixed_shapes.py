@@ -151,7 +151,7 @@ def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> Non
     for value, (count, bits) in enumerate(passes):
         start = cache.length
         cache.reserve(start + count)
-        cache.aim(torch.arange(start, start + count), start + count)
+        cache.aim(torch.arange(start, start + count), start + count, start)
         new = states(count, value)
         keys, values = cache.layers[0].update(new, -new)
         assert keys.shape == (1, 2, start + count, 4)

@@ -9,6 +9,8 @@ import typer
 
 from ngtcli.cli.answer_report import (
     answer_json,
+    eager_words,
+    exact_words,
     explanation,
     origins,
     policy_words,
@@ -105,7 +107,9 @@ def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
         notes.facts(summary_facts(request.settings, answer))
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
+        notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
+        notes.remark(eager_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:

@@ -52,7 +52,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         return self.owner.end, 0
 
     def get_seq_length(self) -> int:
-        return self.owner.length
+        return self.owner.told
 
     def get_max_length(self) -> int:
         return -1
@@ -68,15 +68,16 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.capacity, self.length = capacity, 0
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.first, self.end = 0, 0  # the places that the pass attends to
+        self.told = 0  # the length that the model is told
         self._used = 0  # places that were ever written
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
-    def aim(self, slots: Tensor, end: int, first: int = 0) -> None:
+    def aim(self, slots: Tensor, end: int, told: int, first: int = 0) -> None:
         """Tell where the next pass writes, and that it attends to the places before `end`.
 
-        Narrow layers attend to those from `first` on.
+        Narrow layers attend to those from `first` on. A model that asks is `told` a length.
         """
-        self.slots, self.end, self.first = slots, end, first
+        self.slots, self.end, self.told, self.first = slots, end, told, first
         self._used = max(self._used, end)
 
     def reset(self) -> None:

@@ -15,13 +15,14 @@ _WORD = 8  # bytes of an int64
 class Layout:
     """The inputs of a pass: `ids` of the root and the k nodes, padded to `rows` rows.
 
-    The pass attends to the cache's first `capacity` places. `packed` holds on the device what
-    `unpack` reads; it is empty for a model that decodes plainly.
+    The pass attends to the cache's first `capacity` places, of which `length` are valid. `packed`
+    holds on the device what `unpack` reads; it is empty for a model that decodes plainly.
     """
 
     ids: list[int]
     rows: int
     capacity: int
+    length: int
     packed: Tensor
 
 

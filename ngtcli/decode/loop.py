@@ -116,8 +116,9 @@ class Run:
         with watch("cache"):
             self.model.keep(path.rows)
         with watch("draft"):
-            rows = self._drafting.rows or len(tree) + 1
-            self.drafter.spent(rows, watch.elapsed_s - drafting_s)
+            if not self.model.passes.first_use:
+                rows = self._drafting.rows or len(tree) + 1
+                self.drafter.spent(rows, watch.elapsed_s - drafting_s)
             self._learn_tokens(step, len(path.rows))
         self.statistics.decode_s += watch.elapsed_s
         return step

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngtcli.decode.captured import Passes, Shape
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Layout, pack, unpack
 from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
 from ngtcli.decode.masks import Masks
 from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
+from ngtcli.decode.reference import runs_exactly
 from ngtcli.decode.shapes import capacity_for, row_size
 from ngtcli.decode.ways import TREES, Way, load_way, save_way, way_path
 from ngtcli.draft.tree import DraftTree
@@ -61,6 +63,7 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self._accepts = accepted(hf)
+        self.passes = Passes(self._tree_pass, self.vocabulary, runs_exactly(hf))
         self._progress = progress
         self._use_way()
 
@@ -100,6 +103,7 @@ class TargetModel:
             for i in range(layers)
         ]
         self._cache = RollbackCache(self._narrow, 0)
+        self.passes.forget()
         self._plain = PlainRows(self.hf, way)
         self._rows: int | None = None  # of every pass; None: as many as a size needs
         self._capacity = 0  # of every pass, where the rows are given
@@ -135,6 +139,7 @@ class TargetModel:
             self._cache.reset()
         else:
             self._cache = RollbackCache(self._narrow, places)
+            self.passes.forget()
 
     def start_behind_zeros(self, length: int) -> None:
         """Start with `length` rows of zeros, as if as many tokens were read. For probes."""
@@ -173,10 +178,10 @@ class TargetModel:
     def _read(self, ids: Sequence[int]) -> None:
         """One chunk of a prompt."""
         start, rows = self.length, len(ids)
-        self._cache.reserve(start + rows)
+        self._reserve(start + rows)
         positions = torch.arange(start, start + rows, device=self.device)
         first = max(0, start - self._masks.window + 1) if self._masks.window else 0
-        self._cache.aim(positions, start + rows, first)
+        self._cache.aim(positions, start + rows, start, first)
         # Behind nothing the model's own causal mask is quicker: often it needs none.
         mask = self._masks.of_chunk(start, rows, first, self.device) if start else None
         self._pass(torch.tensor(list(ids), device=self.device), positions, mask, 1)
@@ -186,17 +191,22 @@ class TargetModel:
         """The inputs of one pass over `token`, which is the tree's root, and the tree."""
         ids, length = [token, *tree.tokens], self.length
         if not self._rolls_back:
-            return Layout(ids, len(ids), 0, torch.empty(0))
+            return Layout(ids, len(ids), 0, length, torch.empty(0))
         rows = self._rows or row_size(self.device.type, len(ids))
         if self._rows is None and length + rows > self.context:  # no place for padding
             rows = len(ids)
         if rows < len(ids):
             raise ValueError(f"{len(ids)} rows in a pass of {rows}")
-        self._cache.reserve(length + rows)
+        self._reserve(length + rows)
         capacity = min(capacity_for(length + rows), self._cache.capacity)
         if self._rows is not None:
             capacity = max(capacity, min(self._capacity, self._cache.capacity))
-        return Layout(ids, rows, capacity, pack(token, tree, length, rows).to(self.device))
+        packed = pack(token, tree, length, rows).to(self.device)
+        return Layout(ids, rows, capacity, length, packed)
+
+    def _reserve(self, places: int) -> None:
+        if self._cache.reserve(places):
+            self.passes.forget()
 
     def mask(self, layout: Layout) -> Any:
         """The additive mask of a pass, (1, 1, rows, capacity); one for each kind of layer."""
@@ -204,13 +214,21 @@ class TargetModel:
 
     @torch.inference_mode()
     def score(self, layout: Layout) -> Tensor:
-        """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes."""
+        """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes.
+
+        They hold until the next pass.
+        """
         if not self._rolls_back:
             return self._plain.read(layout.ids, scored=True)
-        inputs = unpack(layout.packed, layout.rows)
-        self._cache.aim(inputs.slots, layout.capacity)
-        scores = self._pass(inputs.ids, inputs.positions, self.mask(layout), 0)
-        return scores[: len(layout.ids)]
+        shape = Shape(layout.rows, layout.capacity)
+        return self.passes.run(layout.packed, shape, layout.length)[: len(layout.ids)]
+
+    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, told: int) -> Tensor:
+        """One pass over a packed tree, eagerly."""
+        inputs = unpack(packed, rows)
+        self._cache.aim(inputs.slots, capacity, told)
+        mask = self._masks.of_tree(inputs, capacity)
+        return self._pass(inputs.ids, inputs.positions, mask, 0)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one: (k + 1, vocabulary)."""

@@ -120,7 +120,8 @@ class ShapeResult:
     """A replay with real passes of a model of the shape `shape`, whose weights are random.
 
     By question: `prompt_tokens`, and `prefill_s`, the seconds to read them once. `cost_s` are the
-    seconds of a pass that were measured first, by its rows, for each length of context.
+    seconds of a pass that were measured first, by its rows, for each length of context. `passes`
+    says how passes were captured.
     """
 
     source: str
@@ -137,6 +138,7 @@ class ShapeResult:
     prompt_tokens: Sequence[int]
     prefill_s: Sequence[float]
     cost_s: Mapping[int, Mapping[int, float]]
+    passes: Mapping[str, Any]
     notes: Sequence[str]
     rows: Sequence[ShapeRow]
     refused: Sequence[Refusal]
@@ -170,6 +172,7 @@ class ShapeResult:
             "prompt_tokens": list(self.prompt_tokens),
             "prefill_s": list(self.prefill_s),
             "cost_s": costs,
+            "passes": dict(self.passes),
             "notes": list(self.notes),
             "rows": [row.as_json() for row in self.rows],
             "refused": as_rows(self.refused),

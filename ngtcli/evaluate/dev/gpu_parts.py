@@ -48,7 +48,7 @@ class Report:
         if time.monotonic() > self.until:
             self.lines.append(Line(part, of, "left out", "no time; raise --minutes"))
             return
-        print(f"{part}: {of} …", file=sys.stderr, flush=True)
+        say(f"{part}: {of} …")
         clock = time.monotonic()
         try:
             figures, lines = work()
@@ -57,6 +57,11 @@ class Report:
         seconds = round(time.monotonic() - clock, 1)
         self.parts.setdefault(part, {})[of] = {"seconds": seconds, "figures": figures}
         self.lines += lines
+
+
+def say(words: str) -> None:
+    """A line on stderr, at once."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def said(error: Exception) -> str:
@@ -74,6 +79,7 @@ class Parts:
     def sameness(self, dtype: str, exact: bool, own: TraceSet) -> tuple[Any, list[Line]]:
         """Tokens of the built-in model with drafts beside plain ones."""
         model = load_model("builtin", self._settings.device, dtype)
+        model.passes.switch_on(model.device, False, say)
         found = self._same(model, own, exact)
         return asdict(found), [_same_line("builtin", dtype, exact, found)]
 
@@ -94,7 +100,11 @@ class Parts:
         error = score_error(built.model, built.stock, self._args.rows)
         dtype = dtype_name(built.plan.dtype)
         what = f"{dtype}: largest difference from one pass of transformers, in deviations"
-        return error, [Line("scores", built.plan.shape.name, what, f"{error:.1e}")]
+        passes = built.model.passes
+        how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
+        value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
+        figures = {"difference": error, **passes.as_json()}
+        return figures, [Line("scores", built.plan.shape.name, what, value)]
 
     def steps(self, built: Built, length: int, rate: float) -> tuple[Any, list[Line]]:
         """Times of passes behind `length` tokens, over what reading the weights takes."""

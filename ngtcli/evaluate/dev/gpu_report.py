@@ -23,7 +23,7 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode.load import pick_device, use_threads
 from ngtcli.evaluate.bench.run import build_prompts, record
-from ngtcli.evaluate.dev.gpu_parts import Line, Parts, Report
+from ngtcli.evaluate.dev.gpu_parts import Line, Parts, Report, say
 from ngtcli.evaluate.dev.gpu_times import bandwidth
 from ngtcli.evaluate.machine import processor, versions
 from ngtcli.evaluate.prompts import builtin_items, choose
@@ -75,7 +75,7 @@ def _shape(
     def make() -> tuple[Any, list[Line]]:
         planned = plan(find_shape(name), settings)
         check_memory(planned, max(args.prompt, 4096))
-        made.append(build(planned, settings, lambda _: None))
+        made.append(build(planned, settings, say))
         value = f"{planned.parameters / 1e9:.2f} billion, {planned.weight_bytes / 1e9:.2f} GB"
         of = f"{dtype_name(planned.dtype)}, random weights"
         return planned.weight_bytes, [Line("shape", planned.shape.name, of, value)]

@@ -171,4 +171,6 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None]) ->
     hf = make_hf(planned)
     model = TargetModel(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
+    if settings.capture or settings.compile:
+        model.passes.switch_on(model.device, settings.compile, progress)
     return Built(planned, model, hf)

@@ -112,6 +112,7 @@ def replay_with_passes(
         prompt_tokens=[len(t.prompt_ids) for t in measured],
         prefill_s=[round(min(read_s[t.id]), 4) for t in measured],
         cost_s=_costs(making),
+        passes=model.passes.as_json(),
         notes=[*notes, *inexact_notes(traces.inexact)],
         rows=rows(made.contestants, made.samples, measured),
         refused=[*making.refused, *made.refused],
