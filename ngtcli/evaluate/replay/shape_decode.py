@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
@@ -77,8 +75,8 @@ class RecordedRun(Run):
         self.drafter.reset(self.context)
         self.statistics.prefill_s = time.perf_counter() - clock
 
-    def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
-        super()._chooser(scores)
+    def _chooser(self, *scored: Any) -> Callable[[int, Sequence[int]], int]:
+        super()._chooser(*scored)  # the device's work, and its result brought here
 
         def choose(node: int, tokens: Sequence[int]) -> int:
             at = len(self.output) + len(tokens)
