@@ -95,15 +95,15 @@ def plan(shape: Shape, settings: Settings) -> Plan:
         made.empty.config.get_text_config()
     except Exception as error:  # configurations can be wrong in any way
         raise InputError(
-            f"{shape.name}: transformers makes no model of this configuration ({_first(error)})",
+            f"{shape.name}: transformers makes no model of this configuration ({_line(error)})",
             "Give the config.json of a causal language model, unchanged.",
         ) from None
     return made
 
 
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:120]
+def _line(error: Exception) -> str:
+    words = str(error).split() or [type(error).__name__]
+    return " ".join(words)[:160]
 
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
