@@ -49,6 +49,7 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
+    packed: bool = True
     capture: bool = True
     compile: bool = False
     overflow: str = "error"

@@ -72,7 +72,7 @@ class AnswerOptions:
 
 _AS_SET = AnswerOptions()
 # Settings that say what is loaded, and how it is run.
-_LOADED = ("model", "draft_model", "device", "dtype", "capture", "compile")
+_LOADED = ("model", "draft_model", "device", "dtype", "packed", "capture", "compile")
 
 
 class Answer:
@@ -130,8 +130,9 @@ class Session:
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
-            settings.model, settings.device, settings.dtype, warn, self._progress
-        )
+            settings.model, settings.device, settings.dtype, warn, self._progress,
+            packed=settings.packed, drafts=settings.method != "none",
+        )  # fmt: skip
         self._capture(self.model)
         if settings.draft_model:
             self._assistant = self._load_assistant()
@@ -174,7 +175,10 @@ class Session:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
         self._progress(f"Loading {s.draft_model} …")
-        model = load_model(s.draft_model, s.device, s.dtype, self._warn, self._progress)
+        model = load_model(
+            s.draft_model, s.device, s.dtype, self._warn, self._progress,
+            packed=s.packed, drafts=False,
+        )  # fmt: skip
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
                 f"{s.draft_model} has another tokenizer than {s.model}",

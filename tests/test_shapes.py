@@ -116,7 +116,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording
 
 def test_the_memory_estimate_covers_the_cache() -> None:
     planned = plan(tiny(), SETTINGS)
-    model = build(planned, SETTINGS, print).model
+    model = build(planned, SETTINGS, print, True).model
     model.start(200)
     model.prefill([1] * 200)
     held = sum(rows.nbytes for rows in model.cached())
@@ -135,9 +135,19 @@ def test_random_weights_are_the_same_each_time_and_give_finite_scores() -> None:
         assert torch.isfinite(scores).all() and scores.std() > 0
 
 
+def test_generate_runs_an_unprepared_model_of_the_same_weights() -> None:
+    planned = plan(tiny(), SETTINGS)
+    built = build(planned, SETTINGS, print, True)
+    ours, stock = built.model.hf, built.stock
+    assert stock.config._attn_implementation == make_hf(planned).config._attn_implementation
+    pairs = list(zip(ours.parameters(), stock.parameters(), strict=True))
+    assert pairs and all(a.data_ptr() == b.data_ptr() for a, b in pairs)
+    assert build(planned, SETTINGS, print, False).stock is None
+
+
 def test_a_mixture_of_experts_verifies_drafts() -> None:
     planned = plan(Shape("experts", EXPERTS), SETTINGS)
-    assert not build(planned, SETTINGS, print).model.plain_reason
+    assert not build(planned, SETTINGS, print, True).model.plain_reason
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -165,7 +175,7 @@ def test_acceptance_is_that_of_the_replay_without_passes(
 def test_the_passes_are_real(method: str, recording: Path) -> None:
     """What the cache holds afterwards is what one pass over prompt and recorded answer gives."""
     planned = plan(tiny(), SETTINGS)
-    built = build(planned, SETTINGS, print)
+    built = build(planned, SETTINGS, print, True)
     hf, model = built.stock, built.model
     traces = read_traces(recording)
     for trace in traces.traces:
@@ -199,7 +209,7 @@ def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
     options: dict[str, int], recording: Path
 ) -> None:
     planned = plan(tiny(), SETTINGS)
-    built = build(planned, SETTINGS, print)
+    built = build(planned, SETTINGS, print, True)
     hf, model = built.stock, built.model
     for trace in read_traces(recording).traces:
         PromptCache(model).put(trace)

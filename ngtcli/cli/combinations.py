@@ -21,7 +21,7 @@ _SAMPLING = (
 )  # fmt: skip
 _FOLDERS = ("max_files", "max_depth", "strict")
 _LOADING = ("model", "overflow", "exact")
-_COMPUTING = ("device", "dtype", "threads", "capture", "compile")
+_COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {

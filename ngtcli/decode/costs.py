@@ -10,6 +10,7 @@ import torch
 
 from ngtcli.config import RANGES
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import is_packed
 from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
@@ -32,7 +33,7 @@ def costs_path(model: TargetModel) -> Path:
     else:
         device = f"{model.device.type} {torch.get_num_threads()}"
     config = model.config.to_json_string(use_diff=False)
-    key = key_of(VERSION, device, model.dtype, model.name, config)
+    key = key_of(VERSION, device, model.dtype, is_packed(model.hf), model.name, config)
     return home("cache") / "costs" / f"{key}.json"
 
 

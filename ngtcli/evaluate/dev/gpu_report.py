@@ -29,7 +29,7 @@ from ngtcli.evaluate.machine import processor, versions
 from ngtcli.evaluate.prompts import builtin_items, choose
 from ngtcli.evaluate.replay.run import select
 from ngtcli.evaluate.replay.shape_files import find_shape
-from ngtcli.evaluate.replay.shape_model import Built, build, check_memory, dtype_name, plan
+from ngtcli.evaluate.replay.shape_model import Built, build, check_memory, copies, dtype_name, plan
 from ngtcli.evaluate.replay.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
@@ -74,8 +74,8 @@ def _shape(
 
     def make() -> tuple[Any, list[Line]]:
         planned = plan(find_shape(name), settings)
-        check_memory(planned, max(args.prompt, 4096))
-        made.append(build(planned, settings, say))
+        check_memory(planned, max(args.prompt, 4096), copies(planned.device, settings, True))
+        made.append(build(planned, settings, say, True))
         value = f"{planned.parameters / 1e9:.2f} billion, {planned.weight_bytes / 1e9:.2f} GB"
         of = f"{dtype_name(planned.dtype)}, random weights"
         return planned.weight_bytes, [Line("shape", planned.shape.name, of, value)]

@@ -6,6 +6,7 @@ takes other experts. What such a model says means nothing: a recording decides t
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,10 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from ngtcli.config import Settings
+from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.load import pick_device, pick_dtype
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packing import pack_if_it_pays
 from ngtcli.errors import InputError, ModelError
 from ngtcli.evaluate.replay.shape_files import Shape
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -107,7 +110,7 @@ def _line(error: Exception) -> str:
 
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
-    """Raise ModelError where `copies` of the model and a cache of `tokens` exceed what is free."""
+    """Raise ModelError where so many copies of the weights and a cache of `tokens` do not fit."""
     needed = int(_SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
     free = free_memory(plan.device)
     if free is not None and needed > free:
@@ -157,7 +160,8 @@ def make_hf(plan: Plan) -> Any:
 class Built:
     """A model of a shape: `model` as the decoding loop takes it, `stock` as `transformers` has it.
 
-    No token ends an answer of it.
+    No token ends an answer of it. `stock` has layers and attention as they are unprepared; it is
+    None where it is not wanted.
     """
 
     plan: Plan
@@ -165,12 +169,26 @@ class Built:
     stock: Any
 
 
-def build(planned: Plan, settings: Settings, progress: Callable[[str], None]) -> Built:
-    """Make the model, prepared as `load_model` prepares one."""
+def build(planned: Plan, settings: Settings, progress: Callable[[str], None], stock: bool) -> Built:
+    """Make the model, prepared as `load_model` and a session prepare one."""
     progress(f"Making a model of shape {planned.shape.name} …")
     hf = make_hf(planned)
+    other = _shared(hf) if stock else None
+    if planned.device == "cpu":
+        pack_if_it_pays(hf, wanted=settings.packed, warn=progress, progress=progress)
+    use_grouped(hf)
     model = TargetModel(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
     if settings.capture or settings.compile:
         model.passes.switch_on(model.device, settings.compile, progress)
-    return Built(planned, model, hf)
+    return Built(planned, model, other)
+
+
+def copies(device: str, settings: Settings, stock: bool) -> int:
+    """How many times `build` holds the weights: packed ones are no longer shared."""
+    return 2 if stock and device == "cpu" and settings.packed else 1
+
+
+def _shared(hf: Any) -> Any:
+    """Another model of the same weights, which are not copied."""
+    return deepcopy(hf, {id(t): t for t in (*hf.parameters(), *hf.buffers())})

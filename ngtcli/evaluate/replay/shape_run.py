@@ -25,6 +25,7 @@ from ngtcli.evaluate.replay.shape_model import (
     Plan,
     build,
     check_memory,
+    copies,
     dtype_name,
     plan,
 )
@@ -64,9 +65,10 @@ def run_shape(
     traces = read_traces(folder, options.template, options.turns, settings.max_mb)
     chosen = select(traces.traces, options.tasks, options.limit, options.ids)
     traces, planned = replace(traces, traces=tuple(chosen)), plan(shape, settings)
-    check_memory(planned, places(traces))
+    held = copies(planned.device, settings, options.against)
+    check_memory(planned, places(traces), held)
     use_threads(settings.threads)
-    built = build(planned, settings, progress)
+    built = build(planned, settings, progress, options.against)
     return replay_with_passes(traces, built, options, settings, progress)
 
 
