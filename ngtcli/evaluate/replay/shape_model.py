@@ -59,7 +59,7 @@ class Plan:
     def empty(self) -> Any:
         """The model without memory for its weights."""
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(self.config, dtype=self.dtype)
+            return AutoModelForCausalLM.from_config(deepcopy(self.config), dtype=self.dtype)
 
     @property
     def parameters(self) -> int:
@@ -143,7 +143,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def make_hf(plan: Plan) -> Any:
     """The `transformers` model with random weights, the same at each call on one device."""
     with torch.device(plan.device), no_init_weights():
-        hf = AutoModelForCausalLM.from_config(plan.config, dtype=plan.dtype)
+        hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
     with torch.no_grad():
