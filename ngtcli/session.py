@@ -27,6 +27,7 @@ from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
 
 Notify = Callable[[str], None]
+Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
@@ -41,17 +42,6 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
         presence_penalty=settings.presence_penalty,
         frequency_penalty=settings.frequency_penalty,
     )
-
-
-def reading(done: int, total: int) -> str:
-    """The status line while the model reads the prompt.
-
-    >>> reading(0, 94), reading(12_288, 30_000)
-    ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
-    """
-    if total < 1000:
-        return f"Reading the prompt: {total} tokens …"
-    return f"Reading the prompt: {done // 1000}k of {total // 1000}k tokens …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +109,10 @@ class Session:
         progress: Notify = lambda _: None,
         warn: Notify = lambda _: None,
         persist: bool = True,
+        reading: Reading = lambda read, total: None,
     ) -> None:
         self._settings, self._tell, self._warn = settings, progress, warn
+        self._show_reading = reading
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
         compiled.announce(progress)
@@ -170,6 +162,11 @@ class Session:
         """Capture the model's passes, if the settings want it."""
         if self.settings.capture or self.settings.compile:
             model.passes.switch_on(model.device, self.settings.compile, self._warn)
+
+    def _reading(self, read: int, total: int) -> None:
+        """Say how much of the prompt is read, as `_progress` does."""
+        self._show_reading(read, total)
+        compiled.announce(self._tell)
 
     def _load_assistant(self) -> Assistant:
         """The draft model. Raises ModelError unless its token ids mean the same."""
@@ -253,7 +250,7 @@ class Session:
         total = len(prompt.ids)
         run = Run(
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
-            lambda done: self._progress(reading(done, total)),
+            lambda read: self._reading(read, total),
         )  # fmt: skip
         return Answer(run, prompt, report, lambda: self.save(drafter))
 

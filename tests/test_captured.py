@@ -1,15 +1,21 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
+import contextlib
+import itertools
+import json
 import random
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers import VOCABULARY, Scripted, decode, generate, make_hf, make_target
+from helpers import HARBOUR, VOCABULARY, Scripted, decode, generate, make_hf, make_target, ngt
 from test_families import FAMILIES as MANY
 from test_families import build, target
 from test_fixed_shapes import a_tree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
 from ngtcli.decode.costs import MOST_ROWS, calibrate
@@ -17,11 +23,12 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.recording import CannotRecord, record
 from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 
 @pytest.fixture(autouse=True)
 def at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_RECORDED_AFTER", 0)
+    monkeypatch.setattr(captured, "_RECORDING_S", float("-inf"))
 
 
 def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
@@ -171,16 +178,24 @@ def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch)
         assert model.passes.captured <= 3
 
 
-def test_a_shape_is_recorded_when_it_was_passed_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_RECORDED_AFTER", 4)
+@pytest.mark.parametrize(("pass_s", "due"), [(0.0, 4), (1.0, 8)])
+def test_a_shape_is_recorded_when_its_passes_would_have_paid_for_it(
+    monkeypatch: pytest.MonkeyPatch, pass_s: float, due: int
+) -> None:
+    """A layer saves a quarter of a second, recording takes two and two passes."""
+    monkeypatch.setattr(captured, "_RECORDING_S", 2.0)
+    monkeypatch.setattr(captured, "_SAVED_S", 0.25)
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: pass_s * next(ticks))
+    monkeypatch.setattr(captured, "time", clock)
     model = switched_on(make_target())
     model.start(150)
     model.prefill([1, 2, 3])
     counts = []
-    for _ in range(6):
+    for _ in range(10):
         model.forward(4, a_tree(3))
         counts.append(model.passes.captured)
-    assert counts == [0, 0, 0, 0, 1, 1]
+    assert counts.index(1) == due - 1
 
 
 @pytest.mark.parametrize("values", [[1.5], [float("inf"), 2.0], [-0.0]])
@@ -224,3 +239,82 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
     run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
     shapes = run.model.passes.captured
     assert shapes >= 1 and len(spent) == run.statistics.steps - shapes
+
+
+class FixedBuffers(TorchDispatchMode):
+    """Stands in for a CUDA graph: a replay runs the same operations on the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._done.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self._done:
+            again = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor) and again.data_ptr() != result.data_ptr():
+                result.copy_(again)
+
+    def pool(self) -> str:
+        return "pool"
+
+
+class NoStream:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
+def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code for CUDA, on a CPU whose graphs are made of operations on fixed memory."""
+    pools: list[Any] = []
+
+    @contextlib.contextmanager
+    def graph(capture: FixedBuffers, pool: Any) -> Iterator[None]:
+        pools.append(pool)
+        with capture:
+            yield
+
+    for name, stand_in in {
+        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers, "graph": graph,
+        "stream": lambda _: contextlib.nullcontext(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    model = make_target()
+    model.passes.switch_on(torch.device("cuda"), False, pytest.fail)
+    assert model.passes.at_once
+    found = passes(model)
+    assert all(map(torch.equal, found, passes(make_target())))
+    assert model.passes.captured >= 3
+    assert pools[0] is None and set(pools[1:]) == {"pool"}
+
+
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
+    model, eager = switched_on(make_target()), make_target()
+
+    def fail(run: Any, example: torch.Tensor) -> Any:
+        run(example)  # other tokens' rows are in the cache now
+        raise RuntimeError("no capture here\nat all")
+
+    model.passes._capture = fail
+    assert all(map(torch.equal, passes(model), passes(eager)))
+    assert model.passes.reason == "no capture here" and model.passes.captured == 0
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_an_answer_tells_how_its_passes_were_run() -> None:
+    command = ["summarize", HARBOUR, "--max-tokens", "24", "--method", "trie", "-v"]
+    run, off = (
+        json.loads(done.stdout)
+        for done in (ngt(*command, "--json"), ngt(*command, "--json", "--no-capture"))
+    )
+    assert run["text"] == off["text"]
+    assert run["passes"]["captured"] >= 1 and run["passes"]["reason"] == ""
+    assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
+    assert b"passes are not captured: switched off" in ngt(*command, "--no-capture").stderr

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +34,19 @@ from ngtcli.tokens.tokenizer import Tokenizer
 ROWS = 8
 
 
+def capacity(length: int, rows: int) -> int:
+    """Places that a pass attends to, in tiers of 7."""
+    return -(-(length + rows) // 7) * 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_tiers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        alike = "ngtcli.decode.exact.rows_alike"
+        patch.setattr(alike, lambda length, rows: capacity(length, rows) - length - rows + 1)
+        yield
+
+
 class RoundingModel:
     """A model whose scores are random functions of the text, with many near ties, and whose
     rounding depends on everything that it may: the shape of the pass, the place of the row, the
@@ -50,11 +63,15 @@ class RoundingModel:
         self.end_ids: frozenset[int] = frozenset()
         self.count = 0
 
-    def start(self, capacity: int, rows: int | None = None) -> None:
-        self.shape = self.pass_shape = (capacity, rows)
+    def start(self, room: int, rows: int | None = None) -> None:
+        self.shape = self.pass_shape = (room, rows)
         self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
 
-    def prefill(self, ids: Sequence[int], **_: Any) -> None:
+    @property
+    def length(self) -> int:
+        return len(self.kept)
+
+    def prefill(self, ids: Sequence[int], *_: Any) -> None:
         for token in ids:
             self.kept.append((token, self._row(token, len(self.kept), self._seen())))
 
@@ -67,17 +84,17 @@ class RoundingModel:
 
     def lay_out(self, token: int, tree: DraftTree) -> tuple[int, DraftTree]:
         check_tree(tree)
-        capacity, rows = self.shape
+        room, rows = self.shape
         assert len(self.kept) + len(tree) + 1 <= self.context
-        assert len(self.kept) + (rows or len(tree) + 1) <= capacity + (rows or 0)
+        assert len(self.kept) + (rows or len(tree) + 1) <= room + (rows or 0)
         assert rows is None or len(tree) < rows
         return token, tree
 
     def score(self, layout: tuple[int, DraftTree]) -> torch.Tensor:
         token, tree = layout
         self.count += 1
-        capacity, rows = self.shape
-        self.pass_shape = (capacity, rows or len(tree) + 1)
+        rows = self.shape[1] or len(tree) + 1
+        self.pass_shape = (capacity(self.length, rows), rows)
         length, scores = len(self.kept), []
         self.scored: list[tuple[int, int]] = []
         seen_by: dict[int, list[tuple[int, int, int]]] = {}

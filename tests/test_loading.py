@@ -176,24 +176,6 @@ def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: Samplin
     assert "float32" in caught.value.hint
 
 
-def test_penalties_count_as_transformers_does_however_the_output_moves() -> None:
-    settings = SamplingSettings(
-        temperature=0.9, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2, seed=3
-    )
-    generator = torch.Generator().manual_seed(0)
-    prompt = [1, 5, 5, 9]
-    sampler = Sampler(settings, prompt)
-    for output in ([], [2], [2, 2, 7], [2, 7], [9, 9], [9, 9, 3, 3, 3, 1], []):
-        scores = torch.randn(40, generator=generator)
-        ids = torch.tensor([[*prompt, *output]])
-        wanted = transformers.RepetitionPenaltyLogitsProcessor(1.3)(ids, scores[None].clone())[0]
-        for token in set(output):
-            wanted[token] -= 0.4 + 0.2 * output.count(token)
-        assert torch.allclose(sampler._penalize(scores, output), wanted, atol=1e-6)
-        free = Sampler(SamplingSettings(temperature=0.9, seed=3), prompt)
-        assert sampler.choose(scores, output) == free.choose(wanted, output)
-
-
 def test_choosing_does_not_cost_more_behind_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the size of the prompt is made when a token is chosen, but at the first."""
     prompt = [i % 40 for i in range(5000)]

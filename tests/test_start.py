@@ -1,6 +1,7 @@
 """What a start loads, and that loading less changes nothing."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,8 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     assert told[:4] == [
         "Starting …", "Loading builtin …", "Preparing to draft …", "Measuring what a pass costs …",
     ]  # fmt: skip
-    assert told[4:] == [f"Reading the prompt: {k}k of 2k tokens …" for k in (0, 1, 2)]
+    assert len(told) == 5  # no bar where nothing can be wiped
+    assert re.fullmatch(r"Reading the prompt: 2\d\d\d tokens …", told[4])
 
 
 def test_prefill_tells_how_many_ids_are_read() -> None:

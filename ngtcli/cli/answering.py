@@ -21,6 +21,7 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import write_result
+from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
@@ -59,7 +60,7 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     notes.status("Starting …")
     from ngtcli.session import Session  # here: it loads torch
 
-    return Session(request.settings, notes.status, notes.warn)
+    return Session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
 def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:

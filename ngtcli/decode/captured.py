@@ -2,12 +2,15 @@
 
 At first a shape is passed eagerly. When it is due it is captured on an input of other tokens, and
 what the capture gives for the true input is compared with the eager scores: what a model decides in
-Python by its tokens would show. Where a model cannot be captured, its passes stay eager.
+Python by its tokens would show. Where a model cannot be captured, its passes stay eager. A shape is
+recorded when its passes so far would have saved what recording takes, so that a big model, whose
+passes take long beside what is saved, is hardly ever; a CUDA graph is made at first use.
 """
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -22,9 +25,10 @@ Notify = Callable[[str], None]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
 # sizes and two capacities. Each holds some 200 kB, on a GPU also the scores of its rows.
 _MOST = 64
-# Passes of a shape before it is recorded, where that costs passes: recording takes two passes and
-# 20 to 40 ms and saves 1 ms a pass (measured, built-in model, one thread).
-_RECORDED_AFTER = 20
+# Recording takes two passes and these seconds, and saves so many for a layer at each later pass
+# (measured, built-in model, one thread: 20 to 40 ms, and 1 ms for 6 layers).
+_RECORDING_S, _SAVED_S = 0.03, 0.00015
+_COMPARED = 8  # rows of a pass compared at most, as they are compared on the host; a guess
 _WARM_UPS = 2  # passes on a side stream before a capture, in which libraries set themselves up
 
 
@@ -54,12 +58,14 @@ class Passes:
     capturing has taken in all.
     """
 
-    def __init__(self, step: Step, vocabulary: int, exact: bool) -> None:
-        self._step, self._vocabulary, self._exact = step, vocabulary, exact
+    def __init__(self, step: Step, layers: int, vocabulary: int, exact: bool) -> None:
+        self._step, self._layers = step, layers
+        self._vocabulary, self._exact = vocabulary, exact
         self._captured: OrderedDict[Shape, Pass] = OrderedDict()
-        self._seen: Counter[Shape] = Counter()
+        self._eager = Counter[Shape]()  # passes
+        self._eager_s: dict[Shape, float] = {}  # seconds of the quickest of them
         self._capture: Callable[[Pass, Tensor], Pass] | None = None
-        self._after = 0
+        self._at_once, self._compiled = False, False
         self._warn: Notify = lambda _: None
         self.reason = "switched off"
         self.first_use, self.seconds = False, 0.0
@@ -70,13 +76,29 @@ class Passes:
         self._capture = graph_recorder() if on_cuda else record
         if compiled:
             self._capture = partial(_compile, self._capture if on_cuda else None)
-        self._after = 0 if on_cuda or compiled else _RECORDED_AFTER
-        self._warn, self.reason = warn, ""
+        self._at_once = on_cuda or compiled
+        self._warn, self.reason, self._compiled = warn, "", compiled
 
     @property
     def at_once(self) -> bool:
         """Whether a shape is captured at its first pass."""
-        return self._capture is not None and self._after == 0
+        return self._capture is not None and self._at_once
+
+    @property
+    def kind(self) -> str:
+        """How passes are to be run: "eager", "captured" or "compiled"."""
+        if self._capture is None:
+            return "eager"
+        return "compiled" if self._compiled else "captured"
+
+    @contextmanager
+    def capturing_at_once(self) -> Iterator[None]:
+        """Within it each shape is captured at its first pass, if passes are captured at all."""
+        before, self._at_once = self._at_once, True
+        try:
+            yield
+        finally:
+            self._at_once = before
 
     @property
     def captured(self) -> int:
@@ -98,14 +120,21 @@ class Passes:
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
             return known(packed)
-        scores = self._step(packed, shape.rows, shape.capacity, told)
-        self._seen[shape] += 1
-        if self._capture is None or self._seen[shape] <= self._after:
-            return scores
         clock = time.perf_counter()
+        scores = self._step(packed, shape.rows, shape.capacity, told)
+        taken, clock = time.perf_counter() - clock, time.perf_counter()
+        if self._capture is None or not self._is_due(shape, taken):
+            return scores
         scores, self.first_use = self._captured_scores(packed, shape, told, scores), True
         self.seconds += time.perf_counter() - clock
         return scores
+
+    def _is_due(self, shape: Shape, taken: float) -> bool:
+        """Whether to capture a shape, of which another eager pass has taken so many seconds."""
+        self._eager[shape] += 1
+        self._eager_s[shape] = min(taken, self._eager_s.get(shape, taken))
+        saved = self._eager[shape] * self._layers * _SAVED_S
+        return self._at_once or saved >= _RECORDING_S + 2 * self._eager_s[shape]
 
     def _captured_scores(self, packed: Tensor, shape: Shape, told: int, true: Tensor) -> Tensor:
         """Capture a shape; the scores of the pass by its capture, or, if it fails, eager ones."""
@@ -118,15 +147,13 @@ class Passes:
             replay = self._capture(run, other)
             found = replay(packed)
         except Exception as error:  # whatever a model's own code or the device raises
-            self._give_up(_first_line(error))
+            self._give_up(_first_line(error), warn=self._compiled)
         else:
-            if same_scores(list(found), list(true), self._exact):
+            some = range(0, shape.rows, -(-shape.rows // _COMPARED))
+            if same_scores([found[i] for i in some], [true[i] for i in some], self._exact):
                 self._keep(shape, replay)
                 return found
-            self._give_up("captured passes gave other scores")
-            self._warn(
-                "capturing the model's passes is switched off: captured, they gave other scores"
-            )
+            self._give_up("captured, they gave other scores", warn=True)
         return self._step(packed, shape.rows, shape.capacity, told)  # its rows were overwritten
 
     def _keep(self, shape: Shape, replay: Pass) -> None:
@@ -134,9 +161,11 @@ class Passes:
         if len(self._captured) > _MOST:
             self._captured.popitem(last=False)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, warn: bool) -> None:
         self._captured.clear()
         self._capture, self.reason = None, reason
+        if warn:
+            self._warn(f"the model's passes are not captured: {reason}")
 
 
 def graph_recorder() -> Callable[[Pass, Tensor], Pass]:

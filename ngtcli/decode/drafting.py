@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from ngtcli.decode.highest import highest
 from ngtcli.decode.verify import Path, verify
 from ngtcli.draft.drafter import Drafter, Feedback
 from ngtcli.draft.tree import DraftTree
@@ -39,6 +40,20 @@ class Drafting:
             return _EMPTY
         return self._drafter.propose(ids, most).cut(depth, most, probe_depth)
 
+    def halve(self, tree: DraftTree) -> DraftTree | None:
+        """A draft that memory did not suffice for, cut to half its nodes, as are those to come.
+
+        None where nothing can be cut.
+        """
+        if not len(tree):
+            return None
+        self._most = tree.drafts // 2
+        return tree.cut(len(tree), self._most, 0)
+
+    def padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
+        """The rows that tokens are chosen from at once, and their depths."""
+        return scores, depths
+
     def verify(self, tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
         """The accepted path of a tree that was scored; `choose` as in `verify`."""
         return verify(tree, choose)
@@ -49,7 +64,7 @@ class Drafting:
         `scores`, (k + 1, vocabulary), are those of the tree that `propose` returned.
         """
         if self._most and (top_k := self._drafter.top_k):
-            self._drafter.learn(Feedback(tree, scores.topk(top_k).indices.cpu().numpy()))
+            self._drafter.learn(Feedback(tree, highest(scores, top_k)[1].cpu().numpy()))
 
     def observe(self, emitted: Sequence[int]) -> None:
         """Give the drafter the tokens that a step emitted."""

@@ -1,9 +1,11 @@
 """Exact decoding: the tokens of plain decoding in any dtype, whatever is drafted.
 
 In half precision the scores after a token depend on the shape of the pass and on where in the cache
-its ancestors stand. So here all passes have one shape, those of plain decoding too, and a row
-counts only where plain decoding would have put it: at the place that is its position, behind rows
-that stand so as well. The first chain of a tree is laid out so, its other branches are not.
+its ancestors stand. So here all passes have as many rows, those of plain decoding too; the places
+that a pass attends to are as many as its first row's position wants. A row counts only if it is as
+plain decoding would have it: at the place that is its position, behind rows that stand so as well,
+in a pass with the capacity of its own. The first chain of a tree is laid out so, its other branches
+are not.
 
 Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
 walk goes on through the branch that holds it, but what it finds there is tentative: it is put at
@@ -12,9 +14,11 @@ the head of the next tree, where its rows count. A branch thus costs rows, and n
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from ngtcli.decode.drafting import Drafting
+from ngtcli.decode.shapes import rows_alike
 from ngtcli.decode.steps import OWN
 from ngtcli.decode.verify import Path
 from ngtcli.draft.drafter import Drafter
@@ -42,13 +46,24 @@ class ExactDrafting(Drafting):
         self._below = _fitted(below, depth - used, most - used, left - used)
         return self._below.under(head, self._origins[:used])
 
+    def halve(self, tree: DraftTree) -> None:
+        """None: a smaller draft would leave the pass as large as it is."""
+
+    def padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
+        """As many rows for any draft: a GPU may add up one row in another order than several."""
+        missing = self._most + 1 - len(scores)
+        if scores.device.type == "cpu" or not missing:
+            return scores, depths
+        return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
+
     def verify(self, tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
         """The path as far as its rows count: nodes 0, 1, 2, … below each other.
 
         The last token, which these rows have chosen, may be that of one more node.
         """
         walked = super().verify(tree, choose)
-        kept = sum(place == node for place, node in enumerate(walked.nodes))
+        alike = rows_alike(self._sure - 1, self._most + 1)
+        kept = sum(place == node < alike - 1 for place, node in enumerate(walked.nodes))
         self._tentative = walked.tokens[kept + 1 :]
         self._origins = [*(tree.origin(node) for node in walked.nodes[kept + 1 :]), OWN]
         return Path(walked.nodes[: kept + 1], walked.tokens[: kept + 1], kept)

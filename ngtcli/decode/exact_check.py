@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ngtcli import __version__
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.shapes import rows_alike
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import home, key_of, read_json, write_json
 
@@ -84,9 +85,10 @@ def gives_equal_bits(model: TargetModel, rows: int, places: int) -> bool:
         for length in sorted({min(_PROMPT, last), last}):
             case = _Case(model, text[:_PROMPT], text[_PROMPT:], max(length, 1), rows, places)
             truth = case.read(None)
-            for seed in range(_GROUPINGS if rows > 1 else 0):
-                if not _equal(case.read(random.Random(seed)), truth):
-                    return False
+            with model.passes.capturing_at_once():  # eager passes are compared with captured ones
+                for seed in range(_GROUPINGS):
+                    if not _equal(case.read(random.Random(seed)), truth):
+                        return False
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # whatever a model's own code raises at such a shape
@@ -115,7 +117,8 @@ class _Case:
         model.prefill(self.prompt[: self.length])
         model.repeat_rows(self.length)
         while at < len(self.path):
-            longest = min(self.rows, len(self.path) - at)
+            alike = rows_alike(model.length, self.rows)
+            longest = min(self.rows, len(self.path) - at, alike)
             together = rng.randint(1, longest) if rng else 1
             tree = self._tree(at, together, rng) if rng else DraftTree()
             out += model.forward(self.path[at], tree)[:together].clone()
@@ -147,7 +150,8 @@ def _path(model: TargetModel, rows: int, places: int) -> Path:
         machine = [device, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()]
     parts = Counter(f"{type(m).__module__}.{type(m).__name__}" for m in model.hf.modules())
     config = model.config.to_json_string(use_diff=False)
-    state: list[Any] = [*versions, *machine, model.dtype, model.attention, sorted(parts.items())]
+    ways = [model.dtype, model.attention, model.passes.kind, sorted(parts.items())]
+    state: list[Any] = [*versions, *machine, *ways]
     return home("cache") / "exact" / f"{key_of(_FORMAT, *state, config, rows, places)}.json"
 
 

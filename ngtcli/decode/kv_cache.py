@@ -69,7 +69,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.first, self.end = 0, 0  # the places that the pass attends to
         self.told = 0  # the length that the model is told
-        self._used = 0  # places that were ever written
+        self._used = 0  # places of this sequence that may have been written
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
     def aim(self, slots: Tensor, end: int, told: int, first: int = 0) -> None:
@@ -78,7 +78,6 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         Narrow layers attend to those from `first` on. A model that asks is `told` a length.
         """
         self.slots, self.end, self.told, self.first = slots, end, told, first
-        self._used = max(self._used, end)
 
     def reset(self) -> None:
         """Empty the cache; its buffers stay. A number that is none must not outlive a sequence."""
@@ -88,7 +87,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.length = self._used = 0
 
     def reserve(self, places: int) -> bool:
-        """Make the buffers hold `places`, by a copy if they do not; returns whether they moved."""
+        """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
+        self._used = max(self._used, places)
         if places <= self.capacity:
             return False
         self.capacity = capacity_for(places)

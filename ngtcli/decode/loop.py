@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ngtcli.decode.drafting import Drafting
 from ngtcli.decode.exact import ExactDrafting
+from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
@@ -92,9 +93,9 @@ class Run:
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
-        rows, tokens = self._drafting.rows, len(self._ids) + self.room
-        self.model.start(tokens if rows else tokens + self.limits.num_draft + 1, rows)
-        self.model.prefill(self._ids[:-1], progress=self._progress)
+        rows, room = self._drafting.rows, len(self._ids) + self.room
+        room += 0 if rows else self.limits.num_draft + 1
+        read_prompt(self.model, self._ids[:-1], room, self._progress, rows=rows)
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _step(self) -> Step:
@@ -104,12 +105,9 @@ class Run:
         with watch("draft"):
             tree = self._propose()
         drafting_s = watch.elapsed_s
-        with watch("tree"):
-            layout = self.model.lay_out(self._ids[-1], tree)
-        with watch("forward"):
-            scores = self.model.score(layout)
+        tree, scores = self._score(tree)
         with watch("verify"):
-            path = self._drafting.verify(tree, self._chooser(scores))
+            path = self._drafting.verify(tree, self._chooser(scores, tree))
             step = self._emit(path, tree)
         with watch("draft"):
             self._drafting.learn(tree, scores)
@@ -123,6 +121,23 @@ class Run:
         self.statistics.decode_s += watch.elapsed_s
         return step
 
+    def _score(self, tree: DraftTree) -> tuple[DraftTree, Tensor]:
+        """The scores of a draft. Where memory ends it is cut, and none to come is larger."""
+        scores: list[Tensor] = []
+
+        def work() -> None:
+            with self._watch("tree"):
+                layout = self.model.lay_out(self._ids[-1], tree)
+            with self._watch("forward"):
+                scores.append(self.model.score(layout))
+
+        while not fits(self.model, work):
+            smaller = self._drafting.halve(tree)
+            if smaller is None:
+                raise too_long(len(self._ids))
+            tree = smaller
+        return tree, scores[0]
+
     def _propose(self) -> DraftTree:
         """A draft that fits the context, no deeper than can still be emitted."""
         left = self.model.context - len(self._ids)
@@ -132,17 +147,18 @@ class Run:
         """Give the drafter the emitted tokens, and count the step."""
         emitted = [token.id for token in step.tokens]
         self._drafting.observe(emitted)
+        self.sampler.commit(emitted)
         self._ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
 
-    def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
-        best = self.sampler.best(scores)
+    def _chooser(self, scores: Tensor, tree: DraftTree) -> Callable[[int, Sequence[int]], int]:
+        chosen = self.sampler.choose_all(*self._drafting.padded(scores, [0, *tree.depths()]))
 
         def choose(node: int, tokens: Sequence[int]) -> int:
-            if best is not None:
-                token = best[node + 1]
+            if chosen is not None:
+                token = chosen[node + 1]
             else:
-                token = self.sampler.choose(scores[node + 1], [*self.output, *tokens])
+                token = self.sampler.choose(scores[node + 1], tokens)
             if token < 0:
                 raise scores_are_not_numbers(self.model.name)
             return token

@@ -62,6 +62,7 @@ class Masks:
         return mask[None, None]
 
     def _additive(self, seen: Tensor) -> Tensor:
-        lowest = torch.finfo(self.dtype).min
+        # Both on the device: a number from the host would be sent there, which no CUDA graph can.
         zero = torch.zeros((), dtype=self.dtype, device=seen.device)
+        lowest = torch.full_like(zero, torch.finfo(self.dtype).min)
         return torch.where(seen, zero, lowest)

@@ -63,7 +63,8 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self._accepts = accepted(hf)
-        self.passes = Passes(self._tree_pass, self.vocabulary, runs_exactly(hf))
+        layers = int(self.config.num_hidden_layers)
+        self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
         self._progress = progress
         self._use_way()
 
@@ -106,7 +107,6 @@ class TargetModel:
         self.passes.forget()
         self._plain = PlainRows(self.hf, way)
         self._rows: int | None = None  # of every pass; None: as many as a size needs
-        self._capacity = 0  # of every pass, where the rows are given
 
     @property
     def plain_reason(self) -> str:
@@ -126,14 +126,15 @@ class TargetModel:
     def start(self, capacity: int, rows: int | None = None) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
-        With `rows`, all passes until the next `start` have that many rows and one capacity;
-        otherwise each is padded to the next of the sizes (shapes.py).
+        With `rows`, all passes until the next `start` have that many rows; otherwise each is padded
+        to the next of the sizes (shapes.py).
         """
         if not self._rolls_back:
             self._plain = PlainRows(self.hf, self.way)
             return
-        self._rows, self._capacity = rows, capacity_for(capacity + (rows or 0))
-        places = self._capacity if rows else min(capacity_for(capacity + _SPARE), self.context)
+        self._rows = rows
+        places = capacity_for(capacity + (rows or _SPARE))
+        places = places if rows else min(places, self.context)
         # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
         if places == self._cache.capacity or (not rows and places < self._cache.capacity):
             self._cache.reset()
@@ -199,8 +200,6 @@ class TargetModel:
             raise ValueError(f"{len(ids)} rows in a pass of {rows}")
         self._reserve(length + rows)
         capacity = min(capacity_for(length + rows), self._cache.capacity)
-        if self._rows is not None:
-            capacity = max(capacity, min(self._capacity, self._cache.capacity))
         packed = pack(token, tree, length, rows).to(self.device)
         return Layout(ids, rows, capacity, length, packed)
 

@@ -52,3 +52,14 @@ def capacity_for(places: int) -> int:
         capacity *= 2
     steps = (capacity, capacity * 5 // 4, capacity * 3 // 2, 2 * capacity)
     return next(step for step in steps if step >= places)
+
+
+def rows_alike(length: int, rows: int) -> int:
+    """How many rows of a pass stand where a pass that begins there would have the same capacity.
+
+    The pass has `rows` rows, the first of them at place `length`.
+
+    >>> rows_alike(200, 32), rows_alike(224, 32), rows_alike(225, 32)
+    (25, 1, 64)
+    """
+    return capacity_for(length + rows) - (length + rows) + 1

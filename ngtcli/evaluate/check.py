@@ -88,7 +88,7 @@ def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
 def _generated(session: Session, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
     sampling = sampling_settings(session.settings)
-    if not sampling.greedy or sampling.penalized:
+    if not sampling.greedy or sampling.penalties:
         return None
     try:
         return list(generate(session, "hf").begin()(prompt).ids)

@@ -127,6 +127,7 @@ def open_model(name: str, device: str, dtype: str) -> TargetModel:
     else:
         model = load_model(name, device, dtype)
     model.end_ids = frozenset()
+    model.passes.switch_on(model.device, False, print)
     return model
 
 
