@@ -9,6 +9,7 @@ from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import load_model
+from ngtcli.decode.model import TargetModel
 from ngtcli.evaluate.dev.gpu_sameness import Sameness, same_tokens, score_error
 from ngtcli.evaluate.dev.gpu_times import (
     generate_seconds,
@@ -78,10 +79,14 @@ class Parts:
 
     def sameness(self, dtype: str, exact: bool, own: TraceSet) -> tuple[Any, list[Line]]:
         """Tokens of the built-in model with drafts beside plain ones."""
-        model = load_model("builtin", self._settings.device, dtype)
-        model.passes.switch_on(model.device, False, say)
+        model = self._builtin(dtype)
         found = self._same(model, own, exact)
         return asdict(found), [_same_line("builtin", dtype, exact, found)]
+
+    def _builtin(self, dtype: str) -> TargetModel:
+        model = load_model("builtin", self._settings.device, dtype, say, say)
+        model.passes.switch_on(model.device, False, say)
+        return model
 
     def shape_sameness(self, built: Built, exact: bool) -> tuple[Any, list[Line]]:
         """The same of a shape."""
@@ -89,22 +94,28 @@ class Parts:
         of, dtype = built.plan.shape.name, dtype_name(built.plan.dtype)
         return asdict(found), [_same_line(of, dtype, exact, found)]
 
-    def _same(self, model: Any, traces: TraceSet, exact: bool) -> Sameness:
+    def _same(self, model: TargetModel, traces: TraceSet, exact: bool) -> Sameness:
         a = self._args
         return same_tokens(
             model, traces, method=_SAME, num_draft=a.num_draft - 1, tokens=a.tokens, exact=exact
         )
 
+    def builtin_scores(self) -> tuple[Any, list[Line]]:
+        """Scores of the built-in model in float32 beside those of one eager pass."""
+        model = self._builtin("float32")
+        return self._scores(model, model.hf, "builtin")
+
     def scores(self, built: Built) -> tuple[Any, list[Line]]:
         """Scores beside those of one pass of `transformers`."""
-        error = score_error(built.model, built.stock, self._args.rows)
-        dtype = dtype_name(built.plan.dtype)
-        what = f"{dtype}: largest difference from one pass of transformers, in deviations"
-        passes = built.model.passes
+        return self._scores(built.model, built.stock, built.plan.shape.name)
+
+    def _scores(self, model: TargetModel, hf: Any, of: str) -> tuple[Any, list[Line]]:
+        error, passes = score_error(model, hf, self._args.rows), model.passes
+        what = f"{dtype_name(model.dtype)}: largest difference from one eager pass, in deviations"
         how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
         value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
         figures = {"difference": error, **passes.as_json()}
-        return figures, [Line("scores", built.plan.shape.name, what, value)]
+        return figures, [Line("scores", of, what, value)]
 
     def steps(self, built: Built, length: int, rate: float) -> tuple[Any, list[Line]]:
         """Times of passes behind `length` tokens, over what reading the weights takes."""

@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> Report:
         Line("machine", device, report.about["device_name"], f"{rate / 1e9:.0f} GB/s")
     )
     parts = Parts(args, settings, traces)
+    report.add("scores", "builtin", parts.builtin_scores)
     for dtype, exact in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
         name = f"builtin {dtype}{' exact' if exact else ''}"
         report.add("same tokens", name, partial(parts.sameness, dtype, exact, own))
@@ -91,8 +92,8 @@ def _shape(
         if length + 2 * max(args.rows) < built.model.context:
             work = partial(parts.steps, built, length, rate)
             report.add("step", f"{name} behind {length}", work)
-    report.add("plain", name, partial(parts.plain, built))
     report.add("replay", name, partial(parts.replay, built))
+    report.add("plain", name, partial(parts.plain, built))  # the last: compiling takes minutes
 
 
 def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
