@@ -1,4 +1,4 @@
-"""Settings: flag > NGT_* > ./ngt.yaml > user config > preset > default, with each origin.
+"""Settings: flag > NGT_* > ./ngt.yaml > user config > preset > default, and where each came from.
 
 A settings file (`ngt.yaml`, the user's `config.yaml`, a preset) is a flat YAML mapping. Unknown
 keys and values of the wrong type are errors that name the file and the nearest key.
@@ -17,7 +17,7 @@ from ngtcli.system.threads import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"
-OTHER_VARIABLES = ("NGT_HOME",)  # what is read beside the settings' own variables
+OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are no settings
 _PREFIX = "NGT_"
 
 
@@ -70,7 +70,7 @@ class Settings:
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise UsageError where `value`, of the right type, is out of the range of setting `name`."""
+    """Raise UsageError if `value`, of the right type, is out of the range of setting `name`."""
     if name in RANGES:
         low, high = RANGES[name]
         if not low <= value <= high:
@@ -106,7 +106,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "overflow": ("error", "truncate"),
     "color": ("auto", "always", "never"),
 }
-# The settings that decide drafts, and those of them that only methods with a trie read.
+# The settings that decide what is drafted, and those of them that only methods with a trie read.
 DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
 OF_TRIE = ("n", "lp", "learn_output")
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
@@ -130,7 +130,7 @@ class Resolved:
 
 
 def merge(layers: list[Layer]) -> Resolved:
-    """Merge layers, the strongest first. Raises UsageError for a value out of range."""
+    """Merge layers; the first with a value decides. Raises UsageError for a value out of range."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SETTING_NAMES, "default")
     for layer in reversed(layers):
@@ -171,7 +171,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each NGT_* variable that nothing reads, with a hint.
+    """The NGT_* variables that are no settings and are not read, each with a hint.
 
     >>> unknown_variables({"NGT_NUM_DRAFTS": "16"})
     [('NGT_NUM_DRAFTS', 'Did you mean NGT_NUM_DRAFT?')]
@@ -182,7 +182,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _from_text(name: str, text: str) -> Any:
-    """The value an environment variable stands for; the text itself where it is none."""
+    """The value of an environment variable; its text if that is no value of the setting's type."""
     kind = type(getattr(_DEFAULTS, name))
     try:
         if kind in (int, float):
@@ -195,7 +195,7 @@ def _from_text(name: str, text: str) -> Any:
 
 
 def file_layer(path: Path) -> Layer:
-    """Values of one settings file; empty where there is no such file."""
+    """The values of one settings file; none if there is no such file."""
     if not os.path.lexists(path):
         return Layer(str(path))
     values = read_mapping(path)
@@ -203,7 +203,7 @@ def file_layer(path: Path) -> Layer:
 
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
-    """The value in its setting's type. Raises UsageError for an unknown key or a wrong value."""
+    """`value` in the type of setting `name`. Raises UsageError if either is wrong."""
     if name not in SETTING_NAMES:
         hint = nearest(name, (*SETTING_NAMES, *extra))
         raise UsageError(f"{where}: unknown key {shown(name)}", hint)
@@ -228,7 +228,7 @@ def coerce(name: str, value: Any, where: object) -> Any:
         try:
             return float(value)
         except OverflowError:
-            return math.inf if value > 0 else -math.inf  # out of every range, which is said next
+            return math.inf if value > 0 else -math.inf  # `check_value` raises: out of every range
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     wanted = "a list of strings" if kind is tuple else f"of type {kind.__name__}"

@@ -37,6 +37,16 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
     assert not any(name.startswith(("tests/", "presets/")) for name in names)
 
 
+def test_no_folder_of_the_wheel_bears_the_name_of_a_module(wheel: Path) -> None:
+    """Python would import the folder, and the module would be out of reach."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    modules = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+    folders = {parent.as_posix() for name in names for parent in Path(name).parents}
+    assert "ngtcli/presets" in folders and "ngtcli/prompt/preset" in modules
+    assert not modules & folders
+
+
 LIGHT = [
     "--version", "--help", "summarize text.txt --dry-run", "ask -d text.txt Who? --dry-run",
     "presets list", "presets show ask", "config show", "config path", "models list", "models path",

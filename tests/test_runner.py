@@ -174,6 +174,10 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="another sweep") as caught:
         state_at(tmp_path / "s", "other")
     assert "--fresh" in caught.value.hint
+    (tmp_path / "old").write_text('{"format": "ngt-tune", "version": 1, "key": "key"}\n')
+    with pytest.raises(UsageError, match="another version of ngt"):
+        state_at(tmp_path / "old")
+    assert state_at(tmp_path / "old", fresh=True).done == {}
     (tmp_path / "t").write_text("notes\n")
     for fresh in (False, True):  # nobody's notes are overwritten
         with pytest.raises(UsageError, match="not a state file"):

@@ -1,12 +1,16 @@
 """Tables and result pages as exact strings, at several widths, with hostile names."""
 
 import csv
+import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from ngtcli.documents.find import Skipped
 from ngtcli.render.bench_page import bench_page
@@ -26,7 +30,17 @@ from ngtcli.render.rows import (
     Times,
 )
 from ngtcli.render.sinks import dump_json
-from ngtcli.render.tables import Column, Table, to_csv, to_html, to_markdown, to_plain, to_tabs
+from ngtcli.render.tables import (
+    Column,
+    Table,
+    cell,
+    to_csv,
+    to_html,
+    to_markdown,
+    to_plain,
+    to_tabs,
+)
+from ngtcli.render.terminal import visible
 from ngtcli.render.terminal_tables import fit, full_width, to_terminal
 
 HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
@@ -85,6 +99,22 @@ def test_heat_is_a_background_and_goes_with_its_column(monkeypatch: pytest.Monke
     cells = re.findall(r'<td style="--heat:(\d+)">([^<]*)', to_html(table))
     assert cells == [("0", "1.00×"), ("100", "19.3"), ("100", "2.10×"), ("50", "7.0")]
     assert to_plain([table]) == to_plain([SMALL]) and to_markdown([table]) == to_markdown([SMALL])
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.text(), st.text(max_size=9)), max_size=4), st.integers(20, 90))
+def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], width: int) -> None:
+    table = Table("", [Column("name", left=True), Column("figure", 1)], rows)
+    for text in (to_terminal([table], width=width, colour=False), to_plain([table])):
+        assert all(c == "\n" or c == "\t" or visible(c) == c for c in text)
+    lines = to_terminal([table], width=width, colour=False).split("\n")
+    assert all(cell_len(line) <= width for line in lines)
+    assert to_plain([table]).count("\n") == len(rows)
+    assert all(line.count("\t") == 1 for line in to_plain([table]).split("\n"))
+    found = list(csv.reader(io.StringIO(to_csv(table), newline="")))
+    assert found[1:] == [[cell(c) for c in row] for row in rows]
+    assert to_markdown([table]).count("\n") == 1 + len(rows)
+    assert len(read(to_html(table)).found) == 7 + 3 * len(rows)
 
 
 def test_tables_stand_side_by_side_only_where_both_have_room() -> None:

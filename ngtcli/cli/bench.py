@@ -25,8 +25,8 @@ from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.model_files.checkpoint import check_models
-from ngtcli.render.bench_tables import counted
 from ngtcli.render.forms import bench_forms, record_forms
+from ngtcli.render.numbers import counted
 from ngtcli.render.results import (
     Invocation,
     LiveResult,

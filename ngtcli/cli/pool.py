@@ -7,7 +7,7 @@ import typer
 
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.render.bench_tables import counted
+from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 

@@ -17,7 +17,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.bench_tables import counted
+from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.system.storage import DamagedFileError, home

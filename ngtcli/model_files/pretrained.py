@@ -1,4 +1,4 @@
-"""Where a model lies, and loading its tokenizer. Knows nothing of torch."""
+"""Loads the tokenizer and the configuration of a model. Imports no torch."""
 
 import json
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
 
-# AutoTokenizer imports torch to choose a class; for these kinds of model, and the class that their
-# tokenizer_config.json names, the tests prove which one it chooses in this version. `Fast` at the
-# end of a name says nothing there.
+# The class that AutoTokenizer chooses, by model type and by the class that tokenizer_config.json
+# names, without `Fast` at its end. AutoTokenizer imports torch to choose; a test compares this
+# table with what it chooses in this version of the library.
 _CHOSEN_IN = "5.23."
 _CHOICES = {
     ("llama", "TokenizersBackend"): "TokenizersBackend",
@@ -43,10 +43,10 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def tokenizer_class(path: str) -> str:
-    """The class that AutoTokenizer chooses for a folder; "" where only itself can tell."""
+    """The class that AutoTokenizer chooses for a folder; "" if `_CHOICES` does not decide it."""
     folder = Path(path)
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
-        return ""  # AutoTokenizer reads some short relative paths as well-known hub ids
+        return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
     config, about = _json(folder / "config.json"), _json(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
     chosen = _CHOICES.get((str(config.get("model_type")), str(named).removesuffix("Fast")), "")
@@ -64,8 +64,8 @@ def tokenizer_class(path: str) -> str:
 def load_config(name: str) -> Any:
     """The configuration of a model's text part, without the model. Raises ModelError.
 
-    Where config.json itself says all that is read of it, its values stand as they are: the class
-    of a configuration imports torch.
+    If config.json has every value that is read here, it is read as plain JSON: the library's class
+    of the configuration imports torch.
     """
     path = find(name, needs=["config"])
     values = _json(Path(path) / "config.json")
@@ -77,7 +77,7 @@ def load_config(name: str) -> Any:
 
 
 def _is_plain(values: dict[str, Any]) -> bool:
-    """Whether a class of the library would leave sizes and rotary parameters as they are."""
+    """Whether the library's class would not change the sizes and the rotary parameters."""
     sizes = [values.get(name) for name in ("vocab_size", "max_position_embeddings")]
     rope = values.get("rope_parameters", {"rope_type": "default"})
     return (
@@ -91,7 +91,7 @@ def _is_plain(values: dict[str, Any]) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; {} where there is none, or none that can be read."""
+    """The JSON object in a file; {} if the file is missing, unreadable or holds another value."""
     try:
         values = json.loads(read_bounded(path, LARGEST_JSON))
     except (OSError, ValueError, RecursionError):
@@ -100,7 +100,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def transformers_quiet() -> Any:
-    """The library, imported now, with its log lines and progress bars turned off."""
+    """The library `transformers`, its log messages and progress bars turned off."""
     with without_collection():
         import transformers
 
@@ -111,7 +111,7 @@ def transformers_quiet() -> Any:
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Whatever a hub, a file or a config can raise becomes one ModelError."""
+    """Turns every exception of a hub, a file or a configuration into one ModelError."""
     try:
         yield
     except ModelError:

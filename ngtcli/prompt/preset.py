@@ -1,4 +1,4 @@
-"""Presets: how a task is worded, and its settings. A preset is one YAML file."""
+"""Presets: the wording and the settings of a task. A preset is one YAML file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from ngtcli.system.yaml_file import read_mapping, shown
 
 _WORDING = ("description", "template", "document", "titled_document", "separator")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
-_GO_ON = "Or use another preset with -p NAME."
-_MOST = 1e300  # larger numbers, infinities and NaN are kept as text
+_OTHER_PRESET = "Or use another preset with -p NAME."
+_MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class BrokenPreset:
 
 
 def preset_folders() -> list[Path]:
-    """Where presets are looked for, the user's own first."""
+    """The folders in which presets are searched, the user's own first."""
     package = Path(__file__).parent.parent
-    shipped = package / "presets"  # in a wheel; in a checkout they stand at the top level
+    shipped = package / "presets"  # in a wheel; in a clone the folder is beside the package
     return [home("config") / "presets", shipped if shipped.is_dir() else package.parent / "presets"]
 
 
 def preset_files() -> dict[str, Path]:
-    """Preset files by name, sorted; a user's preset hides a shipped one of the same name."""
+    """Preset files by name, sorted; a user's preset replaces a shipped one of the same name."""
     found: dict[str, Path] = {}
     for folder in preset_folders():
         for path in sorted(folder.glob("*.yaml")):
@@ -64,7 +64,7 @@ def load_preset(name: str) -> Preset:
     try:
         return _read(name, files[name])
     except UsageError as error:
-        raise UsageError(str(error), f"{error.hint} {_GO_ON}") from None
+        raise UsageError(str(error), f"{error.hint} {_OTHER_PRESET}") from None
 
 
 def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
@@ -93,7 +93,7 @@ def _read(name: str, path: Path) -> Preset:
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON holds it, which has no dates, infinities or keys but strings."""
+    """`value` in types of JSON, which has no dates and no infinities, and only strings as keys."""
     if isinstance(value, dict):
         return {k if isinstance(k, str) else shown(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | set):

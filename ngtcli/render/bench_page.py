@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ngtcli.render.bench_tables import facts, label, number, overall, tables, times
+from ngtcli.render.bench_tables import facts, label, overall, tables
 from ngtcli.render.charts import Bar, Stack, bars, histogram, stacks
+from ngtcli.render.numbers import number, times
 from ngtcli.render.page import page
 from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
 from ngtcli.render.rows import LiveRow, SplitRow

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from ngtcli.render.numbers import MISSING, counted, number, percent, times
 from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
 from ngtcli.render.rows import OVERALL, LiveRow, Pair, Refusal, ReplayRow, SplitRow
 from ngtcli.render.shape_rows import ShapeRow
-from ngtcli.render.tables import MISSING, Column, Table
+from ngtcli.render.tables import Column, Table
 
 R = TypeVar("R", bound=LiveRow | ReplayRow | ShapeRow)
 NamedRow = LiveRow | ReplayRow | ShapeRow | SplitRow
@@ -17,26 +18,6 @@ _BUCKETS = (
     ("0", 0, 0), ("1", 1, 1), ("2", 2, 2), ("3", 3, 3), ("4", 4, 4), ("5–6", 5, 6),
     ("7–9", 7, 9), ("10+", 10, 10**9),
 )  # fmt: skip
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """`value` with `digits` decimals; a dash for None."""
-    return MISSING if value is None else f"{value:.{digits}f}"
-
-
-def percent(value: float | None, digits: int = 0) -> str:
-    """A share, 0 to 1, in percent; a dash for None."""
-    return MISSING if value is None else f"{value * 100:.{digits}f}%"
-
-
-def times(value: float | None) -> str:
-    """A speed-up in the form 2.11×; a dash for None."""
-    return MISSING if value is None else f"{value:.2f}×"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 prompt, 2 prompts."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _range(pair: Pair) -> str:

@@ -31,8 +31,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveResult:
-    """A live measurement; `memory` names what `peak_memory_mib` counts, `noise` the unrelated
-    passages in each prompt, `skipped` the files that were left out."""
+    """A live measurement.
+
+    `memory` is what `peak_memory_mib` counts (see `PeakMemory`), `noise` the number of unrelated
+    passages in each prompt, `skipped` the files that were left out.
+    """
 
     model: str
     machine: Machine

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.render.bench_tables import counted
+from ngtcli.render.numbers import MISSING, counted
 from ngtcli.render.sweep_rows import CellRow, SweepReport, as_written
-from ngtcli.render.tables import MISSING, Column, Table
+from ngtcli.render.tables import Column, Table
 
 MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
 UNMEASURED = "·"

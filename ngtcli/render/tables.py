@@ -8,8 +8,6 @@ from html import escape
 
 from ngtcli.render.terminal import visible
 
-MISSING = "–"
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

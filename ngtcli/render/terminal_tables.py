@@ -49,7 +49,7 @@ def to_terminal(
             console.print(Text(shown(line), style=DIM))
         for line in lines:
             console.print(Text(shown(line)))
-    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+    return "\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n")
 
 
 def shown(text: str) -> str:

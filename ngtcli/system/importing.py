@@ -1,4 +1,4 @@
-"""Importing large libraries, quicker."""
+"""Makes the import of large libraries faster."""
 
 import gc
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Import without looking for garbage meanwhile, and never look through the modules again.
+    """Turn garbage collection off, and exclude all objects that exist at the end from it for good.
 
-    Importing torch and transformers makes a million objects that stay; to look through them again
-    and again takes a fourth of the time. Nothing is collected before the end, so wrap imports only.
+    Importing torch and transformers creates about a million objects that are never freed. Scanning
+    them repeatedly takes a fourth of the import time. Wrap imports only.
     """
     if not gc.isenabled():
         yield

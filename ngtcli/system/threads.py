@@ -1,4 +1,4 @@
-"""How many threads a run computes with."""
+"""Chooses the number of threads that a run computes with."""
 
 import math
 import os
@@ -6,30 +6,30 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-MOST = 1024  # threads; more is a mistake
+MOST = 1024  # threads; guessed: a larger number is a mistake of the user
 
 
-def pick_threads(wanted: int = 0) -> int:
-    """`wanted`; for 0 what OMP_NUM_THREADS says, and without it as many as cores are idle.
+def pick_threads(given: int = 0) -> int:
+    """`given`; for 0 the number in OMP_NUM_THREADS, or if that is unset the number of idle cores.
 
-    The cores are those this process may run on (its affinity), no more than its control group's
-    quota buys. Of these a share is taken for busy: the processes of the machine that run or wait,
-    now and over the last minute, whichever are fewer, to its CPUs. For threads that compute
-    together wait for the slowest, spinning, and one that shares its core holds up all the others.
-    Unless all cores are idle the number is rounded down to a power of two: what a pass costs is
-    kept for each number.
+    The cores are those in the process's CPU affinity, at most the quota of its control group. The
+    busy share of them is the machine's load (threads that run or wait, now or on average over the
+    last minute, whichever is less) divided by its CPUs. Busy cores are left out because threads
+    that compute together wait for the slowest, and one that shares its core delays all others.
+    Unless all cores are idle the number is rounded down to a power of two, because the cost of a
+    pass is measured and stored separately for each number of threads.
     """
-    if wanted:
-        return wanted
+    if given:
+        return given
     with suppress(ValueError):
-        if (given := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
-            return min(given, MOST)
+        if (told := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
+            return min(told, MOST)
     cores = usable_cores()
     return idle_cores(cores, waiting(), os.cpu_count() or cores)
 
 
 def idle_cores(cores: int, load: float, machine: int) -> int:
-    """How many of `cores` are idle where `machine` CPUs have a load of `load`; 1 at least.
+    """How many of `cores` are idle if `machine` CPUs have a load of `load` threads; at least 1.
 
     >>> [idle_cores(4, load, 4) for load in (0.2, 1, 2, 3, 50)]
     [4, 2, 2, 1, 1]
@@ -41,17 +41,17 @@ def idle_cores(cores: int, load: float, machine: int) -> int:
 
 
 def usable_cores() -> int:
-    """Physical cores this process may use: two that are one core's threads compute as one."""
+    """Physical cores that this process may use; CPUs that are threads of one core count once."""
     try:
         usable = os.sched_getaffinity(0)
-    except AttributeError:  # not on this system
+    except AttributeError:  # this system has no affinity
         usable = set(range(os.cpu_count() or 1))
     cores = len({_siblings(cpu) for cpu in usable})
     return max(1, min(cores, int(quota() or cores)))
 
 
 def _siblings(cpu: int) -> str:
-    """The name of the physical core of a CPU; the CPU's own number where none is told."""
+    """A name for the physical core of a CPU; the CPU's number if the system does not tell it."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     with suppress(OSError):
         return path.read_text()
@@ -59,7 +59,7 @@ def _siblings(cpu: int) -> str:
 
 
 def quota(root: Path = CGROUP) -> float:
-    """CPUs that the control group may use, of version 2 or 1; 0.0 where there is no limit."""
+    """CPUs that the control group (version 2 or 1) may use; 0.0 without a limit."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         most, period = (root / "cpu.max").read_text().split()
         return 0.0 if most == "max" else int(most) / int(period)
@@ -71,16 +71,16 @@ def quota(root: Path = CGROUP) -> float:
 
 
 def waiting() -> float:
-    """Threads of the machine that run or wait to run, without this one: now, or of late if fewer.
+    """Threads of the machine that run or wait to run, without this one.
 
-    The average of the last minute counts a run that ended just now, the present what comes and
-    goes.
+    The lesser of the number now and the average over the last minute: the average still counts a
+    run that has just ended, the present number counts threads that run for a moment.
     """
     try:
-        late = os.getloadavg()[0]
+        average = os.getloadavg()[0]
     except (OSError, AttributeError):
         return 0.0
     with suppress(OSError, ValueError, IndexError):
         now = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1
-        return min(late, float(now))
-    return late
+        return min(average, float(now))
+    return average

@@ -1,6 +1,6 @@
-"""YAML as settings files and presets hold it: plain values of bounded size, nothing repeated.
+"""Reads the YAML of settings files and presets: plain values of bounded size, no key twice.
 
-Whatever cannot be read is one UsageError that names the file (or the variable) and the line.
+What cannot be read raises a UsageError that names the file (or the variable) and the line.
 """
 
 import reprlib
@@ -16,7 +16,7 @@ SETTINGS_BYTES = 1_000_000  # derived: 500 times a shipped preset; 0.5 s to pars
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without aliases, which can repeat a value without end or hold themselves."""
+    """The safe loader without aliases, which can make a small file huge or a value endless."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, OverflowError):  # a date that is none, a number of too many digits
+        except (ValueError, OverflowError):  # an impossible date, a number of too many digits
             problem = f"{shown(node.value)} looks like a date or a number and is none"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, where: object) -> Any:
-    """The value that `text` holds. Raises UsageError that begins with `where`."""
+    """The value of a YAML text. Raises UsageError, whose message begins with `where`."""
     try:
         return yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader
     except RecursionError:
@@ -72,9 +72,9 @@ def read_text(path: Path) -> str:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file that must hold one mapping with string keys; {} for an empty one.
+    """The mapping in a YAML file, which has only strings as keys; {} for an empty file.
 
-    Raises UsageError.
+    Raises UsageError for any other content.
     """
     data = parse_yaml(read_text(path), path)
     if data is None:

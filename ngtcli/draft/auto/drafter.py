@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.draft.auto.blend import ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
@@ -37,6 +38,8 @@ class Auto(Drafter):
 
     Every node counts as paying without `costs`, and where all passes have the same rows. Without
     `pool` nothing outlives an answer but the escape probabilities and what scores taught.
+    `sources`, where given, have the pool's answers counted; several drafters may share those
+    counts.
     """
 
     origins = ORIGINS
@@ -47,17 +50,19 @@ class Auto(Drafter):
         escapes: npt.NDArray[np.float64],
         costs: Costs | None = None,
         pool: Pool | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self._costs = costs
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
         self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
-        self.sources, self.matches = Sources(), MatchState()
+        self.sources, self.matches = sources or Sources(), MatchState()
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
-            self.sources.learn_answers(pool.answers)
+            if sources is None:
+                self.sources.earlier.learn(pool.answers)
         self._prompt: Sequence[int] = ()
         self._repeats = Repeats(())
         self._output: list[int] = []
@@ -93,15 +98,12 @@ class Auto(Drafter):
         pool.predicted = self.tallies.arrays.predicted.copy()
         pool.reached = self.tallies.arrays.reached.copy()
         kept = pool.add(output, self._prompt)
-        if self.sources.pool.tokens + sum(map(len, kept)) > 2 * pool.limit:
-            self.sources.pool.clear()  # counts cannot be taken back: count anew what is left
-            kept = pool.answers
-        self.sources.learn_answers(kept)
+        self.sources.earlier.add(kept, pool)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         policy = self.policy
-        self._paused = budget < 1 or (policy is not None and policy.begin_step(self._has_repeated))
+        self._paused = budget < 1 or (policy is not None and policy.begin_step(self.has_repeated))
         self.top_k = 0
         if self._paused:
             return _EMPTY
@@ -111,17 +113,30 @@ class Auto(Drafter):
             self.top_k = self._usefulness.begin_step()
         if policy is not None:
             budget = min(budget, policy.curve.filled(self._search.bound(budget)))
-        growth = grow(
-            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
-            self._search.min_probability,
-        )  # fmt: skip
-        probabilities = growth.probabilities
-        pays = len(probabilities) if policy is None else policy.choose(probabilities)
-        self._search.learn(probabilities, budget, pays)
-        tree = self._tree(growth, pays) if pays else _EMPTY
-        self._growth = growth.first(pays) if pays else None
+        probabilities = self.search(budget)
+        tree = self.take(
+            len(probabilities) if policy is None else policy.choose(probabilities), budget
+        )
         self._drafting_s = time.perf_counter() - clock
         return tree
+
+    def search(self, budget: int, children: int = CONFIG.children) -> npt.NDArray[np.float64]:
+        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
+        self._paused = False
+        self._learn_output()
+        self._growth = grow(
+            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
+            self._search.min_probability, children,
+        )  # fmt: skip
+        return self._growth.probabilities
+
+    def take(self, nodes: int, budget: int) -> DraftTree:
+        """The tree of the first `nodes` of those that the last search, for `budget`, found."""
+        growth = self._growth
+        assert growth is not None
+        self._search.learn(growth.probabilities, budget, nodes)
+        self._growth = growth.first(nodes) if nodes else None
+        return self._tree(growth, nodes) if nodes else _EMPTY
 
     def _tree(self, growth: Growth, nodes: int) -> DraftTree:
         """The first nodes of a growth, the likeliest chain first, as verification likes them."""
@@ -135,10 +150,8 @@ class Auto(Drafter):
         if self._paused:
             return
         clock = time.perf_counter()
-        if self._growth is not None and self.policy is not None:
-            nodes, parents, probabilities, *_ = self._growth
-            emitted = np.asarray(tokens, np.int32)
-            count_accepted(nodes, parents, probabilities, emitted, self.policy.tally)
+        if self.policy is not None:
+            self.count_accepted(tokens, self.policy.tally)
         self._growth = None
         self._learn_output()
         if self.policy is not None:
@@ -153,6 +166,22 @@ class Auto(Drafter):
             self.sources.own.end()
             self.matches.start(self.sources, ids)
 
+    def count_accepted(self, tokens: Sequence[int], tally: npt.NDArray[np.float64]) -> None:
+        """Count in a policy's `tally` what became of the last draft; `tokens` were emitted."""
+        if self._growth is not None:
+            nodes, parents, probabilities, *_ = self._growth
+            count_accepted(nodes, parents, probabilities, np.asarray(tokens, np.int32), tally)
+
+    def pause(self) -> None:
+        """Draft nothing in this step: what is emitted waits to be learned."""
+        self._paused, self._growth = True, None
+
+    def match_anew(self) -> None:
+        """Find the end of the text in all sources again, after the pool's counts were cleared."""
+        known = len(self._output) - len(self._unlearned)
+        text = [*self._prompt[-ORDERS:], *self._output[:known][-ORDERS:]]
+        self.matches.start(self.sources, text)
+
     def _learn_output(self) -> None:
         """Learn the tokens that wait."""
         if not self._unlearned:
@@ -163,7 +192,7 @@ class Auto(Drafter):
         self.matches.learn(self.sources, new, self.tallies)
         self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
-    def _has_repeated(self) -> bool:
+    def has_repeated(self) -> bool:
         """Whether the last tokens stood in generated text or prompt before."""
         return self._repeats.at_end(self._output)
 
@@ -206,7 +235,7 @@ class SearchLimits:
 
 
 @lru_cache(maxsize=1)
-def _compile() -> None:
+def compile_loops() -> None:
     """Compile the inner loops, or load them: seconds once on a machine, then a quarter of one."""
     costs = Costs({CONFIG.short_context: CostCurve({1: 1.0})})
     drafter = Auto(Options(), fitted_escapes(), costs)
@@ -217,5 +246,5 @@ def _compile() -> None:
 
 
 def make(settings: DraftSettings, options: Options) -> Drafter:
-    _compile()
+    compile_loops()
     return Auto(options, fitted_escapes(), settings.costs, settings.pool)

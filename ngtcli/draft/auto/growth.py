@@ -20,7 +20,6 @@ from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 _DOCUMENT = ORIGINS.index(DOCUMENT)
-_CHILDREN = CONFIG.children
 # Tokens that one blend can find: those of every order of the sources with a trie, and of scores.
 _CANDIDATES = SCORES * CONFIG.orders * CONFIG.scanned + CONFIG.ranks_kept
 _MIN_PATH = CONFIG.min_path_probability
@@ -60,18 +59,26 @@ class Frontier(NamedTuple):
 
 
 def grow(
-    arrays: PlainArrays, match_nodes: Any, escape: Any, budget: int, min_probability: float
+    arrays: PlainArrays,
+    match_nodes: Any,
+    escape: Any,
+    budget: int,
+    min_probability: float,
+    children: int = CONFIG.children,
 ) -> Growth:
     """The `budget` likeliest nodes below the matches `match_nodes`, as `advance` keeps them.
 
     `escape`, float64 (sources, orders, buckets). Nodes less likely than about `min_probability`
-    are not searched.
+    are not searched, and of each node no more than its `children` likeliest: with 1 the tree is a
+    chain.
     """
-    return Growth(*_grow(arrays, match_nodes, escape, budget, min_probability))
+    return Growth(*_grow(arrays, match_nodes, escape, budget, min_probability, children))
 
 
 @njit()
-def _grow(arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float) -> Any:
+def _grow(
+    arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float, children: int
+) -> Any:
     growth = Growth(
         np.empty(budget, np.int32),
         np.empty(budget, np.int32),
@@ -81,12 +88,14 @@ def _grow(arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probabili
     )
     matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
     _copy(match_nodes, matches[0])
-    rows = _CHILDREN * (budget + 1)
+    rows = children * (budget + 1)
     frontier = Frontier(np.empty((rows, 2)), np.empty((rows, 3), np.int32))
     candidates = Candidates(
         np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8)
     )
-    n = _fill(named(arrays), matches, escape, min_probability, frontier, candidates, growth)
+    n = _fill(
+        named(arrays), matches, escape, min_probability, frontier, candidates, growth, children
+    )
     return (
         growth.tokens[:n],
         growth.parents[:n],
@@ -99,13 +108,13 @@ def _grow(arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probabili
 @unowned
 def _fill(
     sources: Any, matches: Any, escape: Any, min_probability: float, frontier: Any,
-    candidates: Any, growth: Any,
+    candidates: Any, growth: Any, children: int,
 ) -> int:  # fmt: skip
     """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i."""
     size, listed, used, path = 0, 0, 0, 1.0
     while used < len(growth.tokens):
         found = blend(sources, matches[used], escape, min_probability / path, candidates)
-        size, listed = _offer(candidates, found, path, used, frontier, size, listed)
+        size, listed = _offer(candidates, found, path, used, frontier, size, listed, children)
         if size == 0:
             break
         path, row = frontier.heap[0, _PROBABILITY], int(frontier.heap[0, _ROW])
@@ -123,11 +132,12 @@ def _fill(
 
 @njit(inline="always")
 def _offer(
-    candidates: Any, found: int, path: float, parent: int, frontier: Any, size: int, listed: int
-) -> Any:
+    candidates: Any, found: int, path: float, parent: int, frontier: Any, size: int, listed: int,
+    children: int,
+) -> Any:  # fmt: skip
     """Put the likeliest candidates on the frontier: (size of the heap, rows of `waiting`)."""
     probabilities = candidates.probabilities
-    for _ in range(min(_CHILDREN, found)):
+    for _ in range(min(children, found)):
         best = 0
         for other in range(1, found):
             if probabilities[other] > probabilities[best]:

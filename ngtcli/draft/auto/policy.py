@@ -5,6 +5,9 @@ accepted and c(r) the seconds of a pass over r rows, the best k maximises
 
     (1 + p_1 + … + p_k) / (c(1 + k) + seconds of drafting)
 
+Where one pass serves s sequences, their nodes compete for its rows: with p_1, p_2, … the falling
+probabilities of the nodes of all of them, s stands in place of each 1.
+
 The probabilities are corrected by how often nodes of such a probability were accepted of late. What
 a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
 padded to a few sizes, so that a k which fills its size is the best of those that need it.
@@ -68,20 +71,22 @@ def trust_of(tally: Any) -> Any:
 
 
 @njit()
-def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any) -> Any:
+def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any, sequences: int) -> Any:
     """(nodes with the most tokens a second, tokens then expected, speed-up over a plain step).
 
-    `probabilities`, float64, fall; `costs[r - 1]`, float64, are the seconds of a pass over r rows.
+    `probabilities`, float64, fall; `costs[r - 1]`, float64, are the seconds of a pass over r rows,
+    one of them for each of the `sequences`.
     """
-    best, expected, tokens = 0, 1.0, 1.0
-    highest = 1.0 / (costs[0] + drafting_s)
+    plain = costs[sequences - 1]
+    best, expected, tokens = 0, float(sequences), float(sequences)
+    highest = tokens / (plain + drafting_s)
     trust = trust_of(tally)
     for i in range(len(probabilities)):
         tokens += min(1.0, probabilities[i] * trust[bin_of(probabilities[i], len(trust))])
-        rate = tokens / (costs[i + 1] + drafting_s)
+        rate = tokens / (costs[sequences + i] + drafting_s)
         if rate > highest:
             best, expected, highest = i + 1, tokens, rate
-    return best, expected, highest * costs[0]
+    return best, expected, highest * plain / sequences
 
 
 class Policy:
@@ -127,15 +132,20 @@ class Policy:
         self.budgets[0] += 1
         return True
 
-    def choose(self, probabilities: Floats) -> int:
-        """How many nodes pay, of nodes with falling `probabilities` of being accepted."""
-        costs = self.curve.table(len(probabilities) + 1)
+    def choose(self, probabilities: Floats, sequences: int = 1) -> int:
+        """How many nodes pay, of nodes with falling `probabilities` of being accepted.
+
+        They are those of all of the `sequences` that the pass serves.
+        """
+        costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)
         self._age = 0
-        best, expected, speedup = best_size(probabilities, costs, self.drafting_s, self.tally)
+        best, expected, speedup = best_size(
+            probabilities, costs, self.drafting_s, self.tally, sequences
+        )
         self.why = f"{best} nodes, {expected:.2f} tokens expected"
         pays = speedup > CONFIG.min_speedup
-        size = self._explore(probabilities, int(best), pays)
+        size = self._explore(probabilities, int(best), pays, sequences)
         if pays:
             self._unpaid, self._next_pause = 0, CONFIG.first_pause
         else:
@@ -144,7 +154,7 @@ class Policy:
         self._plain = 0 if size else self._plain + 1
         return size
 
-    def _explore(self, probabilities: Floats, best: int, pays: bool) -> int:
+    def _explore(self, probabilities: Floats, best: int, pays: bool, sequences: int) -> int:
         """`best`, or now and then another size, so that a cost once measured wrong is found out.
 
         Where drafts pay: twice the nodes, the best by the costs as calibrated, or none. Where not,
@@ -155,8 +165,8 @@ class Policy:
         due = off == 0 if pays else self._plain >= CONFIG.plain_trial
         if not due:
             return best
-        costs = self.curve.table_measured(len(probabilities) + 1)
-        calibrated = int(best_size(probabilities, costs, self.drafting_s, self.tally)[0])
+        costs = self.curve.table_measured(len(probabilities) + sequences)
+        calibrated = int(best_size(probabilities, costs, self.drafting_s, self.tally, sequences)[0])
         if pays:
             size = (0, 2 * best + 2, calibrated, 2 * best + 2)[turn % 4]
         else:

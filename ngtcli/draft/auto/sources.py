@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.attribution import learn_output as _learn_output
-from ngtcli.draft.auto.blend import ORDERS, OWN, POOL, PROMPT, PlainArrays, match_end
+from ngtcli.draft.auto.blend import ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.escapes import EscapeTallies
+from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import SOURCES
@@ -16,47 +17,71 @@ from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 Ints = npt.NDArray[np.int32]
 
 
+class PoolCounts:
+    """Counts of the pool's answers, and of `texts` that stay; several sequences may share them.
+
+    `cleared` is how often all was counted anew: then nodes are others than before.
+    """
+
+    def __init__(self, texts: Sequence[Ints] = ()) -> None:
+        self.trie = CountTrie(ORDERS)
+        self.cleared = 0
+        self._texts = texts
+        self.learn(texts)
+        self._fixed = self.trie.tokens
+
+    def learn(self, texts: Iterable[Ints]) -> None:
+        """Count texts, each by itself."""
+        for text in texts:
+            self.trie.end()
+            self.trie.extend(text)
+
+    def add(self, kept: Sequence[Ints], pool: Pool) -> None:
+        """Count what `pool` has just kept of an answer."""
+        if self.trie.tokens - self._fixed + sum(map(len, kept)) > 2 * pool.limit:
+            self.trie.clear()  # counts cannot be taken back: count anew what is left
+            self.cleared += 1
+            self.learn(self._texts)
+            kept = pool.answers
+        self.learn(kept)
+
+
 class Sources:
     """The tries of own text, prompt and pool, and the table of scores.
 
-    `borders` tells the prompt's nodes in documents from others (`learn_prompt`).
+    `borders` tells the prompt's nodes in documents from others (`learn_prompt`). `earlier` are the
+    counts of the pool, this sequence's own unless they are given.
     """
 
-    def __init__(self) -> None:
-        self._tries = [CountTrie(ORDERS) for _ in (OWN, PROMPT, POOL)]
+    def __init__(self, earlier: PoolCounts | None = None) -> None:
+        self.earlier = earlier or PoolCounts()
+        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
 
     @property
     def own(self) -> CountTrie:
         """The generated text of this answer."""
-        return self._tries[OWN]
+        return self._own
 
     @property
     def pool(self) -> CountTrie:
         """Earlier answers."""
-        return self._tries[POOL]
+        return self.earlier.trie
 
     @property
     def arrays(self) -> PlainArrays:
-        """For compiled code; others after anything was learned."""
-        own, prompt, pool = self._tries
-        tries = (tuple(own.arrays), tuple(prompt.arrays), tuple(pool.arrays))
+        """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
+        tries = (tuple(self._own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
         return tries, tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
-        self._tries[OWN], self._tries[PROMPT] = CountTrie(ORDERS), CountTrie(ORDERS)
+        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
-        self.borders = learn_prompt(self._tries[PROMPT], ids, context.references)
+        self.borders = learn_prompt(self._prompt, ids, context.references)
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
-
-    def learn_answers(self, answers: Iterable[Ints]) -> None:
-        """Count earlier answers, each a text of its own."""
-        for answer in answers:
-            self.pool.end()
-            self.pool.extend(answer)
 
 
 class MatchState:

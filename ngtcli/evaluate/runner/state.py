@@ -86,8 +86,11 @@ class State:
         lines = text.split("\n")
         head = _object(lines[0])
         if head.get("version") != VERSION or head.get("key") != self.key:
+            other = "sweep, data, model or settings"
+            if head.get("version") != VERSION:
+                other = "version of ngt"
             raise UsageError(
-                f"{self.path}: from another sweep, data, model or settings",
+                f"{self.path}: from another {other}",
                 "Name another with --state, or start anew with --fresh.",
             )
         for line in lines[1:]:

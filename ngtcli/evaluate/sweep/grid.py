@@ -10,7 +10,7 @@ as in `trtllm:max_draft_len=8`) are listed with commas. What is wrong is shown w
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
@@ -109,71 +109,64 @@ def _values(name: str, text: str, at: int, part: str) -> list[Value]:
         if part.lower() not in known:
             raise GrammarError(f"{name} is {part!r}", text, at, "It is true or false.")
         return [known[part.lower()]]
-    whole = kind is int
-    numbers = list(_range(_Reader(name, whole, text, at, at + len(part))))
-    return [int(x) for x in numbers] if whole else [float(x) for x in numbers]
+    numbers = _range(_Part(name, text, at, part, kind is int))
+    return [kind(x) for x in numbers]
 
 
-class _Reader:
-    """Reads numbers and signs from `text[at:end]`."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of `text` that begins at `at` and holds numbers; whole ones only, if `whole`."""
 
-    def __init__(self, name: str, whole: bool, text: str, at: int, end: int) -> None:
-        self.name, self.whole, self.text, self.at, self.end = name, whole, text, at, end
+    name: str
+    text: str
+    at: int
+    part: str
+    whole: bool
 
-    def number(self) -> Decimal:
-        """The number at this place."""
-        found = _NUMBER.match(self.text, self.at, self.end)
+    def number(self, place: int) -> tuple[Decimal, int]:
+        """The number at `place` of the part, and where it ends."""
+        found = _NUMBER.match(self.part, place)
         if found is None:
-            raise self.wrong("a number is missing")
+            raise self.wrong("a number is missing", place)
         value = Decimal(found.group())
         if self.whole and value != value.to_integral_value():
-            raise self.wrong(f"{self.name} takes whole numbers")
+            raise self.wrong(f"{self.name} takes whole numbers", place)
         if value and not -20 <= value.adjusted() <= 20:
-            raise self.wrong("such a number is out of range")
-        self.at = found.end()
-        return value
+            raise self.wrong("such a number is out of range", place)
+        return value, found.end()
 
-    def sign(self, *signs: str) -> str:
-        """The one of `signs` at this place, or ""."""
-        for sign in signs:
-            if self.text.startswith(sign, self.at, self.end):
-                self.at += len(sign)
-                return sign
-        return ""
-
-    def wrong(self, message: str, at: int | None = None) -> GrammarError:
-        """The error to raise, about this place unless `at` is given."""
-        return GrammarError(message, self.text, self.at if at is None else at, _FORMS)
+    def wrong(self, message: str, place: int) -> GrammarError:
+        """The error to raise about a place of the part."""
+        return GrammarError(message, self.text, self.at + place, _FORMS)
 
 
-def _range(reader: _Reader) -> Iterator[Decimal]:
+def _range(read: _Part) -> list[Decimal]:
     """The numbers of `a`, `a..b`, `a..b+step` or `a..b*factor`."""
-    value = reader.number()
-    if reader.at == reader.end:
-        yield value
-        return
-    if not reader.sign(".."):
-        raise reader.wrong("this cannot stand here")
-    place = reader.at
-    last = reader.number()
-    if last < value:
-        raise reader.wrong("the range runs backwards", place)
-    how = reader.sign("+", "*")
-    place = reader.at
-    by = reader.number() if how else Decimal(1)
-    if reader.at < reader.end:
-        raise reader.wrong("this cannot stand here")
-    if by <= (how == "*"):
-        raise reader.wrong("the factor must be over 1" if how == "*" else "the step must be over 0",
-                           place)  # fmt: skip
-    if how == "*" and value <= 0:
-        raise reader.wrong("a factor needs a range of numbers over 0", place)
-    count = 0
-    while value <= last:
-        if (count := count + 1) > MOST:
-            raise reader.wrong(f"these are over {MOST} values", place)
-        yield value
-        value = value * by if how == "*" else value + by
+    first, end = read.number(0)
+    if end == len(read.part):
+        return [first]
+    if not read.part.startswith("..", end):
+        raise read.wrong("this cannot stand here", end)
+    last, place = read.number(end + 2)
+    if last < first:
+        raise read.wrong("the range runs backwards", end + 2)
+    sign, by, end = read.part[place : place + 1], Decimal(1), place
+    if sign in ("+", "*"):
+        place += 1
+        by, end = read.number(place)
+    if end < len(read.part):
+        raise read.wrong("this cannot stand here", end)
+    if by <= (sign == "*"):
+        what = "the factor must be over 1" if sign == "*" else "the step must be over 0"
+        raise read.wrong(what, place)
+    if sign == "*" and first <= 0:
+        raise read.wrong("a factor needs a range of numbers over 0", place)
+    values = [first]
+    while (following := values[-1] * by if sign == "*" else values[-1] + by) <= last:
+        if len(values) == MOST:
+            raise read.wrong(f"these are over {MOST} values", place)
+        values.append(following)
+    return values
 
 
 def parse_sweep(texts: Sequence[str]) -> tuple[Axis, ...]:

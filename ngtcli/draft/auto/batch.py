@@ -1,0 +1,116 @@
+"""`auto` for several sequences that one pass serves: one pool, one policy, shared rows.
+
+Each sequence has a drafter of its own. The nodes of all of them compete for the rows of the pass:
+the likeliest are taken, as many as the policy expects to pay (policy.py).
+"""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.drafter import Auto, compile_loops
+from ngtcli.draft.auto.escapes import fitted_escapes
+from ngtcli.draft.auto.policy import Policy
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.auto.sources import PoolCounts, Sources
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.tree import DraftTree
+
+_EMPTY = DraftTree()
+
+
+class BatchDrafter:
+    """Drafts for many sequences. `children` is the most of a node: with 1 drafts are chains.
+
+    `curve` is the cost of a pass by all its rows; without one every node counts as paying. `pool`
+    holds earlier answers and gets those that finish; without one no text crosses sequences.
+    `texts`, int32 (tokens,) each, are counted beside the pool and stay.
+    """
+
+    def __init__(
+        self,
+        curve: CostCurve | None = None,
+        pool: Pool | None = None,
+        children: int = CONFIG.children,
+        texts: Sequence[npt.NDArray[np.int32]] = (),
+    ) -> None:
+        compile_loops()
+        self.policy = Policy(curve) if curve is not None else None
+        self.pool, self._children = pool, children
+        self._texts = PoolCounts(texts)  # for the sequences without a part in the pool
+        self._earlier = PoolCounts(texts)  # for all others together
+        if pool is not None:
+            self._earlier.learn(pool.answers)
+        self._pooled: list[Auto] = []
+        self._drafting_s = 0.0
+
+    def start(self, context: Context, pooled: bool = True) -> Auto:
+        """A drafter for a sequence that begins; unless `pooled` it has no part in the pool."""
+        pool = self.pool if pooled else None
+        sources = Sources(self._texts if pool is None else self._earlier)
+        drafter = Auto(Options(), fitted_escapes(), pool=pool, sources=sources)
+        drafter.reset(context)
+        if pool is not None:
+            self._pooled.append(drafter)
+        return drafter
+
+    def finish(self, drafter: Auto) -> None:
+        """A sequence has ended: what it said joins the pool, if it has a part in it."""
+        before = self._earlier.cleared
+        drafter.finish()
+        self._pooled = [other for other in self._pooled if other is not drafter]
+        if self._earlier.cleared > before:
+            for other in self._pooled:
+                other.match_anew()
+
+    def propose(self, drafters: Sequence[Auto], budgets: Sequence[int]) -> list[DraftTree]:
+        """A tree for each sequence, of at most its budget; together no more nodes than pay."""
+        clock = time.perf_counter()
+        trees = [_EMPTY] * len(drafters)
+        drafting = [i for i, budget in enumerate(budgets) if budget > 0]
+        for i, drafter in enumerate(drafters):
+            if budgets[i] < 1:
+                drafter.pause()
+        if not drafting:
+            return trees
+        if self.policy is not None and self.policy.begin_step(
+            lambda: any(drafters[i].has_repeated() for i in drafting)
+        ):
+            for i in drafting:
+                drafters[i].pause()
+            return trees
+        found = [drafters[i].search(budgets[i], self._children) for i in drafting]
+        for i, nodes in zip(drafting, self._share(found, len(drafters)), strict=True):
+            trees[i] = drafters[i].take(nodes, budgets[i])
+        self._drafting_s = time.perf_counter() - clock
+        return trees
+
+    def _share(self, found: Sequence[npt.NDArray[np.float64]], sequences: int) -> list[int]:
+        """How many nodes each sequence gets, of nodes with falling probabilities `found`."""
+        if self.policy is None:
+            return [len(probabilities) for probabilities in found]
+        owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
+        probabilities = np.concatenate(found)
+        order = np.argsort(-probabilities, kind="stable")
+        pays = self.policy.choose(probabilities[order], sequences)
+        shares: list[int] = np.bincount(owner[order[:pays]], minlength=len(found)).tolist()
+        return shares
+
+    def observe(self, drafters: Sequence[Auto], emitted: Sequence[Sequence[int]]) -> None:
+        """Learn the tokens that each sequence emitted in a step."""
+        clock = time.perf_counter()
+        for drafter, tokens in zip(drafters, emitted, strict=True):
+            if self.policy is not None:
+                drafter.count_accepted(tokens, self.policy.tally)
+            drafter.observe(tokens)
+        if self.policy is not None:
+            self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """A pass over `rows` rows, of all sequences together, took `seconds`."""
+        if self.policy is not None:
+            self.policy.curve.learn(rows, seconds)

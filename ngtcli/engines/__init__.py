@@ -1,0 +1,1 @@
+"""Drafts for engines that decode by themselves."""

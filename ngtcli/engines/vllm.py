@@ -1,0 +1,225 @@
+"""`auto` as a proposer for vLLM, whose engine verifies one chain of drafts a request.
+
+    LLM(model, speculative_config={
+        "method": "custom_class",
+        "model": "ngtcli.engines.vllm.NgramTrieProposer",
+        "num_speculative_tokens": 16,
+    }, additional_config={"ngt": {"pool": True}})
+
+vLLM makes the class with its configuration and calls `propose` after each step with arrays that
+have a row for each request. Rows are used again and change places, and no request is named; so a
+sequence is known by its tokens: a row continues the sequence whose tokens it begins with.
+
+Options under "ngt" in vLLM's `additional_config`:
+
+- `pool` (true): drafts come from answers to other requests as well, whose own words (what they do
+  not quote from their prompts) are kept, `pool_tokens` (50,000) token ids at most. A request with
+  `extra_args={"ngt_pool": False}` in its sampling parameters takes no part: none of its text
+  reaches another request, and none of another's reaches it.
+- `documents` ([]): files and folders whose text is counted beside the pool.
+
+Tried with vLLM 0.32. Trees cannot be fed to it; its model runner V2 refuses custom classes.
+"""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.documents.load import load
+from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.policy import Policy
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context
+from ngtcli.errors import UsageError, nearest
+from ngtcli.model_files.pretrained import load_tokenizer
+
+Ids = npt.NDArray[np.int32]
+
+# Rows at which the cost of a pass is learned; more than 1,024 are extrapolated. Derived: doublings.
+_ROWS = tuple(2**i for i in range(11))
+# Rows that double the cost of a pass over one, before any is measured; guess: where a GPU of 2025
+# stops being bound by memory.
+_DOUBLING_ROWS = 256
+_ALLOWED = "ngt_pool"  # the key in a request's `extra_args`
+_TAIL = 8  # tokens that are compared before the whole row is
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `additional_config["ngt"]` may say; see the module's description."""
+
+    pool: bool = True
+    pool_tokens: int = CONFIG.pool_tokens
+    documents: tuple[str, ...] = ()
+
+
+def read_options(given: Any) -> Options:
+    """The options of `additional_config["ngt"]`. Raises UsageError for unknown or wrong ones."""
+    if not isinstance(given, Mapping):
+        raise UsageError('additional_config["ngt"] is no mapping', 'Give {"pool": true} or so.')
+    known = {f.name: type(f.default) for f in fields(Options)}
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"ngt has no option {name!r} for vLLM", nearest(str(name), known))
+        wanted = list if known[name] is tuple else known[name]
+        if type(value) not in (wanted, known[name]):
+            raise UsageError(f"{name} is {value!r}", f"It must be of type {wanted.__name__}.")
+    values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in given.items()}
+    return replace(Options(), **values)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A sequence that vLLM decodes: its drafter, and its ids so far, int32 (tokens,)."""
+
+    drafter: Auto
+    ids: Ids
+
+
+class NgramTrieProposer:
+    """See the module's description. Proposes nothing for requests whose prompt is not read yet."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._most: int = vllm_config.speculative_config.num_speculative_tokens
+        self._context: int = vllm_config.model_config.max_model_len
+        self._vocabulary: int = vllm_config.model_config.get_vocab_size()
+        extra = vllm_config.additional_config
+        self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
+        texts = _ids_of(self.options.documents, vllm_config.model_config.tokenizer)
+        pool = Pool(self.options.pool_tokens) if self.options.pool else None
+        self._drafts = BatchDrafter(None, pool, children=1, texts=texts)
+        self._requests: list[_Request | None] = []  # by row
+        self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
+        self._rows_out = 0  # rows of the pass that checks them, with one row a request
+
+    def load_model(self, *_: object, **__: object) -> None:
+        """There is no model to load."""
+
+    def dummy_run(self, *_: object, **__: object) -> None:
+        """There is nothing to warm up."""
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: npt.NDArray[np.int32],
+        token_ids_cpu: Ids,
+        slot_mappings: object = None,
+    ) -> list[list[int]]:
+        """One chain a request, [] for none.
+
+        `sampled_token_ids` are those of the last step, none for a prompt that is not read yet.
+        `token_ids_cpu`, int32 (requests, context), holds the ids of prompts and outputs, those just
+        sampled included; `num_tokens_no_spec`, int32 (requests,), says how many of a row count.
+        """
+        entered = time.perf_counter()
+        rows = [
+            token_ids_cpu[i, : num_tokens_no_spec[i]] if sampled else None
+            for i, sampled in enumerate(sampled_token_ids)
+        ]
+        known = match_rows(rows, self._requests)
+        self._learn_cost(entered - self._left_at, known)
+        self._learn_tokens(rows, known)
+        for ended in (r for r in self._requests if r is not None and r not in known):
+            self._drafts.finish(ended.drafter)
+        for i, row in enumerate(rows):
+            if row is not None and known[i] is None:
+                known[i] = self._begin(row, len(sampled_token_ids[i]), _takes_part(i))
+        self._requests = known
+        chains = self._draft()
+        self._left_at = time.perf_counter()
+        return chains
+
+    def _learn_cost(self, seconds: float, known: Sequence[_Request | None]) -> None:
+        """Learn what the last pass took, unless it also read prompts."""
+        if not self._rows_out or len(known) != len(self._requests) or None in known:
+            return
+        if self._drafts.policy is None:  # the first pass that is timed sets the scale
+            seconds_of_one = seconds / (1 + self._rows_out / _DOUBLING_ROWS)
+            curve = {r: seconds_of_one * (1 + r / _DOUBLING_ROWS) for r in _ROWS}
+            self._drafts.policy = Policy(CostCurve(curve))
+        self._drafts.spent(self._rows_out, seconds)
+
+    def _learn_tokens(self, rows: Sequence[Ids | None], known: Sequence[_Request | None]) -> None:
+        drafters, emitted = [], []
+        for row, request in zip(rows, known, strict=True):
+            if row is not None and request is not None:
+                drafters.append(request.drafter)
+                emitted.append(row[len(request.ids) :].tolist())
+                request.ids = row.copy()
+        self._drafts.observe(drafters, emitted)
+
+    def _begin(self, row: Ids, sampled: int, takes_part: bool) -> _Request:
+        prompt = row[:-sampled].tolist()
+        drafter = self._drafts.start(Context(prompt, vocabulary=self._vocabulary), takes_part)
+        drafter.observe(row[-sampled:].tolist())
+        return _Request(drafter, row.copy())
+
+    def _draft(self) -> list[list[int]]:
+        """Chains for all rows, as long as they pay and the context allows."""
+        at = [i for i, request in enumerate(self._requests) if request is not None]
+        requests = [r for r in self._requests if r is not None]
+        room = [min(self._most, self._context - len(r.ids) - 1) for r in requests]
+        trees = self._drafts.propose([r.drafter for r in requests], room)
+        chains: list[list[int]] = [[] for _ in self._requests]
+        for i, tree in zip(at, trees, strict=True):
+            chains[i] = list(tree.tokens)
+        self._rows_out = len(requests) + sum(map(len, chains))
+        return chains
+
+
+def match_rows(
+    rows: Sequence[Ids | None], requests: Sequence[_Request | None]
+) -> list[_Request | None]:
+    """For each row the request that it continues: that of the same row before, or of another."""
+    found: list[_Request | None] = [None] * len(rows)
+    for i, row in enumerate(rows):
+        same = requests[i] if i < len(requests) else None
+        if row is not None and same is not None and _continues(row, same.ids):
+            found[i] = same
+    free = [r for r in requests if r is not None and r not in found]
+    for i, row in enumerate(rows):
+        if row is not None and found[i] is None:
+            found[i] = next((r for r in free if _continues(row, r.ids)), None)
+            free = [r for r in free if r is not found[i]]
+    return found
+
+
+def _continues(row: Ids, ids: Ids) -> bool:
+    """Whether `row` is `ids` and at least one token more."""
+    known = len(ids)
+    tail = max(0, known - _TAIL)
+    return (
+        len(row) > known
+        and np.array_equal(row[tail:known], ids[tail:])
+        and np.array_equal(row[:tail], ids[:tail])
+    )
+
+
+def _takes_part(row: int) -> bool:
+    """Whether the request in `row` allows text to cross requests.
+
+    vLLM hands no request to a proposer: it is looked up in the runner that called `propose`. One
+    that is not found has not been asked, so none of its text crosses.
+    """
+    runner = sys._getframe(2).f_locals.get("self")
+    try:
+        request = runner.requests[runner.input_batch.req_ids[row]]  # type: ignore[union-attr]
+        return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))
+    except (AttributeError, KeyError, IndexError):
+        return False
+
+
+def _ids_of(paths: Sequence[str], tokenizer: str) -> list[Ids]:
+    """The ids of the documents at `paths`. Raises InputError and ModelError."""
+    if not paths:
+        return []
+    ids = load_tokenizer(tokenizer)
+    return [np.array(ids.encode(document.text), np.int32) for document in load(paths).documents]
