@@ -48,6 +48,7 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
+    packed: bool = True
     overflow: str = "error"
     max_mb: int = 256
     max_files: int = 100_000

@@ -70,7 +70,7 @@ class AnswerOptions:
 
 
 _AS_SET = AnswerOptions()
-_LOADED = ("model", "draft_model", "device", "dtype")  # settings that say what is loaded
+_LOADED = ("model", "draft_model", "device", "dtype", "packed")  # settings that say what is loaded
 
 
 class Answer:
@@ -128,8 +128,9 @@ class Session:
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
-            settings.model, settings.device, settings.dtype, warn, self._progress
-        )
+            settings.model, settings.device, settings.dtype, warn, self._progress,
+            packed=settings.packed, drafts=settings.method != "none",
+        )  # fmt: skip
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.parse_method().check()
@@ -165,7 +166,10 @@ class Session:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
         self._progress(f"Loading {s.draft_model} …")
-        model = load_model(s.draft_model, s.device, s.dtype, self._warn, self._progress)
+        model = load_model(
+            s.draft_model, s.device, s.dtype, self._warn, self._progress,
+            packed=s.packed, drafts=False,
+        )  # fmt: skip
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
                 f"{s.draft_model} has another tokenizer than {s.model}",

@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny_session(said: list[str], persist: bool = True) -> Session:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.load_model", lambda *_: tiny)
+        patch.setattr("ngtcli.session.load_model", lambda *_, **__: tiny)
         return Session(Settings(), warn=said.append, persist=persist)
 
 

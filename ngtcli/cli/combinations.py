@@ -19,7 +19,7 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = ("max_files", "max_depth", "strict")
-_LOADING = ("model", "device", "dtype", "threads", "overflow")
+_LOADING = ("model", "device", "dtype", "threads", "packed", "overflow")
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import is_packed
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
@@ -29,7 +30,7 @@ def costs_path(model: TargetModel) -> Path:
     else:
         device = f"{model.device.type} {torch.get_num_threads()}"
     config = model.config.to_json_string(use_diff=False)
-    key = key_of(VERSION, device, model.dtype, model.name, config)
+    key = key_of(VERSION, device, model.dtype, is_packed(model.hf), model.name, config)
     return home("cache") / "costs" / f"{key}.json"
 
 
