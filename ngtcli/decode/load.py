@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packing import pack_if_it_pays
 from ngtcli.errors import ModelError
@@ -71,6 +72,7 @@ def load_model(
         hf = hf.to(where).eval()
     if where == "cpu":
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
+    use_grouped(hf)
     model = TargetModel(hf, tokenizer, name, progress)
     _check_vocabulary(model, warn)
     return model
