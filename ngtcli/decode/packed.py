@@ -44,14 +44,17 @@ class PackedLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(…, in_features) to (…, out_features)."""
-        rows = inputs.reshape(-1, self.in_features)
-        count = rows.shape[0]
-        if count < _LEAST_ROWS:
-            rows = nn.functional.pad(rows, (0, 0, 0, _LEAST_ROWS - count))
+        rows = inputs
+        if (count := inputs.shape[:-1].numel()) < _LEAST_ROWS:
+            rows = inputs.reshape(count, self.in_features)
+            if count == 1:
+                rows = rows.expand(_LEAST_ROWS, -1)  # quicker than rows of zeros
+            elif count:
+                rows = nn.functional.pad(rows, (0, 0, 0, _LEAST_ROWS - count))
         out: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             rows, self.packed, self.bias, "none", [], ""
         )
-        return out[:count].view(*inputs.shape[:-1], self.out_features)
+        return out if rows is inputs else out[:count].view(*inputs.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
