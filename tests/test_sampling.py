@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import make_target, prompts
@@ -21,7 +22,7 @@ from transformers import (
 
 from ngtcli.decode import keyed_draw
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.highest import first_highest, highest
+from ngtcli.decode.highest import first_highest, highest, least_of_sum
 from ngtcli.decode.keyed_draw import BLOCK, draw
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
@@ -134,6 +135,20 @@ def test_the_highest_are_those_of_topk(blocks: int, k: int, more: int, infinite:
     assert torch.equal(scores.gather(1, indices), values)
     assert all(len(set(row)) == k for row in indices.tolist())
     assert first_highest(scores) == scores.argmax(-1).tolist()
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(1, 6000), st.integers(1, 3000), st.floats(1e-6, 1.0))
+def test_the_least_of_a_sum_is_that_of_sorting(size: int, kinds: int, share: float) -> None:
+    """Whole numbers, whose sums are exact; few kinds make many ties."""
+    weights = np.random.default_rng(size).integers(0, kinds, size).astype(np.float32)
+    wanted = share * float(weights.sum(dtype=np.float64))
+    total, least = 0.0, float(weights.max())
+    for weight in sorted(weights.tolist(), reverse=True):
+        if total >= wanted:
+            break
+        total, least = total + weight, weight
+    assert least_of_sum(weights, wanted) == least
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

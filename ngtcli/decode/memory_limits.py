@@ -6,6 +6,7 @@ chunk is still too much, an error says what would fit: ContextOverflowError if t
 a shorter text, for then the text is the cause, else ModelError.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -57,7 +58,8 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-    if model.device.type == "cuda":  # here the error is gone, and with it what its frames held
+    gc.collect()  # what the frames of the error held, where they hold each other
+    if model.device.type == "cuda":
         torch.cuda.empty_cache()
     return False
 

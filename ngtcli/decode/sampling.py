@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngtcli.decode.highest import first_highest, highest
+from ngtcli.decode.highest import first_highest, highest, least_of_sum
 from ngtcli.decode.keyed_draw import draw
 from ngtcli.decode.penalties import Penalties, Spoken
 
-_FIRST = 256  # of the likeliest tokens, looked at first for top-p; guess: nearly always enough
+_FIRST = 64  # of the likeliest tokens, looked at first for top-p; guess: mostly enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,10 @@ def warp(scores: Tensor, settings: SamplingSettings) -> Tensor:
 
 
 def _cut(weights: Tensor, least: Tensor) -> Tensor:
-    """0 for each row's weights below its `least`, (rows, 1)."""
+    """0 for each row's weights below its `least`, (rows, 1); may change them in place."""
     if len(weights) == 1 and weights.device.type == "cpu":  # a tenth of the time of `where`
         below = np.nextafter(np.float32(least.item()), np.float32(-1.0))
-        return torch.nn.functional.threshold(weights, float(below), 0.0)
+        return torch.nn.functional.threshold(weights, float(below), 0.0, inplace=True)
     return weights.where(weights >= least, 0.0)
 
 
@@ -135,14 +135,10 @@ def _least_of_mass(weights: Tensor, share: float) -> Tensor:
     best = highest(weights, min(_FIRST, weights.shape[-1]))[0]
     mass = best.cumsum(-1, dtype=torch.float64)
     if not bool((mass[:, -1:] >= wanted).all()):
-        best = _descending(weights)
+        if weights.device.type == "cpu":  # 1 ms for 150,000 weights; sorting takes 13 (measured)
+            pairs = zip(weights.numpy(), wanted[:, 0].tolist(), strict=True)
+            return torch.tensor([[least_of_sum(row, sum_)] for row, sum_ in pairs])
+        best = weights.sort(descending=True).values
         mass = best.cumsum(-1, dtype=torch.float64)
     last = ((mass - best) < wanted).sum(-1, keepdim=True) - 1
     return best.gather(-1, last.clamp_min(0))
-
-
-def _descending(weights: Tensor) -> Tensor:
-    """Each row sorted; numpy takes 4 ms for 150,000 weights, torch 13 (measured)."""
-    if weights.device.type == "cpu":
-        return torch.from_numpy(np.sort(weights.numpy())).flip(-1)
-    return weights.sort(descending=True).values
