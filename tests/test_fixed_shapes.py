@@ -15,6 +15,8 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.shapes import capacity_for, row_size, row_sizes
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 
+CPU = torch.device("cpu")
+
 
 def a_tree(nodes: int, seed: int = 0) -> DraftTree:
     rng = random.Random(seed)
@@ -48,9 +50,11 @@ def test_masks_are_those_of_the_definition(
     tree, rows = a_tree(nodes), nodes + 1 + padding
     inputs = unpack(pack(5, tree, length, rows), rows)
     capacity = length + rows + 3
-    masks = Masks(torch.float32, window, True).of_tree(inputs, capacity)
+    masks = Masks(torch.float32, CPU, window, True).of_tree(inputs, capacity)
     assert (
-        Masks(torch.float32, None, False).of_tree(inputs, capacity).equal(masks["full_attention"])
+        Masks(torch.float32, CPU, None, False)
+        .of_tree(inputs, capacity)
+        .equal(masks["full_attention"])
     )
     depths = [0, *tree.depths()]
     assert inputs.ids.tolist() == [5, *tree.tokens] + [5] * padding
@@ -73,7 +77,7 @@ def test_masks_are_those_of_the_definition(
 @given(st.integers(1, 30), st.integers(1, 20), st.integers(1, 16))
 def test_masks_of_a_chunk_are_those_of_the_definition(start: int, rows: int, window: int) -> None:
     first = max(0, start - window + 1)
-    masks = Masks(torch.float32, window, True).of_chunk(start, rows, first, torch.device("cpu"))
+    masks = Masks(torch.float32, CPU, window, True).of_chunk(start, rows, first)
     full, near = masks["full_attention"][0, 0] == 0, masks["sliding_attention"][0, 0] == 0
     assert full.tolist() == [[p <= start + r for p in range(start + rows)] for r in range(rows)]
     assert near.tolist() == [

@@ -64,5 +64,5 @@ def pack(token: int, tree: DraftTree, length: int, rows: int) -> Tensor:
 def unpack(packed: Tensor, rows: int) -> Inputs:
     """What `pack` packed, as views where they can be."""
     ids, positions, slots, reach = packed[: 4 * rows].view(4, rows).unbind()
-    ancestors = packed[4 * rows :].view(torch.uint8)[: rows * rows].view(rows, rows)
-    return Inputs(ids, positions, slots, reach, ancestors.bool())
+    ancestors = packed[4 * rows :].view(torch.bool)[: rows * rows].view(rows, rows)
+    return Inputs(ids, positions, slots, reach, ancestors)

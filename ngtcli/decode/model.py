@@ -98,7 +98,7 @@ class TargetModel:
         kinds = list(getattr(self.config, "layer_types", None) or ())
         window, mixed = self.window if way.window else None, len(set(kinds)) > 1
         layers = int(self.config.num_hidden_layers)
-        self._masks = Masks(self.dtype, window, mixed)
+        self._masks = Masks(self.dtype, self.device, window, mixed)
         self._narrow = [
             window is not None and (not mixed or kinds[i] == "sliding_attention")
             for i in range(layers)
@@ -184,7 +184,7 @@ class TargetModel:
         first = max(0, start - self._masks.window + 1) if self._masks.window else 0
         self._cache.aim(positions, start + rows, start, first)
         # Behind nothing the model's own causal mask is quicker: often it needs none.
-        mask = self._masks.of_chunk(start, rows, first, self.device) if start else None
+        mask = self._masks.of_chunk(start, rows, first) if start else None
         self._pass(torch.tensor(list(ids), device=self.device), positions, mask, 1)
         self._cache.length += rows
 
@@ -207,8 +207,12 @@ class TargetModel:
         if self._cache.reserve(places):
             self.passes.forget()
 
+    @torch.inference_mode()
     def mask(self, layout: Layout) -> Any:
-        """The additive mask of a pass, (1, 1, rows, capacity); one for each kind of layer."""
+        """The additive mask of a pass, (1, 1, rows, capacity); one for each kind of layer.
+
+        It holds until the next pass.
+        """
         return self._masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
 
     @torch.inference_mode()
