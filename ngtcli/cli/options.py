@@ -153,6 +153,13 @@ def _with(names: Sequence[str], command: Command) -> Command:
     return wrapper
 
 
+def _typed(name: str, value: Any) -> Any:
+    """The value of a flag as its setting has it."""
+    if _is_switch(name):
+        return "on" if value else "off"
+    return tuple(value) if isinstance(value, list) else value
+
+
 def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
     """Give a command a flag for each field of the dataclass `kind`; it gets them as `given`."""
     fields = inspect.signature(kind, eval_str=True).parameters
@@ -172,13 +179,6 @@ def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
         return wrapper
 
     return decorate
-
-
-def _typed(name: str, value: Any) -> Any:
-    """The value of a flag as its setting has it."""
-    if _is_switch(name):
-        return "on" if value else "off"
-    return tuple(value) if isinstance(value, list) else value
 
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:

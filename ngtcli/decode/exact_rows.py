@@ -51,8 +51,8 @@ class ExactRows:
         reason = self._found(rows, capacity_for(tokens + rows)).reason
         if reason and wanted == "on":
             raise ModelError(
-                f"{model.name} cannot decode exactly here: {reason}, with eager attention, too",
-                "Leave out --exact, or try --dtype float32, another --device or --num-draft.",
+                f"{model.name} cannot decode exactly here: {reason}, with eager attention as well",
+                "Leave out --exact, or try another --dtype, --device or --num-draft.",
             )
         return None if reason else rows
 
