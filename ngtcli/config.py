@@ -7,7 +7,7 @@ keys and values of the wrong type are errors that name the file and the nearest 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,10 @@ class Settings:
     max_files: int = 100_000
     max_depth: int = 100
     strict: bool = False
+    password: str = ""
+    field: str = ""
+    parser_seconds: int = 60
+    parser_mb: int = 1000
     color: str = "auto"
 
     def __post_init__(self) -> None:
@@ -97,6 +101,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_mb": (1, 1_000_000),
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
+    "parser_seconds": (1, 86_400),
+    "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -109,8 +115,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # The settings that decide what is drafted, and those of them that only methods with a trie read.
 DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
 OF_TRIE = ("n", "lp", "learn_output")
+# The settings that decide how documents are read.
+READING = (
+    "max_mb", "max_files", "max_depth", "strict", "password", "field", "parser_seconds",
+    "parser_mb",
+)  # fmt: skip
+SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()
+
+
+def shown_settings(settings: Settings) -> dict[str, Any]:
+    """The settings by name, as output may show them: of a password only that there is one."""
+    values = asdict(settings)
+    return {n: "(set)" if n in SECRET and v else v for n, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True)

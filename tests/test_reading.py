@@ -19,10 +19,10 @@ MANY = Loaded(
     (),
     (
         *(Skipped(f"d/{i}.txt", "empty") for i in range(42)),
-        *(Skipped(f"d/{i}.pdf", "files of kind .pdf are not read", ".pdf") for i in range(9)),
-        *(Skipped(f"d/{i}.html", "files of kind .html are not read", ".html") for i in range(3)),
+        *(Skipped(f"d/{i}.png", "files of kind .png are not read", ".png") for i in range(9)),
+        *(Skipped(f"d/{i}.mp3", "files of kind .mp3 are not read", ".mp3") for i in range(3)),
+        *(Skipped(f"d/{i}.pdf", "a PDF, which needs x", "", "Install it: x") for i in range(2)),
     ),
-    ("a.html",),
 )
 
 
@@ -34,8 +34,8 @@ def test_a_few_lines_a_count_and_one_line_for_other_kinds(
     assert lines == [
         *(f"ngt: left out d/{i}.txt: empty" for i in range(5)),
         "ngt: left out 37 more; --json names them all",
-        "ngt: left out 12 files of other kinds: .pdf 9, .html 3",
-        "ngt: HTML, read with its tags: a.html",
+        "ngt: left out 2 files: their formats need more packages. Install it: x",
+        "ngt: left out 12 files of other kinds: .png 9, .mp3 3",
     ]
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_said_where_nothing_was_left_out(capsys: pytest.CaptureFixtur
 
 def test_json_names_each_once() -> None:
     twice = [*MANY.skipped, *MANY.skipped]
-    assert len(skipped_json(twice)) == 54
+    assert len(skipped_json(twice)) == 56
     assert skipped_json(twice)[0] == {"name": "d/0.txt", "reason": "empty"}
 
 
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     notes.mkdir()
     (notes / "a.txt").write_text("The harbour opened in 1932. It is deep.")
     (notes / "b.txt").write_text("")
-    (notes / "c.pdf").write_text("%PDF-")
+    (notes / "c.png").write_text("%PNG")
     return str(notes)
 
 
@@ -81,9 +81,9 @@ def test_the_object_of_json_names_what_was_left_out(command: list[str], folder: 
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["skipped"] == [
         {"name": os.path.join(folder, "b.txt"), "reason": "empty"},
-        {"name": os.path.join(folder, "c.pdf"), "reason": "files of kind .pdf are not read"},
+        {"name": os.path.join(folder, "c.png"), "reason": "files of kind .png are not read"},
     ]
-    assert "left out" in done.stderr and "1 file of other kinds: .pdf 1" in done.stderr
+    assert "left out" in done.stderr and "1 file of other kinds: .png 1" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.reading import skipped_json
-from ngtcli.config import Settings
+from ngtcli.config import Settings, shown_settings
 from ngtcli.render.sinks import Collector
+from ngtcli.render.sources import Sources
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from ngtcli.session import Answer
 
 
-def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> dict[str, Any]:
+def answer_json(
+    request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources
+) -> dict[str, Any]:
     """The object that --json prints."""
     prompt: Prompt = answer.prompt
     body: dict[str, Any] = {
@@ -26,7 +29,7 @@ def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> di
         "method": request.settings.method,
         "finish_reason": answer.finish_reason,
         "exact": answer.run.exact,
-        "settings": asdict(request.settings),
+        "settings": shown_settings(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
@@ -34,6 +37,7 @@ def answer_json(request: AnswerRequest, answer: "Answer", kept: Collector) -> di
         "trie": answer.trie.as_json(),
         "passes": answer.run.model.passes.as_json(),
         "statistics": answer.run.statistics.as_json(),
+        "sources": sources.as_json(),
     }
     if answer.policy:
         body["policy"] = answer.policy

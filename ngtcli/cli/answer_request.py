@@ -30,6 +30,14 @@ DryOption = Annotated[
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 ]
+CiteOption = Annotated[
+    bool,
+    typer.Option("--cite", help="Mark what stands in documents word for word; name the places."),
+]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", help="Also write a page: the answer beside its documents, linked."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,13 @@ class AnswerRequest:
     dry_run: bool = False
     verbose: bool = False
     explain: bool = False
+    cite: bool = False
+    html: Path | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the answer is shown once it is complete, and not as it comes."""
+        return self.json or self.json_tokens or self.cite or self.output is not None
 
     @property
     def documents(self) -> Sequence[Document]:
@@ -70,11 +85,17 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
 def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen."""
     check_output_file(request.output)
+    check_output_file(request.html)
     refuse_ignored(flags, request.settings)
     forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
     for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
         refuse_colour(form, flags)
+    for form, given in {"--json": request.json, "--json-tokens": request.json_tokens}.items():
+        if given:
+            refuse_beside(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
     if request.dry_run:
+        cites = {"--cite": request.cite, "--html": request.html}
+        refuse_beside("--dry-run", cites, "There is no answer to show.")
         refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
         tokens = {"--json-tokens": request.json_tokens}
         refuse_beside("--dry-run", tokens, "Give --dry-run --json.")

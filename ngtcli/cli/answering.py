@@ -18,14 +18,18 @@ from ngtcli.cli.answer_report import (
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
+from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import write_result
+from ngtcli.cli.options import command_line
+from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
+from ngtcli.render.answer_page import Written, answer_page
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
+from ngtcli.render.sources import Sources, sources_of
 from ngtcli.render.terminal import visible, wants_color
 from ngtcli.system import process
 
@@ -67,7 +71,7 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     """Run the answer into its sinks; on Ctrl-C keep what came."""
     kept = Collector()
     sinks: list[Sink] = [kept]
-    if request.json or request.json_tokens or request.output:
+    if request.whole:
         process.unwind_on_interrupt()  # even an empty answer is delivered
     else:
         sinks.append(_sink(request, answer, notes))
@@ -82,16 +86,21 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     notes.clear()
     for sink in sinks:
         sink.close()
+    sources = sources_of(kept.text, request.documents)
     with process.unbroken():
-        _deliver(request, answer, kept)
-    _conclude(request, answer, notes)
+        _deliver(request, answer, kept, sources)
+        if request.html:
+            write_page(_page(request, answer, kept, sources), request.html)
+    _conclude(request, answer, sources, notes)
 
 
 def _run_into(
     sinks: Sequence[Sink], kept: Collector, request: AnswerRequest, answer: "Answer", notes: Notes
 ) -> None:
     for step in answer:
-        if kept.tokens:
+        if request.whole:
+            notes.status(f"Writing the answer: {len(kept.tokens)} tokens …")
+        elif kept.tokens:
             notes.clear()
         else:
             process.unwind_on_interrupt()
@@ -102,10 +111,10 @@ def _run_into(
             notes.say(explanation(answer, step), dim=True)
 
 
-def _conclude(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes: Notes) -> None:
     """What is said below an answer; exit code 130 where it was interrupted."""
     if notes.terminal or request.verbose:
-        notes.facts(summary_facts(request.settings, answer))
+        notes.facts([sources.fact(), *summary_facts(request.settings, answer)])
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
         notes.remark(exact_words(answer))
@@ -128,13 +137,29 @@ def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
     return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
 
-def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector) -> None:
-    """The JSON object to stdout, or the file, where one was asked for."""
+def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> None:
+    """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept))
+        body = dump_json(answer_json(request, answer, kept, sources))
+    elif request.cite:
+        if not request.output:
+            print_cited(kept.text, sources, request.settings.color)
+            return
+        body = cited(kept.text, sources)
     elif request.output:
         body = visible(kept.text.rstrip("\n"))
     else:
         return
     hint = "The answer went to standard output; choose another file with -o."
     write_result(body, request.output, hint)
+
+
+def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+    """The answer beside its documents, as HTML."""
+    written = [
+        Written(token.text, token.drafted, step)
+        for token, step in zip(kept.tokens, kept.steps, strict=True)
+    ]
+    title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
+    facts = [sources.fact(), *summary_facts(request.settings, answer)]
+    return answer_page(title, command_line(), written, sources, request.documents, facts)

@@ -10,8 +10,10 @@ import typer
 
 from ngtcli.cli.answer_request import (
     AnswerRequest,
+    CiteOption,
     DryOption,
     ExplainOption,
+    HtmlOption,
     OutputOption,
     TokensOption,
     check_request,
@@ -36,6 +38,8 @@ def ask(
     json_tokens: TokensOption = False,
     dry_run: DryOption = False,
     explain: ExplainOption = False,
+    cite: CiteOption = False,
+    html: HtmlOption = None,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -59,6 +63,8 @@ def ask(
         dry_run=dry_run,
         verbose=verbose,
         explain=explain,
+        cite=cite,
+        html=html,
     )
     check_request(request, flags or {})
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import typer
 
-from ngtcli.config import DRAFTING
+from ngtcli.config import DRAFTING, READING
 from ngtcli.errors import UsageError
 
 LIVE, RECORD, REPLAY, SHAPE = "live", "record", "replay", "shape"
@@ -19,7 +19,7 @@ _SAMPLING = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
-_FOLDERS = ("max_files", "max_depth", "strict")
+_FOLDERS = tuple(name for name in READING if name != "max_mb")
 _LOADING = ("model", "overflow", "exact")
 _COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]

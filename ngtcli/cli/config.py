@@ -1,6 +1,5 @@
 """`ngt config`: the settings and where they come from."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved
+from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved, shown_settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
@@ -31,7 +30,7 @@ def config_show(
 ) -> None:
     """Print each setting with its origin."""
     resolved = _resolved(flags or {}, preset)
-    values = asdict(resolved.settings)
+    values = shown_settings(resolved.settings)
     if json:
         body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTING_NAMES}
         print_line(dump_json(body))

@@ -44,6 +44,7 @@ COMMANDS: dict[str, Entry] = {
         "schema",
         "Print the JSON Schema of what --json prints, of one command or of all that have one.",
     ),
+    "docs": Entry("docs", "docs_app", "Documents as they are read: text, pages, tokens, warnings."),
     "trie": Entry("trie", "trie_app", "The cached n-gram tries of documents."),
     "presets": Entry("presets", "presets_app", "Presets: how a task is worded and set."),
     "config": Entry("config", "config_app", "Settings and where they come from."),

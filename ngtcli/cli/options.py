@@ -14,6 +14,7 @@ from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     CHOICES,
+    READING,
     SETTING_NAMES,
     SWITCH,
     Layer,
@@ -60,6 +61,10 @@ _HELP: dict[str, str] = {
     "max_files": "Most files looked at in folders.",
     "max_depth": "How deep folders in folders are read.",
     "strict": "A file in a folder that cannot be read is an error, not left out.",
+    "password": "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.",
+    "field": "Of JSON and CSV files, read this field alone.",
+    "parser_seconds": "Most seconds for one PDF, Word, HTML, … file.",
+    "parser_mb": "Most megabytes of memory for reading one of them.",
     "color": "auto, always or never.",
 }
 _PANELS = {
@@ -72,7 +77,7 @@ _PANELS = {
         "presence_penalty", "frequency_penalty",
     ),
     "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
-    "Reading": ("max_mb", "max_files", "max_depth", "strict"),
+    "Reading": READING,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
 _DEFAULTS = Settings()

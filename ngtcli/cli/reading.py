@@ -30,27 +30,51 @@ def read_documents(
 ) -> Loaded:
     """The documents of `paths`, with a line for what was left out. Raises InputError."""
     notes.status("Reading the documents …")
-    loaded = load(paths, stdin, settings)
+    loaded = load(paths, stdin, settings, notes.status)
     notes.clear()
     tell(loaded, notes)
     return loaded
 
 
 def tell(loaded: Loaded, notes: Notes) -> None:
-    """One line a file that could not be read, up to a number; one for all of other kinds."""
-    bad = [s for s in loaded.skipped if not s.kind]
+    """What was not read: a line for each file, up to a number; one for all of other kinds."""
+    tell_skipped(loaded.skipped, notes)
+    rows = [(d.name, d.about.warnings, d.about.dropped) for d in loaded.documents]
+    tell_warnings(rows, notes)
+    for remark in loaded.remarks:
+        notes.warn(remark)
+
+
+def tell_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: Notes) -> None:
+    """What was remarked on documents, and how many lines of headers and footers they lost."""
+    warnings = [(name, words) for name, of_one, _ in documents for words in of_one]
+    shown = warnings if notes.verbose else warnings[:_SHOWN]
+    for name, words in shown:
+        notes.warn(f"{name}: {words}")
+    if more := len(warnings) - len(shown):
+        notes.warn(f"{more} more such remarks; -v has them all")
+    if dropped := [lines for _, _, lines in documents if lines]:
+        of = "1 document" if len(dropped) == 1 else f"{len(dropped)} documents"
+        notes.warn(f"left out {sum(dropped)} lines of repeated headers and footers, in {of}")
+
+
+def tell_skipped(skipped: Sequence[Skipped], notes: Notes) -> None:
+    """What was left out, and why."""
+    bad = [s for s in skipped if not s.kind and not s.needs]
     shown = bad if notes.verbose else bad[:_SHOWN]
-    for skipped in shown:
-        notes.warn(f"left out {skipped.name}: {skipped.reason}")
+    for one in shown:
+        notes.warn(f"left out {one.name}: {one.reason}")
     if more := len(bad) - len(shown):
         notes.warn(f"left out {more} more; --json names them all")
-    if others := [s for s in loaded.skipped if s.kind]:
-        what = "1 file" if len(others) == 1 else f"{len(others)} files"
-        notes.warn(f"left out {what} of other kinds: {kinds(others)}")
-    if loaded.html:
-        shown_names = ", ".join(loaded.html[:_SHOWN])
-        more_names = f" and {len(loaded.html) - _SHOWN} more" if len(loaded.html) > _SHOWN else ""
-        notes.warn(f"HTML, read with its tags: {shown_names}{more_names}")
+    if needing := [s for s in skipped if s.needs]:
+        reason = needing[0].reason if len(needing) == 1 else "their formats need more packages"
+        notes.warn(f"left out {_files(needing)}: {reason}. {needing[0].needs}")
+    if others := [s for s in skipped if s.kind]:
+        notes.warn(f"left out {_files(others)} of other kinds: {kinds(others)}")
+
+
+def _files(skipped: Sequence[Skipped]) -> str:
+    return "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
 
 
 def skipped_json(skipped: Sequence[Skipped]) -> list[dict[str, str]]:

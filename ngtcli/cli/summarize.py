@@ -7,8 +7,10 @@ import typer
 
 from ngtcli.cli.answer_request import (
     AnswerRequest,
+    CiteOption,
     DryOption,
     ExplainOption,
+    HtmlOption,
     OutputOption,
     TokensOption,
     check_request,
@@ -29,6 +31,8 @@ def summarize(
     json_tokens: TokensOption = False,
     dry_run: DryOption = False,
     explain: ExplainOption = False,
+    cite: CiteOption = False,
+    html: HtmlOption = None,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -44,6 +48,8 @@ def summarize(
         dry_run=dry_run,
         verbose=verbose,
         explain=explain,
+        cite=cite,
+        html=html,
     )
     check_request(request, flags or {})
     loaded = documents_of(files or [], request, "Name a file or a folder, or pipe a text in.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ngtcli.config import Settings
+from ngtcli.documents.formats import suffix_of
 from ngtcli.documents.names import utf8
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, shortened
@@ -34,11 +35,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder that is not read. `kind` is its suffix if files of that kind never are."""
+    """A file or folder that is not read. `kind` is its suffix if files of that kind never are.
+
+    `needs` says what to install to have it read.
+    """
 
     name: str
     reason: str
     kind: str = ""
+    needs: str = ""
 
     def as_json(self) -> dict[str, str]:
         """Name and reason."""
@@ -105,7 +110,7 @@ class Finder:
                 waiting += self._inner(entry, real, below)
             elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
                 self._leave_out(entry.path, "a link to a folder; name it to have it read")
-            elif (kind := _suffix(entry.name)) not in self._suffixes:
+            elif (kind := suffix_of(entry.name)) not in self._suffixes:
                 self._leave_out(entry.path, f"files of kind {kind} are not read", kind)
             else:
                 real = os.path.realpath(entry.path) if entry.is_symlink() else real
@@ -178,9 +183,3 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def _suffix(name: str) -> str:
-    """The suffix in lower case; as in pathlib, that of "notes." and of "README" is empty."""
-    suffix = os.path.splitext(name)[1].lower()
-    return "" if suffix == "." else suffix

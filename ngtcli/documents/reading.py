@@ -23,12 +23,22 @@ def reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
+def _unreadable(error: OSError) -> Unreadable:
+    advice = _ADVICE.get(error.errno or 0, "Check the file and its permissions.")
+    return Unreadable(reason_of(error), advice)
+
+
 class Reader:
     """Reads at most `settings.max_mb` megabytes (10^6 bytes) in all."""
 
     def __init__(self, settings: Settings) -> None:
         self._bound = f"{settings.max_mb} MB"
         self._most = self._left = settings.max_mb * 1_000_000
+
+    @property
+    def most(self) -> int:
+        """The bound in bytes."""
+        return self._most
 
     def file(self, path: str | Path, pipes: bool = False) -> bytes:
         """The bytes of a regular file, or with `pipes` of a pipe.
@@ -41,8 +51,22 @@ class Reader:
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise self._over(os.stat(path).st_size) from None
-            advice = _ADVICE.get(error.errno or 0, "Check the file and its permissions.")
-            raise Unreadable(reason_of(error), advice) from None
+            raise _unreadable(error) from None
+
+    def parsed_file(self, path: str | Path, pipes: bool = False) -> bytes:
+        """As `file`, for a file whose text is counted later, by `count`; safe in any thread."""
+        try:
+            return read_bounded(path, self._most, pipes)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
+            raise _unreadable(error) from None
+
+    def count(self, size: int) -> None:
+        """Count the text that a parser made of a file. Raises as `file` does for too much."""
+        if size > self._left:
+            raise self._over(size)
+        self._left -= size
 
     def stream(self, stream: IO[bytes]) -> bytes:
         """The bytes of a stream up to its end. Raises as `file` does."""

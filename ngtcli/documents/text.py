@@ -11,13 +11,14 @@ _MARKS = (
     (BOM_UTF32_LE, "utf-32-le"), (BOM_UTF32_BE, "utf-32-be"), (BOM_UTF8, "utf-8"),
     (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
+_AS_TEXT = "Make text of it first, as with ngt docs show --text."
 # First bytes, the format, and how to convert it to text.
 _FORMATS = (
-    (b"%PDF-", "a PDF, which is not read yet", "Make text of it first, as with pdftotext."),
+    (b"%PDF-", "a PDF where plain text is wanted", _AS_TEXT),
     (
         b"PK\3\4",
-        "a zip archive or an office document, which is not read yet",
-        "Unpack it, or save it as text, as with pandoc -t plain.",
+        "a zip archive or an office document where plain text is wanted",
+        _AS_TEXT,
     ),
     (b"\x1f\x8b", "compressed (gzip), which is not read", "Unpack it first, as with gunzip."),
     (b"BZh91AY&SY", "compressed (bzip2), which is not read", "Unpack it first, as with bunzip2."),
@@ -41,17 +42,22 @@ _FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, 
 class Unreadable(InputError):
     """A file that cannot be read, or bytes that are no text. The message is the reason alone.
 
-    `advice` says what to do; it is a function where computing it takes time.
+    `advice` says what to do; it is a function where computing it takes time. `lasting` is whether
+    the same bytes will be unreadable again.
     """
 
-    def __init__(self, reason: str, advice: str | Callable[[], str]) -> None:
+    def __init__(self, reason: str, advice: str | Callable[[], str], lasting: bool = True) -> None:
         super().__init__(reason)
-        self._advice = advice
+        self._advice, self.lasting = advice, lasting
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return self._advice if isinstance(self._advice, str) else self._advice()
 
     def of(self, name: str) -> InputError:
         """The error for the file `name`: its name, the reason, and the advice as hint."""
-        advice = self._advice if isinstance(self._advice, str) else self._advice()
-        return InputError(f"{name}: {self}", advice)
+        return InputError(f"{name}: {self}", self.advice)
 
 
 def decode_text(data: bytes) -> str:

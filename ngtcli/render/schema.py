@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
+from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut
 
 Schema = dict[str, Any]
@@ -147,6 +148,14 @@ _POLICY = shape(
 )
 
 
+def _sources() -> Schema:
+    """The stretches of an answer that stand in a document word for word."""
+    place = {"name": _TEXT, "page": maybe(_WHOLE), "heading": maybe(_TEXT)}
+    about = "document is an index of documents; ranges count characters of their texts"
+    spans = {**rows(shape({**of_dataclass(Span), **place})), "description": about}
+    return shape({"verbatim_share": _NUMBER, "spans": spans})
+
+
 def _answer() -> Schema:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
@@ -169,6 +178,7 @@ def _answer() -> Schema:
             "description": "shapes of passes that are captured, the time that took, and why not",
         },
         "statistics": statistics,
+        "sources": _sources(),
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
         "tokens": rows(shape({"id": _WHOLE, "text": _TEXT, "origin": _TEXT})),
     }
@@ -217,6 +227,21 @@ def _tries() -> tuple[Schema, Schema]:
     return row, {"anyOf": [shape(trie | frequent), *row["anyOf"]]}
 
 
+def _documents() -> tuple[Schema, Schema]:
+    """The schemas of the output of `ngt docs list` and of `ngt docs show`."""
+    from ngtcli.documents.content import About, Section
+    from ngtcli.documents.survey import Row
+
+    shown = {"name": _TEXT, "path": _TEXT, **of_dataclass(About, ("sections",))}
+    shown |= {"characters": _WHOLE, "tokens": _WHOLE, "text": _TEXT}
+    shown["sections"] = rows(shape(of_dataclass(Section)))
+    listed, one = (rows(shape(keys)) for keys in (of_dataclass(Row), shown))
+    return (
+        shape({"documents": listed, "skipped": _SKIPPED}),
+        shape({"documents": one, "skipped": _SKIPPED}),
+    )
+
+
 def _presets() -> tuple[Schema, Schema]:
     """The schemas of a row of `ngt presets list` and of the output of `ngt presets show`."""
     from ngtcli.prompt.preset import Preset
@@ -234,6 +259,7 @@ def _outputs() -> dict[str, dict[str, Schema]]:
     """For each command the names and schemas of its outputs."""
     answers = {"answer": _answer(), "dry_run": _dry_run()}
     (trie, trie_shown), (preset, preset_shown) = _tries(), _presets()
+    documents, documents_shown = _documents()
     values = {k: shape({"value": v, "origin": _TEXT}) for k, v in _settings().items()}
     return {
         "summarize": answers,
@@ -242,6 +268,8 @@ def _outputs() -> dict[str, dict[str, Schema]]:
         "config show": {"settings": shape(values)},
         "presets list": {"presets": rows(preset)},
         "presets show": {"preset": preset_shown},
+        "docs list": {"documents": documents},
+        "docs show": {"documents_shown": documents_shown},
         "trie list": {"tries": rows(trie)},
         "trie show": {"trie": trie_shown},
         "models list": {"models": rows(shape({"name": _TEXT, "bytes": _WHOLE, "path": _TEXT}))},

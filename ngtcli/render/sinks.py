@@ -101,13 +101,17 @@ class TerminalSink(PlainSink):
 
 
 class Collector:
-    """Stores the tokens and their text; writes nothing."""
+    """Stores the tokens and their text, and of each the number of its step; writes nothing."""
 
     def __init__(self) -> None:
         self.tokens: list[ShownToken] = []
+        self.steps: list[int] = []  # from 1, one entry a token
+        self._step = 0
 
     def step(self, tokens: Sequence[ShownToken]) -> None:
+        self._step += 1
         self.tokens += tokens
+        self.steps += [self._step] * len(tokens)
 
     def close(self) -> None:
         pass

@@ -1,0 +1,179 @@
+"""`ngt docs`: what is read of documents, and what is kept of them."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
+from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.reading import (
+    read_documents,
+    skipped_json,
+    standard_input,
+    tell_skipped,
+    tell_warnings,
+)
+from ngtcli.config import READING
+from ngtcli.documents.catalog import folder
+from ngtcli.documents.load import Document
+from ngtcli.documents.survey import Row, Survey, TokenCounter, survey
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.model_files.checkpoint import find
+from ngtcli.render.numbers import counted
+from ngtcli.render.sinks import dump_json
+from ngtcli.render.terminal import visible
+from ngtcli.system.reading import read_bounded
+
+docs_app = typer.Typer(
+    help="Documents as they are read: text, pages, tokens, warnings.", no_args_is_help=True
+)
+_READ = ("model", *READING)
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_TOKENIZER_BYTES = 256_000_000  # most of one of them; as model_files has it
+
+
+class _Counter:
+    """Counts tokens; the tokenizer is loaded when the first text comes."""
+
+    def __init__(self, model: str, notes: Notes) -> None:
+        self._model, self._notes = model, notes
+        self._tokenizer: Any = None
+
+    def __call__(self, text: str) -> int:
+        return len(self._loaded().encode(text.strip()))
+
+    def _loaded(self) -> Any:
+        if self._tokenizer is None:
+            from ngtcli.model_files.pretrained import load_tokenizer  # here: it takes a second
+
+            self._notes.status(f"Loading the tokenizer of {self._model} …")
+            self._tokenizer = load_tokenizer(self._model)
+            self._notes.status("Reading the documents …")
+        return self._tokenizer
+
+    @property
+    def key(self) -> str:
+        """What stands for the tokenizer in the cache: a hash of its files, if they are here."""
+        place = Path(find(self._model, needs=["tokenizer"]))
+        if not place.is_dir():
+            return str(self._loaded().fingerprint)
+        digest = hashlib.sha256()
+        for name in _TOKENIZER_FILES:
+            if (place / name).is_file():
+                digest.update(f"{name}\0".encode())
+                digest.update(read_bounded(place / name, _TOKENIZER_BYTES))
+        return digest.hexdigest()
+
+
+@docs_app.command("list")
+@with_some_settings(*_READ)
+def docs_list(
+    paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """List documents with format, pages, characters, tokens, and what was left out."""
+    settings = resolve_without_preset(flags or {}).settings
+    if "-" in paths:
+        raise UsageError("standard input is no file to list", "Name files or folders.")
+    notes = Notes(verbose)
+    notes.status("Looking for documents …")
+    counter = _Counter(settings.model, notes)
+    found = survey(paths, settings, TokenCounter(counter.key, counter), notes.status)
+    notes.clear()
+    if json:
+        rows = [row.as_json() for row in found.rows]
+        print_line(dump_json({"documents": rows, "skipped": skipped_json(found.skipped)}))
+        return
+    header = ["document", "format", "pages", "characters", "tokens"]
+    print_table(header, [_cells(row) for row in found.rows])
+    _tell(found, notes)
+
+
+def _cells(row: Row) -> list[Any]:
+    return [row.name, row.format, row.pages or "", row.characters, row.tokens]
+
+
+def _tell(found: Survey, notes: Notes) -> None:
+    tell_warnings([(row.name, row.warnings, row.dropped) for row in found.rows], notes)
+    tell_skipped(found.skipped, notes)
+    for remark in found.remarks:
+        notes.warn(remark)
+    tokens = sum(row.tokens for row in found.rows)
+    words = f"{counted(len(found.rows), 'document')}, {tokens} tokens; {found.read} read now"
+    notes.say(words, dim=True)
+
+
+@docs_app.command("show")
+@with_some_settings(*_READ)
+def docs_show(
+    path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
+    text: Annotated[bool, typer.Option("--text", help="Print the text itself, alone.")] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Show what was read of a document: its pages and headings, or its text."""
+    settings = resolve_without_preset(flags or {}).settings
+    if text and json:
+        raise UsageError("--text beside --json", "Give one of them; --json has the text.")
+    notes = Notes(verbose)
+    loaded = read_documents([path], standard_input([path]), settings, notes)
+    if text:
+        print_line("\n\n".join(visible(d.text) for d in loaded.documents))
+        return
+    counter = _Counter(settings.model, notes)
+    shown = [_shown(d, counter(d.text)) for d in loaded.documents]
+    notes.clear()
+    if json:
+        print_line(dump_json({"documents": shown, "skipped": skipped_json(loaded.skipped)}))
+        return
+    for facts in shown:
+        _print_facts(facts)
+
+
+def _shown(document: Document, tokens: int) -> dict[str, Any]:
+    """A document as --json shows it."""
+    about = document.about.as_json()
+    sections = about.pop("sections")
+    facts = {"name": document.name, "path": document.path, **about}
+    facts |= {"characters": len(document.text), "tokens": tokens}
+    return {**facts, "sections": sections, "text": document.text}
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    names = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
+    lines = {name: facts[name] for name in names if facts[name]}
+    lines |= {f"warning {i}": words for i, words in enumerate(facts["warnings"], 1)}
+    print_table(["what", "value"], [[name, value] for name, value in lines.items()])
+    if facts["sections"]:
+        rows = [[s["start"], s["page"] or "", s["heading"]] for s in facts["sections"]]
+        print_table(["from character", "page", "heading"], rows)
+
+
+@docs_app.command("clear")
+def docs_clear(json: JsonOption = False) -> None:
+    """Delete all that is kept of documents; their files stay."""
+    place = folder()
+    files = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else []
+    size = sum(p.lstat().st_size for p in files)
+    try:
+        if place.is_dir():
+            shutil.rmtree(place)
+    except OSError as error:
+        raise NgtError(f"{place}: {error.strerror or error}", "Delete it by hand.") from None
+    if json:
+        print_line(dump_json({"files": len(files), "bytes": size}))
+    else:
+        print_line(f"{counted(len(files), 'file')}, {size / 1e6:.1f} MB removed")
+
+
+@docs_app.command("path")
+def docs_path(json: JsonOption = False) -> None:
+    """Print the folder of what is kept of documents."""
+    print_line(dump_json({"path": str(folder())}) if json else str(folder()))

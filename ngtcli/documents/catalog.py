@@ -1,0 +1,236 @@
+"""What is known of files that were read: kept in the cache, so that unchanged ones are not read.
+
+A manifest for each folder that is named holds for each file its size, times and hash, and what
+came of it; the texts that parsers made lie beside it under the hash of the file's bytes. A file
+counts as unchanged if its size and times are, else if its hash is. Texts for which a password was
+needed are not kept.
+"""
+
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ngtcli.config import Settings
+from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.text import Unreadable
+from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
+
+VERSION = 1  # of the parsers' output and of these files
+_MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
+_RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as it was read: `stamp` is size, modification and change time, all as the system has.
+
+    `reason` and `advice` say why there is no text. `text` is the hash of the text, `tokens` the
+    number of tokens for each tokenizer's key.
+    """
+
+    stamp: tuple[int, int, int]
+    seen: int  # nanoseconds since 1970
+    hash: str
+    way: str
+    format: str = ""
+    pages: int = 0
+    dropped: int = 0
+    characters: int = 0
+    text: str = ""
+    warnings: tuple[str, ...] = ()
+    reason: str = ""
+    advice: str = ""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Extracted) -> "Entry":
+        """What is known of a text that came from no regular file."""
+        return _described(cls((0, 0, 0), 0, "", ""), found)
+
+
+class Catalog:
+    """The manifest of one folder, and the texts; methods may be called from many threads."""
+
+    def __init__(self, root: str, settings: Settings) -> None:
+        self._path = folder() / f"{key_of(root)}.json"
+        self._root, self._field = root, settings.field
+        # What else decides what comes of a file; a way that failed is tried again with another.
+        self._way = key_of(VERSION, settings.field, settings.max_mb, settings.parser_seconds,
+                           settings.parser_mb, bool(settings.password))  # fmt: skip
+        self._entries: dict[str, Entry] = {}
+        self._secret: set[str] = set()  # files that a password opened: nothing of them is kept
+        self._changed = False
+        self._lock = threading.Lock()
+        self.remark = ""  # what is wrong with the cache
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            body = read_json(self._path, _MANIFEST_BYTES)
+            if body.get("version") != VERSION or body.get("root") != self._root:
+                raise DamagedFileError("another version")
+            self._entries = {path: _entry(row) for path, row in body["files"].items()}
+        except FileNotFoundError:
+            pass
+        except (DamagedFileError, KeyError, ValueError, TypeError, AttributeError) as error:
+            self.remark = f"what was known of the files is read anew: {error}"
+
+    def known(self, path: str) -> Entry | None:
+        """What came of the file at this real path, if it is as it was. Reads no file."""
+        entry = self._entries.get(path)
+        if entry is None or entry.way != self._way:
+            return None
+        is_young = entry.seen - max(entry.stamp[1:]) < _RACE_NS
+        return entry if not is_young and stamp_of(path) == entry.stamp else None
+
+    def extracted(
+        self, path: str, suffix: str, read: Callable[[], bytes], parse: Callable[[bytes], Extracted]
+    ) -> Extracted:
+        """The text of a file: from the cache, or else what `parse` makes of what `read` gives.
+
+        Plain text is not copied into the cache. Raises Unreadable, also at once for a file that
+        could not be read before and is unchanged.
+        """
+        entry = self.known(path)
+        if entry is not None:
+            if entry.reason:
+                raise Unreadable(entry.reason, entry.advice)
+            if (kept := self._kept(entry.hash, suffix)) is not None:
+                return kept
+        stamp, seen = stamp_of(path), time.time_ns()
+        data = read()
+        if stamp is None:
+            return parse(data)
+        start = Entry(stamp, seen, hashlib.sha256(data).hexdigest(), self._way)
+        kept = self._kept(start.hash, suffix)
+        try:
+            found = kept or parse(data)
+        except Unreadable as error:
+            if error.lasting:
+                self._put(path, replace(start, reason=str(error), advice=error.advice))
+            raise
+        self._record(path, start, found)
+        if kept is None and not found.about.secret and found.about.format != "text":
+            self._keep(start.hash, suffix, found)
+        return found
+
+    def _record(self, path: str, start: Entry, found: Extracted) -> None:
+        entry, before = _described(start, found), self._entries.get(path)
+        if before is not None and before.text == entry.text:
+            entry = replace(entry, tokens=before.tokens)
+        self._put(path, entry)
+        if found.about.secret:
+            self._secret.add(path)
+
+    def _put(self, path: str, entry: Entry) -> None:
+        with self._lock:
+            self._entries[path] = entry
+            self._changed = True
+
+    def entry(self, path: str) -> Entry | None:
+        """What is recorded of the file at this real path, however it is now."""
+        return self._entries.get(path)
+
+    def with_tokens(self, path: str, entry: Entry, tokens: Mapping[str, int]) -> Entry:
+        """`entry` with these numbers of tokens, which are recorded if the file is."""
+        entry = replace(entry, tokens=tokens)
+        if path in self._entries:
+            self._put(path, entry)
+        return entry
+
+    def keep_only(self, paths: set[str]) -> None:
+        """Forget all files but these."""
+        if gone := self._entries.keys() - paths:
+            self._entries = {p: e for p, e in self._entries.items() if p not in gone}
+            self._changed = True
+
+    def save(self) -> None:
+        """Write the manifest if anything changed; where that fails `remark` says why."""
+        if not self._changed:
+            return
+        files = {p: _row(e) for p, e in self._entries.items() if p not in self._secret}
+        try:
+            write_json(self._path, {"version": VERSION, "root": self._root, "files": files})
+            self._changed = False
+        except (OSError, ValueError) as error:
+            self.remark = f"what was read is not kept: {getattr(error, 'strerror', None) or error}"
+
+    def _text_path(self, digest: str, suffix: str) -> Path:
+        key = key_of(VERSION, digest, suffix, self._field)
+        return folder() / "texts" / key[:2] / f"{key}.json"
+
+    def _kept(self, digest: str, suffix: str) -> Extracted | None:
+        """The text that was kept; None where there is none or it is damaged."""
+        path = self._text_path(digest, suffix)
+        try:
+            body = read_json(path, _MANIFEST_BYTES)
+            text = body["text"]
+            if body.get("sha256") != hashlib.sha256(text.encode()).hexdigest():
+                return None
+            return Extracted(text, About.from_json(body["about"], len(text)))
+        except (OSError, DamagedFileError, KeyError, ValueError, AttributeError):
+            return None
+
+    def _keep(self, digest: str, suffix: str, found: Extracted) -> None:
+        body = {
+            "text": found.text,
+            "sha256": hashlib.sha256(found.text.encode()).hexdigest(),
+            "about": found.about.as_json(),
+        }
+        try:
+            write_json(self._text_path(digest, suffix), body)
+        except OSError as error:
+            self.remark = f"a text is not kept: {error.strerror or error}"
+
+
+def _described(entry: Entry, found: Extracted) -> Entry:
+    about = found.about
+    return replace(
+        entry,
+        format=about.format,
+        pages=about.pages,
+        dropped=about.dropped,
+        characters=len(found.text),
+        text=hashlib.sha256(found.text.encode()).hexdigest(),
+        warnings=about.warnings,
+    )
+
+
+def folder() -> Path:
+    """The cache folder of what is known of documents. Raises UsageError as `home` does."""
+    return home("cache") / "documents"
+
+
+def stamp_of(path: str) -> tuple[int, int, int] | None:
+    """Size and times of a regular file; None for what is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    return {
+        name: getattr(entry, name) for name in Entry.__slots__
+    }  # asdict takes ten times as long
+
+
+def _entry(row: Any) -> Entry:
+    """An entry of a manifest. Raises ValueError, TypeError and KeyError for anything else."""
+    entry = Entry(**{**row, "stamp": tuple(row["stamp"]), "warnings": tuple(row["warnings"])})
+    texts = (entry.hash, entry.way, entry.format, entry.text, entry.reason, entry.advice)
+    numbers = (*entry.stamp, entry.seen, entry.pages, entry.dropped, entry.characters)
+    if not all(type(t) is str for t in (*texts, *entry.warnings, *entry.tokens)):
+        raise ValueError("not a description of a file")
+    if not all(type(n) is int for n in (*numbers, *entry.tokens.values())) or len(entry.stamp) != 3:
+        raise ValueError("not a description of a file")
+    return entry

@@ -1,0 +1,174 @@
+"""What is known of a document's text: its format, pages and headings, and what was left out.
+
+Offsets count characters of the text. All of it travels as JSON, from parsers that are not trusted
+and from the cache, so that `from_json` checks every type.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+BETWEEN_CELLS = " | "  # of a table's row
+_MOST = 10_000_000  # largest page number or count taken from a parser; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Text from offset `start` to the next section; page 0 and heading "" where there are none."""
+
+    start: int
+    page: int = 0
+    heading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Where a text comes from.
+
+    `pages` is 0 for formats without pages. `dropped` counts the lines of headers and footers that
+    were left out since most pages have them. `secret`: a password was needed.
+    """
+
+    format: str = "text"
+    pages: int = 0
+    dropped: int = 0
+    sections: tuple[Section, ...] = ()
+    warnings: tuple[str, ...] = ()
+    secret: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, with sections as objects."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any, characters: int) -> "About":
+        """The reverse of `as_json` for a text of that length. Raises ValueError for all else."""
+        if not isinstance(value, dict) or set(value) != set(cls.__slots__):
+            raise ValueError("not a description of a text")
+        rows = _checked(value["sections"], list | tuple)
+        sections = tuple(_section(row, characters) for row in rows)
+        if any(a.start > b.start for a, b in zip(sections, sections[1:], strict=False)):
+            raise ValueError("sections out of order")
+        return cls(
+            _checked(value["format"], str),
+            _number(value["pages"], _MOST),
+            _number(value["dropped"], _MOST),
+            sections,
+            tuple(_checked(w, str) for w in _checked(value["warnings"], list | tuple)),
+            _checked(value["secret"], bool),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """The text of a file, and what is known of it."""
+
+    text: str
+    about: About = field(default_factory=About)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The bytes that a parser reads, and what the user said of them.
+
+    `suffix` is that of the file's name, in lower case with its dot; `most` bounds the bytes that
+    anything in the file may unpack to.
+    """
+
+    data: bytes
+    suffix: str
+    most: int
+    password: str = ""
+    field: str = ""
+
+
+class Parse(Protocol):
+    """A parser of one format. Raises Unreadable; whatever else it raises means a broken file."""
+
+    def __call__(self, source: Source, /) -> Extracted: ...
+
+
+class Writer:
+    """Puts a text together from blocks with an empty line between them, and keeps sections.
+
+    >>> writer = Writer()
+    >>> writer.heading("One"); writer.add("Text.")
+    >>> writer.text(), writer.sections()
+    ('One\\n\\nText.', (Section(start=0, page=0, heading='One'),))
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._length = 0
+        self._sections: list[Section] = []
+
+    def add(self, block: str, between: str = "\n\n") -> None:
+        """A block of text, after `between`; nothing if it is only white space."""
+        if not (block := block.strip("\n").rstrip()) or block.isspace():
+            return
+        if self._parts:
+            block = between + block
+        self._parts.append(block)
+        self._length += len(block)
+
+    def heading(self, words: str, page: int = 0) -> None:
+        """A block that names what follows it."""
+        if words := " ".join(words.split()):
+            self.mark(page, words)
+            self.add(words)
+
+    def mark(self, page: int, heading: str = "") -> None:
+        """From the next block on it is this page, below this heading or else the one before."""
+        start = self._length + 2 * bool(self._parts)
+        heading = heading or (self._sections[-1].heading if self._sections else "")
+        if self._sections and self._sections[-1].start == start:
+            self._sections.pop()
+        self._sections.append(Section(start, page, heading))
+
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._parts)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The sections so far; none begins behind the text."""
+        return tuple(s for s in self._sections if s.start < self._length)
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def pages_named(pages: Sequence[int]) -> str:
+    """Page numbers in a sentence, neighbours together.
+
+    >>> pages_named([3]), pages_named([1, 2, 3, 7])
+    ('page 3', 'pages 1-3, 7')
+    """
+    runs: list[list[int]] = []
+    for page in pages:
+        if runs and page == runs[-1][1] + 1:
+            runs[-1][1] = page
+        else:
+            runs.append([page, page])
+    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:10]]
+    more = [f"and {len(runs) - 10} more places"] * (len(runs) > 10)
+    return f"page{'s' if len(pages) > 1 else ''} {', '.join([*shown, *more])}"
+
+
+def _section(value: Any, characters: int) -> Section:
+    row = _checked(value, dict)
+    if set(row) != set(Section.__slots__):
+        raise ValueError("not a section")
+    heading = _checked(row["heading"], str)
+    return Section(_number(row["start"], characters), _number(row["page"], _MOST), heading)
+
+
+def _checked(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError("a value of another type")
+    return value
+
+
+def _number(value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError("a number out of range")
+    return value

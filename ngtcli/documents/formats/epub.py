@@ -1,0 +1,56 @@
+"""EPUB: the chapters in the order of the spine, each an HTML page."""
+
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+from zipfile import ZipFile
+
+from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
+from ngtcli.documents.formats.packed import member, open_archive
+from ngtcli.documents.formats.xml import parse_xml
+from ngtcli.documents.text import Unreadable
+
+_CONTAINER = "META-INF/container.xml"
+_PAGES = ("application/xhtml+xml", "text/html", "application/xml")
+
+
+def parse(source: Source) -> Extracted:
+    """The text of all chapters. Raises Unreadable, also for a book with copy protection."""
+    archive = open_archive(source)
+    names = set(archive.namelist())
+    writer, missing = Writer(), 0
+    for name in _chapters(archive):
+        if name not in names:
+            missing += 1
+            continue
+        try:
+            write_tree(tree_of(decode_page(member(archive, name))), writer)
+        except Unreadable:
+            missing += 1
+    if not len(writer) and "META-INF/encryption.xml" in names:
+        raise Unreadable(
+            "copy-protected (DRM), so it cannot be read", "Ask its seller for one without."
+        )
+    warnings = (f"{missing} chapters are missing or broken",) if missing else ()
+    return Extracted(writer.text(), About("epub", 0, 0, writer.sections(), warnings))
+
+
+def _chapters(archive: ZipFile) -> Iterator[str]:
+    """The members with the book's pages, in reading order."""
+    container = parse_xml(member(archive, _CONTAINER))
+    book = next((e.get("full-path") for e in container.iter() if _name(e) == "rootfile"), None)
+    if not book:
+        raise Unreadable("broken: no book in it", "Save or copy it anew.")
+    package = parse_xml(member(archive, book))
+    items = {e.get("id"): e for e in package.iter() if _name(e) == "item"}
+    for reference in (e for e in package.iter() if _name(e) == "itemref"):
+        item = items.get(reference.get("idref"))
+        if item is not None and item.get("media-type") in _PAGES:
+            href = unquote((item.get("href") or "").split("#")[0])
+            yield posixpath.normpath(posixpath.join(posixpath.dirname(book), href))
+
+
+def _name(element: Any) -> str:
+    return str(element.tag).rsplit("}", 1)[-1]

@@ -1,0 +1,52 @@
+"""E-mails: who wrote what to whom and when, and the text; attachments are named, not read."""
+
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.text import Unreadable
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+
+
+def parse(source: Source) -> Extracted:
+    """The headers that a reader sees, and the body as plain text, else from its HTML."""
+    message: Any = message_from_bytes(source.data, policy=policy.default)
+    head = [f"{name}: {_line(message, name)}" for name in _HEADERS if _line(message, name)]
+    if not head:
+        raise Unreadable("not an e-mail", "Name it .txt to have it read as text.")
+    writer = Writer()
+    writer.mark(0, _line(message, "Subject"))
+    writer.add("\n".join(head))
+    body = message.get_body(("plain", "html"))
+    if body is not None:
+        _write_body(body, writer)
+    names = (
+        [str(part.get_filename() or part.get_content_type()) for part in message.iter_attachments()]
+        if message.is_multipart()
+        else []
+    )
+    warnings = (f"attachments are not read: {', '.join(names)[:200]}",) if names else ()
+    return Extracted(writer.text(), About("eml", 0, 0, writer.sections(), warnings))
+
+
+def _line(message: Any, name: str) -> str:
+    try:
+        return " ".join(str(message.get(name, "")).split())
+    except Exception:  # the library fails at some malformed headers in many ways
+        return ""
+
+
+def _write_body(body: EmailMessage, writer: Writer) -> None:
+    try:
+        text = str(body.get_content())
+    except (LookupError, UnicodeError, ValueError):
+        data: Any = body.get_payload(decode=True)
+        text = bytes(data or b"").decode("utf-8", "replace")
+    if body.get_content_subtype() == "html":
+        from ngtcli.documents.formats.markup import tree_of, write_tree  # lxml: only for HTML
+
+        write_tree(tree_of(text), writer)
+    else:
+        writer.add(text.replace("\r\n", "\n"))

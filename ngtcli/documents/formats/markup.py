@@ -1,0 +1,135 @@
+"""Text from a tree of HTML elements: blocks, headings, lists, and tables as rows."""
+
+import re
+from typing import Any
+
+from lxml import etree, html
+
+from ngtcli.documents.content import BETWEEN_CELLS, Writer
+from ngtcli.documents.text import Unreadable
+
+_HIDDEN = frozenset(
+    "script style template noscript head svg math iframe object select textarea button".split()
+)
+_INLINE = frozenset(
+    "a abbr acronym b bdi bdo big cite code data del dfn em font hi i img ins kbd label mark meter"
+    " output q ref rp rt ruby s samp small span strike strong sub sup time tt u var wbr".split()
+)
+_HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+_BREAK = "\v"  # stands for <br> until white space is collapsed
+_AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
+_DECLARED = re.compile(
+    rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE
+)
+_XML_HEAD = re.compile(r"^\s*<\?xml[^>]*\?>")
+
+
+def decode_page(data: bytes) -> str:
+    """The text of a page: by its mark, as UTF-8, or in the encoding that it declares."""
+    for mark, encoding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if data.startswith(mark):
+            return data.decode(encoding, "replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        declared = _DECLARED.search(data[:4096])
+    try:
+        return data.decode(declared.group(1).decode() if declared else "cp1252", "replace")
+    except (LookupError, UnicodeError):
+        return data.decode("cp1252", "replace")
+
+
+def tree_of(page: str) -> Any:
+    """The root element of an HTML page; nothing is fetched, no entity of its own is expanded.
+
+    Raises Unreadable where there is no element.
+    """
+    parser = html.HTMLParser(
+        no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
+    )
+    try:  # lxml takes no str that declares an encoding, and no null characters
+        root = html.document_fromstring(_XML_HEAD.sub("", page).replace("\0", ""), parser=parser)
+    except (etree.LxmlError, ValueError) as error:
+        advice = "Open it in a browser and save it anew."
+        raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
+    if any("xcessive depth" in entry.message for entry in parser.error_log):
+        raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
+    return root
+
+
+def write_tree(root: Any, writer: Writer, page: int = 0) -> None:
+    """Add the visible text of `root` to `writer`, each block by itself."""
+    _Walk(writer, page).run(root)
+
+
+def collapsed(text: str) -> str:
+    """`text` with each run of white space as one space, and breaks as line ends."""
+    return _AROUND_BREAK.sub("\n", _SPACE.sub(" ", text)).strip(" \n")
+
+
+class _Walk:
+    """The block that is being read, and the kind of the one before it."""
+
+    def __init__(self, writer: Writer, page: int) -> None:
+        self._writer, self._page = writer, page
+        self._line: list[str] = []
+        self._kind = self._before = ""  # "li" or "tr": lines of one list or table stay together
+        self._preformatted = 0
+
+    def run(self, root: Any) -> None:
+        walker = etree.iterwalk(root, events=("start", "end"))
+        for event, element in walker:
+            if event == "start":
+                if self._start(element):
+                    walker.skip_subtree()
+            else:
+                self._end(element)
+                if element is not root:
+                    self._line.append(element.tail or "")
+        self._flush()
+
+    def _start(self, element: Any) -> bool:
+        """Whether what is inside is done with."""
+        tag = element.tag
+        if tag in _HIDDEN:
+            return True
+        if tag == "br":
+            self._line.append(_BREAK)
+        elif tag not in _INLINE:
+            self._flush()
+            self._preformatted += tag == "pre"
+            if tag == "tr" and element.find(".//table") is None:
+                cells = [collapsed("".join(_texts(cell))) for cell in element]
+                self._line.append(BETWEEN_CELLS.join(cells) if any(cells) else "")
+                self._kind = "tr"
+                return True
+            if tag == "li":
+                self._line.append("- ")
+                self._kind = "li"
+        self._line.append(element.text or "")
+        return False
+
+    def _end(self, element: Any) -> None:
+        tag = element.tag
+        if tag in _HEADINGS:
+            self._writer.heading("".join(self._line), self._page)
+            self._line.clear()
+            self._before = ""
+        if tag not in _INLINE and tag not in _HIDDEN and tag != "br":
+            self._flush()
+            self._preformatted -= tag == "pre"
+
+    def _flush(self) -> None:
+        raw = "".join(self._line)
+        self._line.clear()
+        block = raw.replace(_BREAK, "\n") if self._preformatted else collapsed(raw)
+        if block.strip(" -\n"):
+            together = self._kind and self._kind == self._before
+            self._writer.add(block, "\n" if together else "\n\n")
+            self._before = self._kind
+        self._kind = ""
+
+
+def _texts(cell: Any) -> list[str]:
+    return [str(piece) for piece in cell.itertext()] if isinstance(cell.tag, str) else []

@@ -1,0 +1,204 @@
+"""Small files of every format, made here, and what they say."""
+
+import gzip
+import io
+import zipfile
+from collections.abc import Callable
+from email.message import EmailMessage
+from typing import Any
+
+LEFT = [
+    "The harbour of Varn was opened in the year 1932 by the",
+    "fishermen of the village, who had built its first quay in",
+    "three summers. It is deep enough for the ferries that con-",
+    "nect the islands with the mainland in every season. The",
+    "lighthouse on the western pier is well-known to sailors,",
+    "since its lamp was the first of the coast to be electric.",
+    "Storms closed the harbour for eleven days in the winter of",
+    "1951, the longest time that it was ever shut.",
+]
+RIGHT = [
+    "A second basin was added in 1968 for the yachts of summer",
+    "guests, and a third one is planned. The harbour master is",
+    "elected for four years by the owners of the boats that lie",
+    "there all year. Her office stands beside the old ice house,",
+    "which is now a museum of the herring trade. The museum is",
+    "open from May to September and shows nets, barrels and a",
+    "boat that was found in the mud of the basin when it was",
+    "made deeper.",
+]
+TITLES = [f"{what} of the harbour and its two basins" for what in ("On the past", "Tales", "Rules")]
+TABLE = [("Ferry", "Leaves", "Price"), ("Aurora", "08:15", "12.50"), ("Borealis", "17:40", "14.00")]
+
+
+def pdf(pages: int = 4, password: str = "", text: bool = True) -> bytes:
+    """Pages with a header, a title, two columns, a table, and a page number; or with no text."""
+    from reportlab.lib.pagesizes import A4
+    from reportlab.pdfgen.canvas import Canvas
+
+    out = io.BytesIO()
+    canvas = Canvas(out, pagesize=A4, encrypt=password or None, invariant=1)
+    for number in range(1, pages + 1):
+        if text:
+            _page(canvas, number, pages)
+        else:
+            canvas.rect(100, 100, 300, 500, fill=1)
+        canvas.showPage()
+    canvas.save()
+    return out.getvalue()
+
+
+def _page(canvas: Any, number: int, pages: int) -> None:
+    canvas.setFont("Helvetica", 8)
+    canvas.drawString(50, 815, "Annals of the Coast, volume 7")
+    canvas.drawCentredString(297, 25, f"Page {number} of {pages}")
+    canvas.setFont("Helvetica-Bold", 18)
+    canvas.drawString(50, 780, TITLES[number % len(TITLES)])
+    canvas.setFont("Times-Roman", 10)
+    for i, (left, right) in enumerate(zip(LEFT, RIGHT, strict=True)):  # drawn row by row
+        canvas.drawString(50, 740 - 12 * i, left)
+        canvas.drawString(320, 740 - 12 * i, right)
+    for i, row in enumerate(TABLE):
+        for cell, x in zip(row, (50, 200, 350), strict=True):
+            canvas.drawString(x, 600 - 16 * i, cell)
+
+
+def docx() -> bytes:
+    """Headings, a list, a table, a footnote."""
+    import docx as word
+    from docx.opc.constants import RELATIONSHIP_TYPE
+    from docx.opc.packuri import PackURI
+    from docx.opc.part import Part
+    from docx.oxml import parse_xml
+    from docx.oxml.ns import nsdecls
+
+    document = word.Document()
+    document.add_heading("The orchard", 1)
+    noted = document.add_paragraph("The orchard has 40 trees.")
+    noted.add_run()._r.append(parse_xml(f'<w:footnoteReference {nsdecls("w")} w:id="2"/>'))
+    for item in ("apples", "pears"):
+        document.add_paragraph(item, style="List Bullet")
+    document.add_heading("Harvest", 2)
+    table = document.add_table(rows=0, cols=2)
+    for row in (("Year", "Crates"), ("2024", "310")):
+        for cell, words in zip(table.add_row().cells, row, strict=True):
+            cell.text = words
+    notes = (
+        f'<w:footnotes {nsdecls("w")}><w:footnote w:id="-1" w:type="separator"><w:p/></w:footnote>'
+        '<w:footnote w:id="2"><w:p><w:r><w:t>Counted in May.</w:t></w:r></w:p></w:footnote>'
+        "</w:footnotes>"
+    )
+    kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.footnotes+xml"
+    part = Part(PackURI("/word/footnotes.xml"), kind, notes.encode(), document.part.package)
+    document.part.relate_to(part, RELATIONSHIP_TYPE.FOOTNOTES)
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
+
+
+DOCX_TEXT = """The orchard
+
+The orchard has 40 trees.[^2]
+
+- apples
+- pears
+
+Harvest
+
+Year | Crates
+2024 | 310
+
+[^2]: Counted in May."""
+
+HTML = """<!DOCTYPE html><html><head><title>Night bus</title><script>let x = 1;</script></head>
+<body><nav><ul><li><a href="/">Home</a></li><li><a href="/a">About</a></li></ul></nav>
+<article><h1>The night bus</h1>
+<p>The night bus N7 runs from the station to the harbour every <b>forty</b> minutes, and costs two
+crowns more than the day bus, which it replaces from midnight on.</p>
+<h2>Stops</h2><ul><li>Station</li><li>Old market</li></ul>
+<table><tr><th>Stop</th><th>Time</th></tr><tr><td>Station</td><td>00:10</td></tr></table>
+<p>Dogs travel free of charge in the last row of seats, as long as their owners hold a ticket.</p>
+</article><footer>All rights reserved by the bus company.</footer></body></html>"""
+
+CSV = 'name,town\n"Berg, Ada",Varn\nCarl,Lund\n'
+JSONL = '{"title": "One", "body": "First text."}\n{"title": "Two", "body": "Second text."}\n'
+
+
+def zipped(members: dict[str, str]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def epub() -> bytes:
+    """Two chapters, in another order in the archive than in the spine."""
+    page = "<html xmlns='http://www.w3.org/1999/xhtml'><body><h1>{}</h1><p>{}</p></body></html>"
+    return zipped(
+        {
+            "mimetype": "application/epub+zip",
+            "META-INF/container.xml": "<container xmlns='urn:oasis:names:tc:opendocument:xmlns:"
+            "container'><rootfiles><rootfile full-path='b/p.opf'/></rootfiles></container>",
+            "b/p.opf": "<package xmlns='http://www.idpf.org/2007/opf'><manifest>"
+            "<item id='two' href='t/2.xhtml' media-type='application/xhtml+xml'/>"
+            "<item id='one' href='t/1%20a.xhtml' media-type='application/xhtml+xml'/></manifest>"
+            "<spine><itemref idref='one'/><itemref idref='two'/></spine></package>",
+            "b/t/2.xhtml": page.format("Chapter two", "The end."),
+            "b/t/1 a.xhtml": page.format("Chapter one", "It began."),
+        }
+    )
+
+
+def odt(content: str = "") -> bytes:
+    """A heading, a paragraph with a note, a list, a table; or another body."""
+    names = " ".join(
+        f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"'
+        for n in ("office", "text", "table")
+    )
+    content = content or (
+        "<text:h>Bees</text:h><text:p>Bees<text:s text:c='2'/>sleep.<text:note>"
+        "<text:note-citation>1</text:note-citation>"
+        "<text:note-body><text:p>At night.</text:p></text:note-body>"
+        "</text:note></text:p><text:list><text:list-item><text:p>one</text:p></text:list-item>"
+        "<text:list-item><text:p>two</text:p></text:list-item></text:list><table:table>"
+        "<table:table-row><table:table-cell><text:p>a</text:p></table:table-cell>"
+        "<table:table-cell><text:p>b</text:p></table:table-cell></table:table-row></table:table>"
+    )
+    body = f"<office:body><office:text>{content}</office:text></office:body>"
+    return zipped(
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "META-INF/manifest.xml": "<manifest/>",
+            "content.xml": f"<office:document-content {names}>{body}</office:document-content>",
+        }
+    )
+
+
+def mail() -> bytes:
+    """A text, the same in HTML, and an attachment."""
+    message = EmailMessage()
+    message["From"], message["To"] = "Ada <ada@example.org>", "Bo <bo@example.org>"
+    message["Date"], message["Subject"] = "Mon, 02 Mar 2026 10:00:00 +0000", "Tide tables"
+    message.set_content("High tide is at nine.\n")
+    message.add_alternative("<p>High tide is at <b>nine</b>.</p>", subtype="html")
+    message.add_attachment(b"%PDF-1.4", maintype="application", subtype="pdf", filename="t.pdf")
+    return message.as_bytes()
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "columns.pdf": pdf,
+    "locked.pdf": lambda: pdf(1, password="tide"),
+    "scan.pdf": lambda: pdf(2, text=False),
+    "orchard.docx": docx,
+    "bus.html": HTML.encode,
+    "book.epub": epub,
+    "bees.odt": odt,
+    "people.csv": CSV.encode,
+    "people.tsv": CSV.replace('"Berg, Ada"', "Ada").replace(",", "\t").encode,
+    "texts.jsonl": JSONL.encode,
+    "data.json": lambda: b'{"a": [1, 2]}',
+    "letter.eml": mail,
+    "packed.txt.gz": lambda: gzip.compress(b"Packed text.", mtime=0),
+    "packed.html.gz": lambda: gzip.compress(HTML.encode(), mtime=0),
+}

@@ -1,0 +1,1 @@
+"""Which spans of an answer stand in which document."""

@@ -1,0 +1,153 @@
+"""The sources of an answer: its stretches that stand in documents, as text and as JSON."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ngtcli.documents.content import Section
+from ngtcli.documents.load import Document
+from ngtcli.grounding.span import Span, share_copied
+
+_LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
+_AROUND = 160  # characters before and behind a quotation that are shown with it; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One stretch of an answer and where it stands; `number` is its mark, from 1.
+
+    Stretches that stand at the same place have one number. `around` is the quotation with the text
+    on either side of it. `page` is 0 and `heading` "" where the
+    document has none.
+    """
+
+    number: int
+    span: Span
+    name: str
+    path: str
+    quote: str
+    around: str = ""
+    page: int = 0
+    heading: str = ""
+
+    @property
+    def place(self) -> str:
+        """The document, and in it the page, or else the heading."""
+        where = f"page {self.page}" if self.page else self.heading
+        return f"{self.name}, {where}" if where else self.name
+
+    @property
+    def uri(self) -> str:
+        """A link to the file, at its page; "" for a text that is no file."""
+        if not self.path:
+            return ""
+        page = f"#page={self.page}" if self.page else ""
+        return Path(self.path).absolute().as_uri() + page
+
+    def as_json(self) -> dict[str, Any]:
+        """The stretch, in characters of the answer and of the document's text, and its place."""
+        return {
+            **asdict(self.span), "name": self.name, "page": self.page or None,
+            "heading": self.heading or None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All stretches of an answer that stand in its documents, in the answer's order.
+
+    `verbatim` is their share of the answer's characters, white space left out.
+    """
+
+    found: tuple[Source, ...]
+    verbatim: float
+
+    @property
+    def documents(self) -> int:
+        """How many documents the stretches stand in."""
+        return len({source.span.document for source in self.found})
+
+    def as_json(self) -> dict[str, Any]:
+        """The share, and the stretches."""
+        return {
+            "verbatim_share": round(self.verbatim, 4),
+            "spans": [source.as_json() for source in self.found],
+        }
+
+    def fact(self) -> str:
+        """What the line below an answer says."""
+        if not self.found:
+            return "nothing stands in the documents word for word"
+        of = "the document" if self.documents == 1 else f"{self.documents} documents"
+        return f"{self.verbatim:.0%} stands in {of} word for word"
+
+
+def sources_of(answer: str, documents: Sequence[Document]) -> Sources:
+    """Where the stretches of `answer` stand in `documents`."""
+    from ngtcli.grounding.find import spans  # here: it loads numpy
+
+    found = spans(answer, [d.text for d in documents])
+    numbers: dict[tuple[int, int, int], int] = {}
+    sources = []
+    for span in found:
+        key = (span.document, span.source_start, span.source_end)
+        number = numbers.setdefault(key, len(numbers) + 1)
+        document = documents[span.document]
+        start, end = span.source_start, span.source_end
+        section = _section(document.about.sections, span.source_start)
+        sources.append(
+            Source(
+                number,
+                span,
+                document.name,
+                document.path,
+                quote=_line(document.text[start:end]),
+                around=_line(document.text[max(0, start - _AROUND) : end + _AROUND]),
+                page=section.page,
+                heading=section.heading,
+            )
+        )
+    return Sources(tuple(sources), share_copied(answer, found))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _section(sections: Sequence[Section], at: int) -> Section:
+    """The section that a character stands in."""
+    before = bisect_right(sections, at, key=lambda section: section.start) - 1
+    return sections[before] if before >= 0 else Section(0)
+
+
+def marked(answer: str, sources: Sources) -> str:
+    """The answer with a mark such as [1] behind each stretch.
+
+    >>> span = Span(0, 19, 0, 5, 24)
+    >>> source = Source(1, span, "log.txt", "", "the ship left port")
+    >>> marked("the ship left port, at noon", Sources((source,), 0.7))
+    'the ship left port, [1] at noon'
+    """
+    parts, at = [], 0
+    for source in sources.found:
+        parts += [answer[at : source.span.end], f" [{source.number}]"]
+        at = source.span.end
+    return "".join([*parts, answer[at:]])
+
+
+def listed(sources: Sources) -> list[tuple[Source, str]]:
+    """Each place once, with its line: the mark, the place and the quotation, cut where long."""
+    first = {source.number: source for source in reversed(sources.found)}
+    return [
+        (source, f"[{number}] {source.place}: “{_short(source.quote)}”")
+        for number, source in sorted(first.items())
+    ]
+
+
+def _short(quote: str) -> str:
+    if len(quote) <= _LONGEST_QUOTE:
+        return quote
+    half = _LONGEST_QUOTE // 2
+    return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"

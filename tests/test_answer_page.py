@@ -1,0 +1,120 @@
+"""The page of an answer beside its documents."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+from helpers import ngt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.documents.content import About, Section
+from ngtcli.documents.load import Document
+from ngtcli.render.answer_page import Written, answer_page
+from ngtcli.render.sources import sources_of
+
+_VOID = {"meta", "br"}
+
+
+class Reader(HTMLParser):
+    """Links, targets and text of a page; fails where tags do not match."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.links, self.targets, self.tags = list[str](), list[str](), list[str]()
+        self.open, self.words = list[str](), dict[str, str]()
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        if found.get("id"):
+            self.targets.append(found["id"] or "")
+        if found.get("href"):
+            self.links.append(found["href"] or "")
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in {"a", "u", "mark"} & set(self.open):
+            if "sup" not in self.open and "span" not in self.open:
+                self.words[tag] = self.words.get(tag, "") + data
+
+
+def page_of(answer: str, *texts: str) -> Reader:
+    documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
+    written = [Written(c, i % 3 == 0, 1 + i // 5) for i, c in enumerate(answer)]
+    sources = sources_of(answer, documents)
+    return Reader(answer_page("What?", "ngt ask", written, sources, documents, ["a fact"]))
+
+
+pieces = st.lists(st.sampled_from(["ship", "port", "at", "noon", "<b>", "&", '"'])).map(" ".join)
+
+
+@settings(max_examples=40, deadline=None)
+@given(pieces, st.lists(pieces, max_size=2))
+def test_every_link_has_its_place_and_every_stretch_is_marked(
+    answer: str, texts: list[str]
+) -> None:
+    read = page_of(answer, *texts)
+    assert {link.removeprefix("#") for link in read.links} <= set(read.targets)
+    assert len(read.targets) == len(set(read.targets))
+
+
+def test_a_stretch_and_its_place_have_the_same_words() -> None:
+    read = page_of("So the ship left port at noon.", "Then the ship left port at noon.")
+    assert read.words["a"] == "the ship left port at noon." + "0.txt"  # the list's link comes last
+    assert read.words["mark"] == "the ship left port at noon."
+
+
+def test_drafted_tokens_are_underlined() -> None:
+    assert page_of("abcdefg").words["u"] == "adg"
+
+
+def test_hostile_documents_stay_text() -> None:
+    hostile = '</details><script>alert(1)</script><img src=x onerror="alert(1)"> four words of it'
+    read = page_of(hostile, hostile)
+    assert "script" not in read.tags
+    assert "img" not in read.tags
+
+
+def test_places_that_overlap_are_both_marked() -> None:
+    text = "one two three four five six"
+    read = page_of("one two three four five. three four five six", text)
+    assert {"place-1", "place-2"} <= set(read.targets)
+    assert read.words["mark"] == text
+
+
+def test_pages_of_a_document_are_named() -> None:
+    about = About("pdf", 2, sections=(Section(0, 1), Section(4, 2)))
+    html = answer_page("T", "", [], sources_of("", []), [Document("a.pdf", "one two", about)], [])
+    assert "page 2</span>two" in html
+
+
+def test_the_middle_of_an_enormous_document_is_left_out() -> None:
+    text = "word " * 300_000 + "the ship left port at noon"
+    document = Document("big.txt", text)
+    sources = sources_of("the ship left port at noon", [document])
+    html = answer_page("T", "", [Written("the ship left port at noon", False, 1)], sources,
+                       [document], [])  # fmt: skip
+    assert "characters are left out here" in html
+    assert len(html) < 100_000
+    assert 'id="place-1"' in html
+
+
+def test_html_writes_a_page_beside_the_answer(tmp_path: Path) -> None:
+    note, out = tmp_path / "note.txt", tmp_path / "answer.html"
+    note.write_text("The ferry leaves the northern quay at noon. It carries forty passengers.")
+    done = ngt("summarize", str(note), "--html", str(out))
+    assert done.stdout
+    read = Reader(out.read_text())
+    assert "#place-1" in read.links
+
+
+def test_a_page_in_a_folder_that_is_not_there_is_refused_before_the_answer(tmp_path: Path) -> None:
+    done = ngt("summarize", "-", "--html", str(tmp_path / "no" / "a.html"), stdin=b"text")
+    assert done.returncode == 2
+    assert done.stdout == b""

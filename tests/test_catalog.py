@@ -1,0 +1,202 @@
+"""What is kept of files: nothing unchanged is read again, and nothing changed is missed."""
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.documents import catalog
+from ngtcli.documents.files import Files
+from ngtcli.documents.load import load
+from ngtcli.documents.pool import Pool
+from ngtcli.errors import InputError
+from ngtcli.evaluate.dev import document_files as made
+
+pytest.importorskip("pypdfium2")
+pytest.importorskip("docx")
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The formats that workers were asked to parse."""
+    calls: list[str] = []
+    extract = Pool.extract
+
+    def counting(self, form, source):
+        calls.append(form.name)
+        return extract(self, form, source)
+
+    monkeypatch.setattr(Pool, "extract", counting)
+    yield calls
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "docs"
+    path.mkdir()
+    for name in ("people.csv", "people.tsv", "data.json", "scan.pdf"):
+        (path / name).write_bytes(made.FILES[name]())
+    make_old(path)
+    return path
+
+
+def make_old(folder: Path) -> None:
+    """Give files a time that is long past; the time of their change stays, and is waited for."""
+    for path in folder.iterdir():
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+
+
+@pytest.fixture(autouse=True)
+def no_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "_RACE_NS", 0)
+
+
+def texts(folder: Path, **settings: object) -> dict[str, str]:
+    loaded = load([str(folder)], settings=replace(Settings(), **settings))
+    assert not loaded.remarks
+    return {d.name: d.text for d in loaded.documents}
+
+
+def test_unchanged_files_are_not_parsed_again(folder: Path, parsed: list[str]) -> None:
+    first = texts(folder)
+    assert sorted(parsed) == ["csv", "json", "pdf", "tsv"]
+    parsed.clear()
+    again = load([str(folder)])
+    assert {d.name: d.text for d in again.documents} == first and parsed == []
+    assert [s.reason for s in again.skipped] == ["its 2 pages have no text: a scan, or pictures"]
+
+
+def test_what_is_kept_of_a_text_is_all_that_is_known_of_it(folder: Path) -> None:
+    for name in ("columns.pdf", "orchard.docx"):  # which have pages, headings, lines left out
+        (folder / name).write_bytes(made.FILES[name]())
+    first, again = load([str(folder)]).documents, load([str(folder)]).documents
+    assert [d.about for d in first] == [d.about for d in again]
+
+
+def test_one_changed_file_costs_one_file(folder: Path, parsed: list[str]) -> None:
+    texts(folder)
+    parsed.clear()
+    (folder / "people.csv").write_text("a,b\nc,d\n")
+    assert texts(folder)["people.csv"] == "a | b\nc | d" and parsed == ["csv"]
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(folder: Path) -> None:
+    before = texts(folder)["people.csv"]
+    about = os.stat(folder / "people.csv")
+    data = (folder / "people.csv").read_bytes().replace(b"Carl", b"Kurt")
+    (folder / "people.csv").write_bytes(data)
+    os.utime(folder / "people.csv", ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert os.stat(folder / "people.csv").st_mtime_ns == about.st_mtime_ns
+    assert texts(folder)["people.csv"] == before.replace("Carl", "Kurt")
+
+
+def test_a_touched_or_moved_file_is_read_but_not_parsed(folder: Path, parsed: list[str]) -> None:
+    first = texts(folder)
+    parsed.clear()
+    os.utime(folder / "people.tsv")
+    (folder / "data.json").rename(folder / "moved.json")
+    again = texts(folder)
+    assert again["moved.json"] == first["data.json"] and parsed == []
+
+
+def test_files_just_written_are_not_trusted_by_their_time(
+    folder: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_RACE_NS", 10**12)
+    texts(folder)
+    entry = catalog.Catalog(os.path.realpath(folder), Settings()).known(
+        os.path.realpath(folder / "people.csv")
+    )
+    assert entry is None
+
+
+def test_only_the_owner_can_read_what_is_kept(folder: Path) -> None:
+    texts(folder)
+    kept = [p for p in catalog.folder().rglob("*") if p.is_file()]
+    assert len(kept) == 4  # three texts and the manifest
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in kept)
+
+
+def test_texts_behind_a_password_are_not_kept(folder: Path, parsed: list[str]) -> None:
+    path = folder / "locked.pdf"
+    path.write_bytes(made.pdf(1, password="tide"))
+    for _ in range(2):
+        assert (
+            "fishermen" in load([str(path)], settings=Settings(password="tide")).documents[0].text
+        )
+    assert parsed == ["pdf", "pdf"]
+    assert not any("fishermen" in p.read_text() for p in catalog.folder().rglob("*.json"))
+    with pytest.raises(InputError, match="encrypted"):
+        load([str(path)])
+
+
+def test_a_limit_that_is_raised_is_tried_again(folder: Path, parsed: list[str]) -> None:
+    texts(folder)
+    parsed.clear()
+    texts(folder, parser_seconds=90)
+    assert parsed == ["pdf"]  # the scan; the texts are kept for these bytes
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"[]", b'{"version": 1}', b"\xff\xfe"],
+)
+def test_a_damaged_cache_is_read_anew_and_told(folder: Path, damage: bytes) -> None:
+    first = texts(folder)
+    for path in catalog.folder().rglob("*.json"):
+        path.write_bytes(damage)
+    again = load([str(folder)])
+    assert {d.name: d.text for d in again.documents} == first
+    assert again.remarks and "anew" in again.remarks[0]
+    assert texts(folder) == first  # and it is whole again
+
+
+def test_a_forged_text_is_not_believed(folder: Path) -> None:
+    first = texts(folder)
+    for path in catalog.folder().glob("texts/*/*.json"):
+        body = json.loads(path.read_text())
+        path.write_text(json.dumps({**body, "text": "forged"}))
+    assert texts(folder) == first
+
+
+def test_without_a_cache_everything_is_read_and_told(folder: Path, tmp_path: Path) -> None:
+    first = texts(folder)
+    home = Path(os.environ["NGT_HOME"])
+    import shutil
+
+    shutil.rmtree(home)
+    home.write_text("in the way")
+    again = load([str(folder)])
+    assert {d.name: d.text for d in again.documents} == first
+    assert again.remarks and "not kept" in again.remarks[0]
+
+
+def test_plain_text_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("plain words")
+    files = Files(Settings())
+    from ngtcli.documents.find import Found
+
+    found = Found(str(tmp_path / "a.txt"), str(tmp_path / "a.txt"))
+    known = files.catalog(found)
+    assert files.recorded(found, known).text == "plain words"
+    files.close()
+    assert not list(catalog.folder().glob("texts/*/*"))
+    assert catalog.Catalog(str(tmp_path), Settings()).entry(found.real).characters == 11
+
+
+def test_ten_thousand_entries_load_and_save_quickly(tmp_path: Path) -> None:
+    one = catalog.Catalog(str(tmp_path), Settings())
+    entry = catalog.Entry((1, 2, 3), 4, "h" * 64, "w" * 32, "pdf", text="t" * 64, tokens={"k": 5})
+    for i in range(10_000):
+        one._put(f"{tmp_path}/{i}", entry)
+    start = time.process_time()
+    one.save()
+    again = catalog.Catalog(str(tmp_path), Settings())
+    assert again.entry(f"{tmp_path}/9999") == entry and not again.remark
+    assert time.process_time() - start < 2  # 0.2 s where it was written

@@ -1,0 +1,170 @@
+"""`ngt docs`: what was read, shown; and what is kept, used, told and cleared."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from helpers import ngt
+from jsonschema import Draft202012Validator
+
+from ngtcli.documents import catalog
+from ngtcli.documents.load import load
+from ngtcli.evaluate.dev import document_files as made
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.render.schema import build
+
+pytest.importorskip("pypdfium2")
+pytest.importorskip("trafilatura")
+pytest.importorskip("docx")
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What people have in folders."""
+    monkeypatch.setattr(catalog, "_RACE_NS", 0)
+    path = tmp_path / "docs"
+    path.mkdir()
+    for name in ("columns.pdf", "orchard.docx", "bus.html", "book.epub", "people.csv", "scan.pdf",
+                 "locked.pdf", "letter.eml"):  # fmt: skip
+        (path / name).write_bytes(made.FILES[name]())
+    (path / "notes.txt").write_text("Plain notes.")
+    (path / "empty.txt").write_text("")
+    (path / "binary.txt").write_bytes(bytes(range(256)) * 20)
+    (path / "picture.png").write_bytes(b"\x89PNG")
+    (path / "loop").symlink_to(".")
+    os.mkfifo(path / "pipe")
+    return path
+
+
+def listed(*arguments: object) -> dict:
+    done = ngt("docs", "list", *map(str, arguments), "--json")
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    Draft202012Validator(build("docs list")).validate(body)
+    return body
+
+
+def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
+    rows = listed(folder)["documents"]
+    documents = load([str(folder)]).documents
+    tokenizer = load_tokenizer("builtin")
+    assert [(r["name"], r["format"], r["characters"], r["pages"]) for r in rows] == [
+        (d.name, d.about.format, len(d.text), d.about.pages) for d in documents
+    ]
+    assert [r["tokens"] for r in rows] == [len(tokenizer.encode(d.text.strip())) for d in documents]
+    assert {r["name"]: r["dropped"] for r in rows if r["dropped"]} == {"columns.pdf": 8}
+    assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
+
+
+def test_what_was_left_out_is_named_with_a_reason(folder: Path) -> None:
+    told = {Path(s["name"]).name: s["reason"] for s in listed(folder)["skipped"]}
+    assert told == {
+        "binary.txt": "binary, not text",
+        "empty.txt": "empty",
+        "locked.pdf": "encrypted",
+        "loop": "a link to a folder; name it to have it read",
+        "picture.png": "files of kind .png are not read",
+        "pipe": "not a regular file",
+        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
+    }
+
+
+def test_a_second_listing_reads_only_what_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = listed(folder)
+    from ngtcli.documents.files import Files
+
+    read: list[str] = []
+    recorded = Files.recorded
+
+    def noted(self, found, known):
+        read.append(os.path.basename(found.path))
+        return recorded(self, found, known)
+
+    monkeypatch.setattr(Files, "recorded", noted)
+    assert listed(folder) == first
+    assert read == ["pipe"]  # of which nothing is known without trying
+    read.clear()
+    (folder / "notes.txt").write_text("Other notes.")
+    assert listed(folder) != first and read == ["notes.txt", "pipe"]
+
+
+def test_files_that_are_gone_are_forgotten(folder: Path) -> None:
+    listed(folder)
+    (folder / "notes.txt").unlink()
+    listed(folder)
+    known = catalog.Catalog(os.path.realpath(folder), _settings())
+    assert known.entry(os.path.realpath(folder / "notes.txt")) is None
+    assert known.entry(os.path.realpath(folder / "people.csv")) is not None
+
+
+def _settings():
+    from ngtcli.config import Settings
+
+    return Settings()
+
+
+def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:
+    done = ngt("docs", "list", str(folder), "-v")
+    lines = done.stdout.decode().splitlines()
+    assert len(lines) == 7 and lines[2].startswith("columns.pdf\tpdf\t4\t")
+    for words in (b"locked.pdf: encrypted", b"8 lines of repeated headers and footers",
+                  b"letter.eml: attachments are not read", b"7 documents,"):  # fmt: skip
+        assert words in done.stderr
+
+
+def test_show_has_pages_and_headings_and_the_text(folder: Path) -> None:
+    path = str(folder / "columns.pdf")
+    done = ngt("docs", "show", path, "--json")
+    body = json.loads(done.stdout)
+    Draft202012Validator(build("docs show")).validate(body)
+    document = load([path]).documents[0]
+    assert body["documents"][0]["text"] == document.text
+    assert [s["page"] for s in body["documents"][0]["sections"]] == [1, 2, 3, 4]
+    assert ngt("docs", "show", path, "--text").stdout.decode() == document.text + "\n"
+    table = ngt("docs", "show", path).stdout.decode()
+    assert "pages\t4\n" in table and f"\t2\t{made.TITLES[2]}" in table
+
+
+def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
+    for command in (["docs", "list"], ["docs", "show"], ["summarize"]):
+        done = ngt(*command, str(folder / "locked.pdf"))
+        assert done.returncode == 3 and done.stdout == b""
+        assert b"locked.pdf: encrypted\nGive its password with --password." in done.stderr
+    assert ngt("docs", "list", "-").returncode == 2
+    assert ngt("docs", "list", str(folder), "--strict").returncode == 3
+
+
+def test_a_password_is_never_shown(folder: Path) -> None:
+    path = str(folder / "locked.pdf")
+    shown = ngt("docs", "show", path, "--text", NGT_PASSWORD="tide")
+    assert b"fishermen" in shown.stdout
+    answer = ["summarize", path, "--json", "--max-tokens", "1", "--method", "none"]
+    for command in (["config", "show", "--json"], ["config", "show"], answer):
+        done = ngt(*command, NGT_PASSWORD="tide-4711x" if command[0] == "config" else "tide")
+        assert done.returncode == 0, done.stderr
+        assert b"(set)" in done.stdout and b"tide-4711x" not in done.stdout
+        assert b'"password": "tide"' not in done.stdout
+
+
+def test_ask_uses_documents_of_every_format(folder: Path) -> None:
+    done = ngt("ask", "When does the Aurora leave?", "-d", str(folder), "--dry-run", "--json")
+    body = json.loads(done.stdout)
+    assert [d["name"] for d in body["documents"]] == [
+        "book.epub", "bus.html", "columns.pdf", "letter.eml", "notes.txt", "orchard.docx",
+        "people.csv",
+    ]  # fmt: skip
+    assert {Path(s["name"]).name for s in body["skipped"]} >= {"scan.pdf", "locked.pdf"}
+
+
+def test_clear_removes_all_that_is_kept(folder: Path) -> None:
+    listed(folder)
+    assert json.loads(ngt("docs", "path", "--json").stdout)["path"] == str(catalog.folder())
+    files = sum(p.is_file() for p in catalog.folder().rglob("*"))
+    assert files and json.loads(ngt("docs", "clear", "--json").stdout)["files"] == files
+    assert not catalog.folder().exists()
+    assert ngt("docs", "clear").stdout == b"0 files, 0.0 MB removed\n"

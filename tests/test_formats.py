@@ -1,0 +1,277 @@
+"""What is read of each format, and what is said of files that cannot be read."""
+
+import gzip
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.documents.content import About, Section, Writer
+from ngtcli.documents.formats import format_of, suffix_of
+from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.errors import InputError
+from ngtcli.evaluate.dev import document_files as made
+
+pytest.importorskip("pypdfium2")
+pytest.importorskip("trafilatura")
+pytest.importorskip("docx")
+pytest.importorskip("reportlab")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of each format."""
+    path = tmp_path_factory.mktemp("files")
+    for name, make in made.FILES.items():
+        (path / name).write_bytes(make())
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(folder: Path) -> Loaded:
+    return load([str(folder)])
+
+
+@pytest.fixture(scope="module")
+def by_name(loaded: Loaded) -> dict[str, Document]:
+    return {d.name: d for d in loaded.documents}
+
+
+def headings(document: Document) -> list[str]:
+    """The headings of a document, and that each stands where its section begins."""
+    named = [s for s in document.about.sections if s.heading]
+    for section in named:
+        assert document.text.startswith(section.heading, section.start) or section.page
+    return list(dict.fromkeys(s.heading for s in named))
+
+
+def page(document: Document, number: int) -> str:
+    """The text of one page."""
+    sections = document.about.sections
+    start = next(s.start for s in sections if s.page == number)
+    end = next((s.start for s in sections if s.page == number + 1), len(document.text))
+    return document.text[start:end].strip()
+
+
+def joined(lines: list[str]) -> str:
+    return " ".join(lines).replace("con- nect", "connect")
+
+
+def test_a_pdf_is_read_by_columns_and_its_table_by_rows(by_name: dict[str, Document]) -> None:
+    document = by_name["columns.pdf"]
+    table = "\n".join(" | ".join(row) for row in made.TABLE)
+    for number in (1, 2, 3, 4):
+        title = made.TITLES[number % len(made.TITLES)]
+        expected = [title, joined(made.LEFT), joined(made.RIGHT), table]
+        assert page(document, number) == "\n\n".join(expected)
+    assert document.about.pages == 4
+
+
+def test_headers_and_footers_of_most_pages_are_left_out_and_counted(
+    by_name: dict[str, Document],
+) -> None:
+    document = by_name["columns.pdf"]
+    assert "Annals" not in document.text and "Page 1 of" not in document.text
+    assert document.about.dropped == 2 * document.about.pages
+
+
+def test_the_titles_of_a_pdf_become_headings(by_name: dict[str, Document]) -> None:
+    document = by_name["columns.pdf"]
+    assert set(headings(document)) == set(made.TITLES)
+    assert [s.page for s in document.about.sections] == [1, 2, 3, 4]
+
+
+def test_a_pdf_of_two_pages_keeps_its_headers(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(made.pdf(2))
+    document = load([str(tmp_path)]).documents[0]
+    assert document.text.count("Annals of the Coast") == 2 and document.about.dropped == 0
+
+
+def test_word_html_epub_and_odt_word_for_word(by_name: dict[str, Document]) -> None:
+    assert by_name["orchard.docx"].text == made.DOCX_TEXT
+    assert headings(by_name["orchard.docx"]) == ["The orchard", "Harvest"]
+    assert by_name["book.epub"].text == "Chapter one\n\nIt began.\n\nChapter two\n\nThe end."
+    assert headings(by_name["book.epub"]) == ["Chapter one", "Chapter two"]
+    odt = "Bees\n\nBees  sleep.[^1]\n\n- one\n- two\n\na | b\n\n[^1]: At night."
+    assert by_name["bees.odt"].text == odt
+    text = by_name["bus.html"].text
+    assert text.startswith("The night bus\n\nThe night bus N7 runs") and "Home" not in text
+    assert "- Station\n- Old market\n\nStop | Time\nStation | 00:10\n\nDogs" in text
+    assert headings(by_name["bus.html"]) == ["The night bus", "Stops"]
+
+
+def test_tables_records_and_mail_word_for_word(by_name: dict[str, Document]) -> None:
+    assert by_name["people.csv"].text == "name | town\nBerg, Ada | Varn\nCarl | Lund"
+    assert by_name["people.tsv"].text == "name | town\nAda | Varn\nCarl | Lund"
+    assert by_name["data.json"].text == '{"a": [1, 2]}'
+    assert by_name["texts.jsonl"].text == made.JSONL
+    letter = by_name["letter.eml"]
+    assert letter.text.endswith("Subject: Tide tables\n\nHigh tide is at nine.")
+    assert letter.about.warnings == ("attachments are not read: t.pdf",)
+
+
+def test_gzip_is_unpacked_and_read_as_what_is_inside(by_name: dict[str, Document]) -> None:
+    assert by_name["packed.txt.gz"].text == "Packed text."
+    assert by_name["packed.html.gz"].text == by_name["bus.html"].text
+
+
+def test_what_cannot_be_read_is_left_out_with_a_reason(loaded: Loaded) -> None:
+    told = {Path(s.name).name: s.reason for s in loaded.skipped}
+    assert told == {
+        "locked.pdf": "encrypted",
+        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "hint"),
+    [("locked.pdf", "encrypted", "--password"), ("scan.pdf", "no text: a scan", "ocrmypdf")],
+)
+def test_named_outright_it_is_an_error_with_a_hint(
+    folder: Path, name: str, reason: str, hint: str
+) -> None:
+    with pytest.raises(InputError, match=f"{name}: .*{reason}") as caught:
+        load([str(folder / name)])
+    assert caught.value.exit_code == 3 and hint in caught.value.hint
+    with pytest.raises(InputError, match="locked.pdf: encrypted"):  # the first of the folder
+        load([str(folder)], settings=Settings(strict=True))
+
+
+def test_a_password_opens_and_a_wrong_one_does_not(folder: Path) -> None:
+    path = str(folder / "locked.pdf")
+    opened = load([path], settings=Settings(password="tide"))
+    assert "fishermen of the village" in opened.documents[0].text
+    assert opened.documents[0].about.secret
+    with pytest.raises(InputError, match="the password does not open it"):
+        load([path], settings=Settings(password="ebb"))
+
+
+def test_one_field_of_records_and_tables(folder: Path) -> None:
+    texts = {
+        name: load([str(folder / name)], settings=Settings(field=field)).documents[0].text
+        for name, field in (("texts.jsonl", "body"), ("people.csv", "name"), ("data.json", "a"))
+    }
+    assert texts == {
+        "texts.jsonl": "First text.\n\nSecond text.",
+        "people.csv": "Berg, Ada\n\nCarl",
+        "data.json": "1\n\n2",
+    }
+    for name, message in (("texts.jsonl", "no text in a field 'x'"), ("people.csv", "no column")):
+        with pytest.raises(InputError, match=message):
+            load([str(folder / name)], settings=Settings(field="x"))
+
+
+def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
+    for name, make in (("a.txt", made.pdf), ("b.pdf", made.docx), ("c.txt", made.epub)):
+        (tmp_path / name).write_bytes(make())
+    formats = [d.about.format for d in load([str(tmp_path)]).documents]
+    assert formats == ["pdf", "docx", "epub"]
+    piped = load(["-"], io.BytesIO(made.docx())).documents[0]
+    assert piped.text == made.DOCX_TEXT
+
+
+def test_a_page_without_an_article_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<html><body><div>Short.</div><div>Words.</div>")
+    assert load([str(tmp_path / "a.html")]).documents[0].text == "Short.\n\nWords."
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1", "cp1252"])
+def test_the_encodings_of_pages(tmp_path: Path, encoding: str) -> None:
+    head = f'<html><head><meta charset="{encoding}"></head><body><p>' + "Grüße. " * 40
+    (tmp_path / "a.html").write_bytes(head.encode(encoding))
+    assert load([str(tmp_path / "a.html")]).documents[0].text.startswith("Grüße. Grüße.")
+
+
+def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
+    broken = {
+        "a.pdf": b"no pdf at all",
+        "b.docx": made.docx()[:500],
+        "c.json": b'{"a": ',
+        "d.jsonl": b'{"a": 1}\n{"b"\n',
+        "e.epub": b"PK\3\4",
+        "f.gz": gzip.compress(b"text")[:-6],
+        "g.eml": b"\n\nnothing",
+        "h.odt": made.epub(),
+    }
+    for name, data in broken.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "z.txt").write_text("fine")
+    loaded = load([str(tmp_path)])
+    told = {Path(s.name).name: s.reason for s in loaded.skipped}
+    assert [d.name for d in loaded.documents] == ["z.txt"] and set(told) == set(broken)
+    for name, words in (("a.pdf", "broken PDF"), ("b.docx", "broken zip"), ("c.json", "line 1"),
+                        ("d.jsonl", "broken JSON, line 2"), ("f.gz", "ends too early"),
+                        ("g.eml", "not an e-mail"), ("h.odt", "manifest.xml is")):  # fmt: skip
+        assert words in told[name]
+
+
+def test_other_office_files_and_archives_say_what_to_do(tmp_path: Path) -> None:
+    for member, words in (("xl/workbook.xml", "an Excel workbook"), ("x.txt", "a zip archive")):
+        (tmp_path / "a.bin").write_bytes(made.zipped({member: "x"}))
+        with pytest.raises(InputError, match=words) as caught:
+            load([str(tmp_path / "a.bin")])
+        assert caught.value.hint
+
+
+def test_a_missing_package_is_one_line_that_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "docx" else find(n))
+    with pytest.raises(InputError, match="a Word document, which needs the package docx") as caught:
+        load([str(folder / "orchard.docx")])
+    assert caught.value.hint == "Install it: pip install 'ngtcli[docs]'"
+    left = {Path(s.name).name: s.needs for s in load([str(folder)]).skipped if s.needs}
+    assert list(left) == ["orchard.docx"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "head", "name"),
+    [(".txt", b"%PDF-1.7", "pdf"), (".md", b"\n<!DOCTYPE HTML><p>", "html"),
+     (".csv", b"a,b", "csv"), (".docx", b"PK\3\4", "docx"), (".txt", b"PK\3\4", "zip"),
+     (".txt.gz", b"\x1f\x8b", "gz"),
+     (".eml", b"<html>", "eml"), ("", b"", None), (".log", b"text", None)],
+)  # fmt: skip
+def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str | None) -> None:
+    found = format_of(suffix, head)
+    assert (found.name if found else None) == name
+
+
+def test_suffixes_of_gzip_files_are_double() -> None:
+    assert suffix_of("x/a.b.PDF.gz") == ".pdf.gz" and suffix_of("/y.gz/notes") == ""
+
+
+def test_a_description_survives_json_and_a_forged_one_is_refused() -> None:
+    about = About("pdf", 3, 2, (Section(0, 1), Section(5, 2, "Two")), ("w",), True)
+    plain = json.loads(json.dumps(about.as_json()))
+    assert About.from_json(plain, 10) == about
+    for name, value in (("pages", -1), ("pages", True), ("format", 3), ("warnings", [1]),
+                        ("sections", [{"start": 99, "page": 1, "heading": ""}]), ("more", 1),
+                        ("sections", [plain["sections"][1], plain["sections"][0]])):  # fmt: skip
+        with pytest.raises(ValueError):
+            About.from_json({**plain, name: value}, 10)
+
+
+def test_sections_begin_where_their_text_does() -> None:
+    writer = Writer()
+    writer.mark(1)
+    writer.heading("One")
+    writer.add("a\n")
+    writer.mark(2)
+    writer.add("b")
+    writer.mark(3)
+    assert writer.text() == "One\n\na\n\nb"
+    assert writer.sections() == (Section(0, 0, "One"), Section(8, 2, "One"))
+
+
+def test_settings_of_reading_have_ranges() -> None:
+    from ngtcli.errors import UsageError
+
+    for name in ("parser_seconds", "parser_mb"):
+        with pytest.raises(UsageError, match=name):
+            replace(Settings(), **{name: 0})

@@ -1,0 +1,234 @@
+"""Parsers are not trusted: what a worker may do, and what is left when it does worse."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.documents import pool as pools
+from ngtcli.documents.content import Source
+from ngtcli.documents.formats import DOCX, EPUB, JSON, PDF, Format
+from ngtcli.documents.load import load
+from ngtcli.documents.pool import Pool
+from ngtcli.documents.text import Unreadable
+from ngtcli.evaluate.dev import document_files as made
+from ngtcli.evaluate.dev.hostile_documents import read_all
+from ngtcli.evaluate.dev.hostile_files import cases, mutations
+
+pytest.importorskip("pypdfium2")
+pytest.importorskip("trafilatura")
+pytest.importorskip("docx")
+pytest.importorskip("reportlab")
+
+SMALL = replace(Settings(), parser_seconds=20, parser_mb=300)
+QUICK = replace(SMALL, parser_seconds=2)  # for what is not done in any time
+BY_NAME = dict(cases())
+# Of each kind of harm some that take little time here.
+SAMPLE = [
+    "bomb.docx", "lie.odt", "lie.docx", "twice.gz", "empty.docx",
+    "self.epub", "up.epub", "many.epub", "laughs.odt", "laughs.docx", "laughs.html", "laughs.epub",
+    "outside.odt", "outside.docx", "outside.xhtml", "fetch.docx", "fetch.html", "fetch.odt",
+    "deep.html", "deep.docx", "deep.json", "deep-objects.json", "entities.html", "number.json",
+    "kids.pdf", "count.pdf", "previous.pdf", "form.pdf", "huge-box.pdf", "negative-box.pdf",
+    "array.pdf", "mark-only.pdf", "nulls.csv", "charset.eml", "base64.eml", "spaces.odt",
+]  # fmt: skip
+
+
+def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source:
+    return Source(data=data, suffix=suffix, most=most)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """One worker with small limits."""
+    monkeypatch.setattr(pools, "MOST_WORKERS", 1)
+    made_pool = Pool(SMALL)
+    yield made_pool
+    made_pool.close()
+
+
+@pytest.fixture
+def quick_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """One worker with little time."""
+    monkeypatch.setattr(pools, "MOST_WORKERS", 1)
+    made_pool = Pool(QUICK)
+    yield made_pool
+    made_pool.close()
+
+
+def worker_of(pool: Pool) -> int:
+    """The process id of the worker that was started last."""
+    return pool._all[-1]._process.pid
+
+
+def test_hostile_files_end_as_text_or_as_one_clear_error(tmp_path: Path) -> None:
+    chosen = [(name, BY_NAME[name]) for name in SAMPLE]
+    mutants = random.Random(7).sample(mutations(7), 30)
+    outcomes = read_all([*chosen, *mutants], SMALL, tmp_path)
+    assert [o for o in outcomes if o.kind == "failure"] == []
+    assert {o.kind for o in outcomes} >= {"read", "broken", "refused"}
+
+
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(
+    quick_pool: Pool,
+) -> None:
+    pool, start = quick_pool, time.monotonic()
+    with pytest.raises(Unreadable, match="an EPUB that takes more than 2 s to read") as caught:
+        pool.extract(EPUB, source(BY_NAME["often.epub"](), ".epub", 10**9))
+    assert "--parser-seconds" in caught.value.advice and time.monotonic() - start < 10
+    assert pool.extract(JSON, source(b"[1]")).text == "[1]"
+
+
+def test_a_worker_that_stops_is_killed_from_outside(
+    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = quick_pool
+    pool.extract(JSON, source(b"[1]"))
+    monkeypatch.setattr(pools, "_START_S", 0.0)
+    os.kill(worker_of(pool), signal.SIGSTOP)  # its own alarm cannot end it
+    with pytest.raises(Unreadable, match="takes more than 2 s"):
+        pool.extract(JSON, source(b"[2]"))
+    assert pool.extract(JSON, source(b"[3]")).text == "[3]"
+
+
+def test_a_file_that_takes_too_much_memory_is_given_up(pool: Pool) -> None:
+    with pytest.raises(Unreadable, match="a Word document that takes more than 300 MB") as caught:
+        pool.extract(DOCX, source(BY_NAME["tiny.docx"](), ".docx", 10**9))
+    assert "--parser-mb" in caught.value.advice
+    assert pool.extract(JSON, source(b"[1]")).text == "[1]"
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+def test_a_parser_that_crashes_costs_one_file(pool: Pool, number: signal.Signals) -> None:
+    pool.extract(JSON, source(b"[1]"))
+    os.kill(worker_of(pool), number)
+    with pytest.raises(Unreadable, match=f"its parser crashed .{number.name}"):
+        pool.extract(JSON, source(b"[2]"))
+    assert pool.extract(JSON, source(b"[3]")).text == "[3]"
+
+
+def test_too_much_text_is_refused(pool: Pool) -> None:
+    with pytest.raises(Unreadable, match="too much text"):
+        pool.extract(EPUB, source(made.epub(), ".epub", 20_000).__class__(
+            data=made.zipped({
+                "META-INF/container.xml": "<c><rootfile full-path='p'/></c>",
+                "p": "<p><item id='a' href='a' media-type='text/html'/>"
+                + "<itemref idref='a'/>" * 300 + "</p>", "a": "<p>" + "word " * 100 + "</p>",
+            }), suffix=".epub", most=100_000,
+        ))  # fmt: skip
+
+
+FORGED = [
+    b"", b"x", b"\xff" * 16, (2**63).to_bytes(8, "little"), b"\2" + bytes(7) + b"{}" + bytes(8),
+    b"\x06" + bytes(7) + b"[1, 2]" + bytes(8), b"\x04" + bytes(7) + b"null" + bytes(8),
+    b"\x0f" + bytes(7) + b'{"about": "hm"}' + b"\1" + bytes(7) + b"\xff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", FORGED)
+def test_a_reply_that_makes_no_sense_is_an_error(
+    pool: Pool, reply: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import sys, os; os.write(1, {reply!r}); os.read(0, 10 ** 6)"
+    monkeypatch.setattr(pools, "_CODE", code)
+    with pytest.raises(Unreadable) as caught:
+        pool.extract(JSON, source(b"[1]"))
+    assert caught.value.advice
+
+
+# What a parser that was taken over might try, each in a worker of its own.
+TRIES = {
+    "connect": "import socket; socket.create_connection(('127.0.0.1', 9))",
+    "resolve": "import socket; socket.getaddrinfo('localhost', 9)",
+    "run": "import subprocess; subprocess.run(['true'])",
+    "shell": "import os; os.system('true')",
+    "write": "import os; f = open({path!r}, 'w'); f.write('x'); f.close()",
+    "memory": "bytes(400_000_000)",
+}
+
+
+@pytest.mark.parametrize("name", TRIES)
+def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    attempt = TRIES[name].format(path=str(tmp_path / "out"))
+    code = (
+        "from ngtcli.documents.worker import _confine\n_confine(300_000_000)\n"
+        f"try:\n    {attempt}\nexcept (PermissionError, OSError, MemoryError) as e:\n"
+        "    print(type(e).__name__)\nelse:\n    print('done')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert done.stdout.strip() in ("PermissionError", "OSError", "MemoryError"), done
+    assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_text()
+
+
+def test_workers_load_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys\nfrom ngtcli.documents import worker\n"
+        "from ngtcli.documents.content import Source\n"
+        "from ngtcli.evaluate.dev.document_files import FILES\n"
+        "before = set(sys.modules)\n"
+        "from ngtcli.documents.formats import FORMATS, format_of, suffix_of\n"
+        "for name, make in FILES.items():\n"
+        "    data = make()\n"
+        "    try:\n"
+        "        worker.parse(format_of(suffix_of(name), data[:1024]).name,\n"
+        "                     Source(data=data, suffix=suffix_of(name), most=10**8))\n"
+        "    except Exception:\n        pass\n"
+        "print({'torch', 'numba', 'transformers', 'yaml', 'typer'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "set()", done
+
+
+def test_a_file_named_like_a_module_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("json.py", "docx.py", "ngtcli.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("raise SystemExit(3)")
+    (tmp_path / "docs" / "a.docx").write_bytes(made.docx())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert load(["docs"]).documents[0].text == made.DOCX_TEXT
+
+
+def test_only_the_lost_file_is_left_out(tmp_path: Path) -> None:
+    for i in range(3):
+        (tmp_path / f"{i}.docx").write_bytes(made.docx())
+    (tmp_path / "1.docx").write_bytes(BY_NAME["many.epub"]())
+    (tmp_path / "slow.epub").write_bytes(BY_NAME["often.epub"]())
+    loaded = load([str(tmp_path)], settings=QUICK)
+    assert [d.name for d in loaded.documents] == ["0.docx", "2.docx"]
+    assert [Path(s.name).name for s in loaded.skipped] == ["1.docx", "slow.epub"]
+
+
+def test_no_worker_outlives_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    start = pools.Pool._start
+
+    def noted(self: Pool):
+        worker = start(self)
+        started.append(worker._process.pid)
+        return worker
+
+    monkeypatch.setattr(pools.Pool, "_start", noted)
+    (tmp_path / "a.pdf").write_bytes(made.pdf(1))
+    load([str(tmp_path)])
+    assert started and not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Pool) -> None:
+    with pytest.raises(Unreadable):
+        pool.extract(Format("none", "none", "nothing", ()), source(b"x"))
+    assert pool.extract(JSON, source(b"[1]")).text == "[1]"
+    assert pool.extract(PDF, source(made.pdf(1), ".pdf")).about.pages == 1
