@@ -39,11 +39,7 @@ def check(
     json: JsonOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
-    """Decode with and without drafts and compare every token; exit 6 at a difference.
-
-    With --exact both have passes of one shape. How many plain answers are those of transformers'
-    generate is then told beside it, for information.
-    """
+    """Decode with and without drafts and compare every token; exit 6 at a difference."""
     given = flags or {}
     resolved, chosen = resolve(given, preset, "summarize")
     settings = resolved.settings
