@@ -35,6 +35,7 @@ class Settings:
     pool: bool = True
     pool_documents: bool = False
     calibrate: bool = True
+    exact: str = "auto"
     max_tokens: int = 256
     temperature: float = 0.0
     top_p: float = 1.0
@@ -48,6 +49,9 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
+    packed: bool = True
+    capture: bool = True
+    compile: bool = False
     overflow: str = "auto"
     passages: int = 5
     passage_tokens: int = 200
@@ -112,7 +116,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "parser_seconds": (1, 86_400),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
 }
+SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
+    "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "overflow": ("auto", "error", "truncate", "retrieve", "split"),
@@ -244,6 +250,8 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
 def coerce(name: str, value: Any, where: object) -> Any:
     """`value` in the type of setting `name`; ints pass for floats, a string for a list of one."""
     kind = type(getattr(_DEFAULTS, name))
+    if CHOICES.get(name) == SWITCH and isinstance(value, bool):  # as YAML reads on and off
+        return "on" if value else "off"
     if kind is tuple:
         items = [value] if isinstance(value, str) else value
         if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):

@@ -8,6 +8,7 @@ from typing import Any, Self
 from ngtcli.auto_memory import AutoMemory
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -27,6 +28,7 @@ from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
 
 Notify = Callable[[str], None]
+Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
@@ -41,17 +43,6 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
         presence_penalty=settings.presence_penalty,
         frequency_penalty=settings.frequency_penalty,
     )
-
-
-def reading(done: int, total: int) -> str:
-    """The status line while the model reads the prompt.
-
-    >>> reading(0, 94), reading(12_288, 30_000)
-    ('Reading the prompt: 94 tokens …', 'Reading the prompt: 12k of 30k tokens …')
-    """
-    if total < 1000:
-        return f"Reading the prompt: {total} tokens …"
-    return f"Reading the prompt: {done // 1000}k of {total // 1000}k tokens …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,8 @@ class AnswerOptions:
 
 
 _AS_SET = AnswerOptions()
-_LOADED = ("model", "draft_model", "device", "dtype")  # settings that say what is loaded
+# Settings that say what is loaded, and how it is run.
+_LOADED = ("model", "draft_model", "device", "dtype", "packed", "capture", "compile")
 
 
 class Answer:
@@ -118,8 +110,10 @@ class Session:
         progress: Notify = lambda _: None,
         warn: Notify = lambda _: None,
         persist: bool = True,
+        reading: Reading = lambda read, total: None,
     ) -> None:
         self._settings, self._tell, self._warn = settings, progress, warn
+        self._show_reading = reading
         self._drafters: dict[str, Drafter] = {}
         self._assistant: Assistant | None = None
         compiled.announce(progress)
@@ -129,12 +123,15 @@ class Session:
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
-            settings.model, settings.device, settings.dtype, warn, self._progress
-        )
+            settings.model, settings.device, settings.dtype, warn, self._progress,
+            packed=settings.packed, drafts=settings.method != "none",
+        )  # fmt: skip
+        self._capture(self.model)
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
+        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self._progress)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -162,16 +159,30 @@ class Session:
         self._tell(message)
         compiled.announce(self._tell)
 
+    def _capture(self, model: TargetModel) -> None:
+        """Capture the model's passes, if the settings want it."""
+        if self.settings.capture or self.settings.compile:
+            model.passes.switch_on(model.device, self.settings.compile, self._warn)
+
+    def _reading(self, read: int, total: int) -> None:
+        """Say how much of the prompt is read, as `_progress` does."""
+        self._show_reading(read, total)
+        compiled.announce(self._tell)
+
     def _load_assistant(self) -> Assistant:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
         self._progress(f"Loading {s.draft_model} …")
-        model = load_model(s.draft_model, s.device, s.dtype, self._warn, self._progress)
+        model = load_model(
+            s.draft_model, s.device, s.dtype, self._warn, self._progress,
+            packed=s.packed, drafts=False,
+        )  # fmt: skip
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
                 f"{s.draft_model} has another tokenizer than {s.model}",
                 "Name a draft model of the same family.",
             )
+        self._capture(model)
         return AssistantModel(model, sampling_settings(s))
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
@@ -229,20 +240,25 @@ class Session:
             self._warn(remark)
 
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
-        """A prepared answer to `prompt`. Raises ContextOverflowError and UsageError."""
+        """A prepared answer to `prompt`.
+
+        Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
+        """
         s, parsed = self.settings, self.parse_method(options.method)
+        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
+        tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
+        rows = self._exact_rows.choose(s.exact, num_draft, tokens)
         trie, report = self._trie(prompt.documents, parsed, options.trie)
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
-            self.model.tokenizer.fingerprint, self.model.vocabulary,
+            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
         )  # fmt: skip
-        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
-            lambda done: self._progress(reading(done, total)),
+            lambda read: self._reading(read, total),
         )  # fmt: skip
         return Answer(run, prompt, report, lambda: self.save(drafter))
 

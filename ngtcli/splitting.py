@@ -22,7 +22,7 @@ _BYTES = 100_000_000  # largest file of kept parts that is read; guess
 # Settings that decide the text of a part.
 _DECIDE = (
     "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "device",
-    "dtype", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "dtype", "exact", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 
 

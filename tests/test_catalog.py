@@ -40,7 +40,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "docs"
     path.mkdir()
-    for name in ("columns.pdf", "orchard.docx", "scan.pdf", "people.csv"):
+    for name in ("people.csv", "people.tsv", "data.json", "scan.pdf"):
         (path / name).write_bytes(made.FILES[name]())
     make_old(path)
     return path
@@ -65,7 +65,7 @@ def texts(folder: Path, **settings: object) -> dict[str, str]:
 
 def test_unchanged_files_are_not_parsed_again(folder: Path, parsed: list[str]) -> None:
     first = texts(folder)
-    assert sorted(parsed) == ["csv", "docx", "pdf", "pdf"]
+    assert sorted(parsed) == ["csv", "json", "pdf", "tsv"]
     parsed.clear()
     again = load([str(folder)])
     assert {d.name: d.text for d in again.documents} == first and parsed == []
@@ -73,6 +73,8 @@ def test_unchanged_files_are_not_parsed_again(folder: Path, parsed: list[str]) -
 
 
 def test_what_is_kept_of_a_text_is_all_that_is_known_of_it(folder: Path) -> None:
+    for name in ("columns.pdf", "orchard.docx"):  # which have pages, headings, lines left out
+        (folder / name).write_bytes(made.FILES[name]())
     first, again = load([str(folder)]).documents, load([str(folder)]).documents
     assert [d.about for d in first] == [d.about for d in again]
 
@@ -97,10 +99,10 @@ def test_a_change_that_keeps_size_and_time_is_seen(folder: Path) -> None:
 def test_a_touched_or_moved_file_is_read_but_not_parsed(folder: Path, parsed: list[str]) -> None:
     first = texts(folder)
     parsed.clear()
-    os.utime(folder / "columns.pdf")
-    (folder / "orchard.docx").rename(folder / "moved.docx")
+    os.utime(folder / "people.tsv")
+    (folder / "data.json").rename(folder / "moved.json")
     again = texts(folder)
-    assert again["moved.docx"] == first["orchard.docx"] and parsed == []
+    assert again["moved.json"] == first["data.json"] and parsed == []
 
 
 def test_files_just_written_are_not_trusted_by_their_time(
@@ -143,7 +145,7 @@ def test_a_limit_that_is_raised_is_tried_again(folder: Path, parsed: list[str]) 
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"{", b"[]", b'{"version": 1}', b"\xff\xfe", b'{"version": 1, "root": "?", "files": 3}'],
+    [b"", b"[]", b'{"version": 1}', b"\xff\xfe"],
 )
 def test_a_damaged_cache_is_read_anew_and_told(folder: Path, damage: bytes) -> None:
     first = texts(folder)

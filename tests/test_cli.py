@@ -361,12 +361,12 @@ def test_check_finds_no_difference_in_float32() -> None:
 def test_check_exits_6_where_drafting_changes_a_token(tmp_path: Path) -> None:
     """A verifier that accepts whatever is drafted must be caught."""
     code = (
-        "import sys\nfrom ngtcli.decode import loop\nfrom ngtcli.decode.verify import Path\n"
-        "real = loop.verify\n"
+        "import sys\nfrom ngtcli.decode import drafting\nfrom ngtcli.decode.verify import Path\n"
+        "real = drafting.verify\n"
         "def broken(tree, choose):\n"
         "    if not len(tree):\n        return real(tree, choose)\n"
         "    return Path((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))\n"
-        "loop.verify = broken\nfrom ngtcli.cli.app import main\n"
+        "drafting.verify = broken\nfrom ngtcli.cli.app import main\n"
         f"sys.argv = ['ngt', 'check', {HARBOUR!r}, '--json', '--drafts=4', '--max-tokens=100']\n"
         "main()\n"
     )

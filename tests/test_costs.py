@@ -11,6 +11,7 @@ from helpers import make_target
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
+from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import AnswerOptions, Session
@@ -27,14 +28,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def tiny_session(said: list[str], persist: bool = True) -> Session:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.load_model", lambda *_: tiny)
+        patch.setattr("ngtcli.session.load_model", lambda *_, **__: tiny)
         return Session(Settings(), warn=said.append, persist=persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
     model = make_target()
     curve = costs.calibrate(model)
-    assert curve.rows.tolist() == list(costs.ROWS)
+    assert curve.rows.tolist() == list(row_sizes("cpu", costs.MOST_ROWS))
     assert all(s > 0 for s in curve.seconds)
     model.start(8)
     model.prefill([5, 6])
@@ -48,8 +49,8 @@ def test_a_short_context_is_timed_as_far_as_it_goes() -> None:
 
 def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
     curve = costs.calibrate(make_target(), limit_s=0.0)
-    assert curve.rows.tolist() == [1, 2]
-    assert curve.at(64) >= curve.at(2)
+    assert curve.rows.tolist() == [1, 4]
+    assert curve.at(64) >= curve.at(4)
 
 
 def test_curves_are_stored_by_model_and_dtype() -> None:

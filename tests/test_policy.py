@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.auto.config import CONFIG
@@ -183,3 +183,33 @@ def test_whatever_passes_take_more_rows_never_cost_less(passes: list[tuple[int, 
         curve.learn(rows, curve.at(rows) * factor)
         seconds = list(curve.by_rows().values())
         assert seconds == sorted(seconds) and seconds[0] > 0
+
+
+SIZES = (1, 2, 4, 8, 12, 16, 32, 64)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.lists(st.floats(0.001, 1.0), min_size=64, max_size=64), st.floats(0.0, 0.2))
+def test_where_passes_are_padded_the_nodes_fill_a_size(draws: list[float], slope: float) -> None:
+    curve = CostCurve({rows: 1.0 + slope * rows for rows in SIZES}, sizes=SIZES)
+    nodes = Policy(curve).choose(np.array(sorted(draws, reverse=True)))
+    assert nodes + 1 in SIZES or nodes == 64
+
+
+@given(st.integers(0, 200))
+def test_a_padded_pass_costs_what_its_size_does(nodes: int) -> None:
+    curve = CostCurve({1: 1.0, 4: 2.0, 32: 3.0, 64: 5.0}, sizes=SIZES)
+    size = next((s for s in SIZES if s > nodes), nodes + 1)
+    assert curve.filled(nodes) == size - 1
+    assert curve.at(nodes + 1) == curve.at(size) == curve.table(201)[nodes]
+    assert curve.table_measured(201)[nodes] == curve.at(size)
+    other = CostCurve({1: 1.0, 4: 2.0, 32: 3.0, 64: 5.0}, sizes=SIZES)
+    curve.learn(nodes + 1, 9.0)
+    other.learn(size, 9.0)
+    assert curve.by_rows() == other.by_rows()
+
+
+def test_trials_of_another_number_of_nodes_fill_a_size_too() -> None:
+    policy = Policy(CostCurve({rows: 1.0 + 0.05 * rows for rows in SIZES}, sizes=SIZES))
+    chosen = {policy.choose(0.8 ** np.arange(1, 64)) for _ in range(8 * CONFIG.exploration)}
+    assert len(chosen) > 2 and all(nodes + 1 in SIZES for nodes in chosen - {63})

@@ -1,6 +1,7 @@
 """What a start loads, and that loading less changes nothing."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -147,12 +148,14 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stderr.splitlines() if line.endswith("…")]
-    told = [line for line in lines if not line.startswith("Compiling")]
+    once = ("Compiling", "Trying once", "Packing")  # as this machine needs them
+    told = [line for line in lines if not line.startswith(once)]
     told = told[told.index("Starting …") :]
     assert told[:4] == [
         "Starting …", "Loading builtin …", "Preparing to draft …", "Measuring what a pass costs …",
     ]  # fmt: skip
-    assert told[4:] == [f"Reading the prompt: {k}k of 2k tokens …" for k in (0, 1, 2)]
+    assert len(told) == 5  # no bar where nothing can be wiped
+    assert re.fullmatch(r"Reading the prompt: 2\d\d\d tokens …", told[4])
 
 
 def test_prefill_tells_how_many_ids_are_read() -> None:

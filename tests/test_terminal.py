@@ -2,9 +2,13 @@
 
 import io
 import os
+import re
 import sys
+import time
+from pathlib import Path
 
 import pytest
+from helpers import HARBOUR, in_terminal, ngt
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -12,6 +16,7 @@ from rich.cells import cell_len
 from ngtcli.cli import notes
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.reading_bar import ReadingBar, reading_line
 from ngtcli.cli.streams import own_streams, terminal_width
 from ngtcli.config import check_value
 from ngtcli.errors import UsageError
@@ -288,6 +293,51 @@ def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(mon
         shown = screen.getvalue()
         assert ("\x1b[4;36mlabourers" in shown) is colour and "\u200e" not in shown
         assert shown.endswith("huts. \ufffd\n") and shown.count("\n") == 6
+
+
+# --- the bar while a prompt is read ---
+
+
+def test_the_reading_bar_tells_tokens_rate_and_time_left_in_60_columns(monkeypatch) -> None:
+    err, now = Screen(), [100.0]
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = Notes()
+    bar = ReadingBar(shown)
+    for read in (0, 1024, 65_536, 130_048):
+        bar(read, 131_071)
+        now[0] += 4.0
+    shown.begin_answer()
+    assert err.getvalue().split("\r\x1b[K") == [
+        "Reading ░░░░░░░░░░ 0 of 131k tokens",
+        "Reading ░░░░░░░░░░ 1024 of 131k tokens, 256/s, 8 min left",
+        "Reading █████░░░░░ 65k of 131k tokens, 16k/s, 4 s left",
+        "Reading █████████░ 130k of 131k tokens, 16k/s, 0 s left",
+        "",
+    ]
+
+
+@given(
+    st.integers(0, 10**6), st.integers(1, 10**6), st.sampled_from([0.0, 1.0, 85.4, 12_345.6, 1e6])
+)
+def test_a_reading_line_fits_60_columns(read: int, more: int, rate: float) -> None:
+    line = reading_line(read, read + more, rate)
+    assert cell_len(line) < 60 and ("left" in line) == (rate > 0)
+
+
+def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text(Path(HARBOUR).read_text() * 4)
+    command = ["summarize", str(long), "--max-tokens", "4", "--method", "none"]
+    shown, code = in_terminal(*command, columns=60, NO_COLOR="1")
+    assert code == 0 and re.search(r"█░+ \d+ of \d+ tokens, \d+k?/s, \d+ s left", shown)
+    answer = shown[shown.rindex(" left") :]
+    assert answer.startswith(" left\r\x1b[K") and "\x1b[3" not in shown
+    done = ngt(*command)
+    assert done.returncode == 0 and done.stderr == b""
 
 
 # --- wording ---

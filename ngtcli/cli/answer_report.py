@@ -33,6 +33,7 @@ def answer_json(
         "model": request.settings.model,
         "method": request.settings.method,
         "finish_reason": answer.finish_reason,
+        "exact": answer.run.exact,
         "settings": shown_settings(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
@@ -41,6 +42,7 @@ def answer_json(
         "retrieval": _retrieval(prompt),
         "parts": [part.as_json() for part in parts],
         "trie": answer.trie.as_json(),
+        "passes": answer.run.model.passes.as_json(),
         "statistics": answer.run.statistics.as_json(),
         "sources": sources.as_json(),
     }
@@ -130,6 +132,30 @@ def policy_words(answer: "Answer") -> list[str]:
             f" {policy['budgets'].get('0', 0)} of {answer.run.statistics.steps} steps."
         )
     return words
+
+
+def exact_words(answer: "Answer") -> str:
+    """Whether the tokens depend on drafts, and what made sure of it; "" in float32."""
+    run = answer.run
+    if run.model.plain_reason:
+        return ""
+    if run.exact:
+        return (
+            f"Exact: all passes had {run.rows} rows; plain decoding with --exact has the same"
+            " tokens."
+        )
+    dtype = str(run.model.dtype).removeprefix("torch.")
+    if dtype == "float32":
+        return ""
+    return f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+
+
+def eager_words(answer: "Answer") -> str:
+    """Why the model's passes are not captured; "" where they are or may be."""
+    model = answer.run.model
+    if model.plain_reason or not model.passes.reason:
+        return ""
+    return f"The model's passes are not captured: {model.passes.reason}."
 
 
 def unused_words(answer: "Answer") -> str:

@@ -9,6 +9,8 @@ import typer
 
 from ngtcli.cli.answer_report import (
     answer_json,
+    eager_words,
+    exact_words,
     explanation,
     origins,
     policy_words,
@@ -22,6 +24,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.passages import tell_passages
+from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
@@ -83,7 +86,7 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     notes.status("Starting …")
     from ngtcli.session import Session  # here: it loads torch
 
-    return Session(request.settings, notes.status, notes.warn)
+    return Session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
 def _show(
@@ -140,7 +143,9 @@ def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes:
         notes.facts([sources.fact(), *summary_facts(request.settings, answer)])
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
+        notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
+        notes.remark(eager_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.interrupted:

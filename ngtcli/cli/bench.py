@@ -7,24 +7,34 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli.bench_options import BenchFlags
+from ngtcli.cli.bench_options import ROUNDS, SHAPE_ROUNDS, BenchFlags
 from ngtcli.cli.bench_request import (
     BenchRequest,
+    against,
     check_race,
     items_of,
+    mode_of,
     num_drafts_of,
     read_request,
 )
-from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, check_combination
+from ngtcli.cli.combinations import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import command_line, with_flags, with_settings
 from ngtcli.cli.output import aim
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
+from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.forms import bench_forms, record_forms
 from ngtcli.render.numbers import counted
-from ngtcli.render.results import Invocation, LiveResult, Measured, RecordResult, ReplayResult
+from ngtcli.render.results import (
+    Invocation,
+    LiveResult,
+    Measured,
+    RecordResult,
+    ReplayResult,
+    ShapeResult,
+)
 from ngtcli.system import process
 
 
@@ -32,7 +42,7 @@ from ngtcli.system import process
 @with_flags(BenchFlags)
 def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    check_combination(context, BENCH, REPLAY if given.replay else RECORD if given.record else LIVE)
+    check_combination(context, BENCH, mode_of(given))
     request = read_request(given, flags or {})
     forms = {"json": given.json, "markdown": given.markdown}
     destination = aim(forms, given.output, given.html)
@@ -54,6 +64,8 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
 
 def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
     num_drafts = num_drafts_of(request)
+    if request.given.replay and request.given.shape:
+        return _replay_with_passes(request, request.given.replay, num_drafts, notes)
     if request.given.replay:
         return _replay(request, request.given.replay, num_drafts, notes)
     check_race(request)
@@ -85,6 +97,34 @@ def _replay(
     return result
 
 
+def _replay_with_passes(
+    request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
+) -> ShapeResult:
+    given = request.given
+    wanted = against(given)
+    find_shape(given.shape)  # a wrong name is told before anything heavy is loaded
+    notes.status("Loading …")
+    from ngtcli.evaluate.replay.shape_run import ShapeOptions, run_shape
+
+    process.unwind_on_interrupt()
+    options = ShapeOptions(
+        shape=given.shape,
+        methods=request.methods,
+        num_drafts=num_drafts,
+        against=wanted,
+        rounds=given.rounds or SHAPE_ROUNDS,
+        fresh=given.fresh,
+        tasks=request.tasks,
+        limit=given.limit,
+        ids=given.ids,
+        template=given.template,
+        turns=given.turns,
+    )
+    result = run_shape(folder, options, request.settings, notes.status)
+    notes.clear()
+    return result
+
+
 def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
     given, (items, skipped) = request.given, items_of(request, notes)
     check_models(request.settings.model, request.settings.draft_model)
@@ -106,7 +146,7 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveRes
             methods=request.methods,
             num_drafts=num_drafts,
             against=bool(given.against),
-            rounds=given.rounds,
+            rounds=given.rounds or ROUNDS,
             fresh=given.fresh,
             quality=given.quality,
         )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, BenchFlags
+from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, SHAPE_METHODS, BenchFlags
+from ngtcli.cli.combinations import LIVE, RECORD, REPLAY, SHAPE
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.reading import read_documents
@@ -17,6 +18,9 @@ from ngtcli.evaluate.prompts import Item, builtin_items, choose, file_items, rea
 from ngtcli.prompt.preset import Preset
 
 SWEEP = (4, 8, 16, 32, 64, 128)
+_METHODS = {
+    LIVE: LIVE_METHODS, RECORD: LIVE_METHODS, REPLAY: REPLAYED_METHODS, SHAPE: SHAPE_METHODS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +34,20 @@ class BenchRequest:
     preset: Preset | None
 
 
+def mode_of(given: BenchFlags) -> str:
+    """The way of measuring that the flags ask for."""
+    if given.replay:
+        return SHAPE if given.shape else REPLAY
+    return RECORD if given.record else LIVE
+
+
 def read_request(given: BenchFlags, flags: dict[str, Any]) -> BenchRequest:
     """The request as the command line and the settings have it. Raises UsageError."""
     resolved, chosen = resolve(flags, given.preset, "summarize")
     named = names_in(given.methods) or [m for m in (flags.get("method"),) if m]
     return BenchRequest(
         given=given,
-        methods=named or names_in(REPLAYED_METHODS if given.replay else LIVE_METHODS),
+        methods=named or names_in(_METHODS[mode_of(given)]),
         tasks=names_in(given.tasks),
         settings=resolved.settings,
         preset=chosen if given.preset else None,
@@ -73,11 +84,16 @@ def check_race(request: BenchRequest) -> None:
     given = request.given
     if given.prompts and (given.files or given.docs):
         raise UsageError("--prompts beside files or --docs", "Give one of them.")
-    if given.against not in ("", "hf"):
-        raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
-    if given.against:
+    if against(given):
         check_against(request.settings)
     check_some_left(request.methods, unreadable(request.methods, request.settings))
+
+
+def against(given: BenchFlags) -> bool:
+    """Whether `transformers` takes part. Raises UsageError for an unknown name."""
+    if given.against not in ("", "hf"):
+        raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
+    return bool(given.against)
 
 
 def items_of(request: BenchRequest, notes: Notes) -> tuple[list[Item], Sequence[Skipped]]:

@@ -1,7 +1,7 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,6 +17,9 @@ from ngtcli.evaluate.prompts import QUESTIONS, example_texts
 from ngtcli.model_files.checkpoint import check_models
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.sinks import dump_json
+
+if TYPE_CHECKING:
+    from ngtcli.evaluate.check import Comparison
 
 DRAFTS = "8,32,64"
 
@@ -55,17 +58,21 @@ def check(
     else:
         texts = asked = example_texts()
     items = _items(texts.documents, asked.documents, chosen)
-    rows = _compare(items, settings, num_drafts, notes)
-    different = [r for r in rows if not r["identical"]]
+    found = _compare(items, settings, num_drafts, notes)
+    different = [c for c in found if not c.identical]
     if json:
         skipped = skipped_json([*texts.skipped, *asked.skipped])
-        print_line(dump_json({**_report(settings, rows, num_drafts), "skipped": skipped}))
+        print_line(dump_json({**_report(settings, found, num_drafts), "skipped": skipped}))
     else:
-        _print(rows, num_drafts)
+        _print(found, num_drafts)
     if different:
+        hint = (
+            "Near-ties flip in half precision; with --exact or --dtype float32 nothing may differ."
+        )
+        if any(c.exact for c in different):
+            hint = "With --exact nothing may differ; report this with the device and the versions."
         raise DifferenceError(
-            f"{len(different)} of {len(rows)} runs differ from plain decoding",
-            "Near-ties flip in half precision; with --dtype float32 nothing may differ.",
+            f"{len(different)} of {len(found)} runs differ from plain decoding", hint
         )
 
 
@@ -108,56 +115,66 @@ def _paragraphs(document: Document) -> list[Document]:
 
 def _compare(
     items: Sequence[CheckItem], settings: Settings, num_drafts: list[int], notes: Notes
-) -> list[dict[str, Any]]:
+) -> "list[Comparison]":
     check_models(settings.model, settings.draft_model)
     from ngtcli.evaluate.check import compare
     from ngtcli.session import Session
 
     session = Session(settings, once(notes.status), notes.warn, persist=False)
-    rows = []
+    found: list[Comparison] = []
     for done, item in enumerate(items):
         notes.status(f"{done} of {len(items)} prompts compared")
         prompt = session.prompt(item.preset, [item.document], item.question)
-        rows += [c.as_json() for c in compare(session, [(item.name, prompt)], num_drafts)]
+        found += compare(session, [(item.name, prompt)], num_drafts)
     notes.clear()
-    return rows
+    return found
 
 
 def _report(
-    settings: Settings, rows: list[dict[str, Any]], num_drafts: list[int]
+    settings: Settings, found: "Sequence[Comparison]", num_drafts: list[int]
 ) -> dict[str, Any]:
     return {
         "model": settings.model,
         "method": settings.method,
         "dtype": settings.dtype,
-        "prompts": len(rows) // len(num_drafts),
+        "exact": all(c.exact for c in found),
+        "prompts": len(found) // len(num_drafts),
         "num_draft": num_drafts,
-        "runs": len(rows),
-        "identical": sum(r["identical"] for r in rows),
-        "results": rows,
+        "runs": len(found),
+        "identical": sum(c.identical for c in found),
+        "results": [c.as_json() for c in found],
+        "generate": _against_generate(found, num_drafts),
     }
 
 
-def _print(rows: list[dict[str, Any]], num_drafts: list[int]) -> None:
+def _against_generate(found: "Sequence[Comparison]", num_drafts: list[int]) -> list[dict[str, int]]:
+    """For each number of drafts, how many plain answers are as `generate` gives them."""
+    rows = []
+    for num_draft in num_drafts:
+        tried = [c.as_generate for c in found if c.num_draft == num_draft]
+        told = [same for same in tried if same is not None]
+        if told:
+            rows.append({"num_draft": num_draft, "prompts": len(told), "identical": sum(told)})
+    return rows
+
+
+def _print(found: "Sequence[Comparison]", num_drafts: list[int]) -> None:
     table = []
     for num_draft in num_drafts:
-        part = [r for r in rows if r["num_draft"] == num_draft]
-        lengths = [r["mean_acceptance_length"] for r in part]
-        tokens = sum(r["new_tokens"] for r in part)
-        same = sum(r["identical"] for r in part)
-        table.append(
-            [
-                num_draft,
-                len(part),
-                tokens,
-                f"{sum(lengths) / len(lengths):.2f}",
-                f"{same}/{len(part)}",
-            ]
-        )
+        part = [c for c in found if c.num_draft == num_draft]
+        lengths = [c.mean_acceptance_length for c in part]
+        tokens = sum(c.new_tokens for c in part)
+        same = f"{sum(c.identical for c in part)}/{len(part)}"
+        table.append([num_draft, len(part), tokens, f"{sum(lengths) / len(lengths):.2f}", same])
     print_table(["num_draft", "prompts", "tokens", "acceptance length", "identical"], table)
-    for row in rows:
-        if not row["identical"]:
+    for row in _against_generate(found, num_drafts):
+        print_line(
+            f"For information: {row['identical']} of {row['prompts']} plain answers at num_draft"
+            f" {row['num_draft']} are those of transformers' generate in this dtype."
+        )
+    for c in found:
+        if not c.identical:
             print_line(
-                f"{row['name']} (num_draft {row['num_draft']}): differs from token"
-                f" {row['divergence']}, where the two best scores are {row['margin']:.4g} apart"
+                f"{c.name} (num_draft {c.num_draft}): differs from token {c.divergence}, where the"
+                f" two best scores are {c.margin:.4g} apart"
             )

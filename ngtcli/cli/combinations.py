@@ -11,15 +11,17 @@ import typer
 from ngtcli.config import DRAFTING, READING, RETRIEVING
 from ngtcli.errors import UsageError
 
-LIVE, RECORD, REPLAY = "live", "record", "replay"
-_ALL = (LIVE, RECORD, REPLAY)
-_MODEL, _DRAFTS = (LIVE, RECORD), (LIVE, REPLAY)
+LIVE, RECORD, REPLAY, SHAPE = "live", "record", "replay", "shape"
+_ALL = (LIVE, RECORD, REPLAY, SHAPE)
+_MODEL, _DRAFTS, _REPLAYS = (LIVE, RECORD), (LIVE, REPLAY, SHAPE), (REPLAY, SHAPE)
+_TIMED = (LIVE, SHAPE)
 _SAMPLING = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "device", "dtype", "threads", "overflow", *RETRIEVING)
+_LOADING = ("model", "overflow", *RETRIEVING, "exact")
+_COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
@@ -27,11 +29,12 @@ BENCH: Table = {
     "max_mb": _ALL,
     **dict.fromkeys(_FOLDERS, _MODEL),
     **dict.fromkeys(("files", "docs", "prompts", "noise", *_LOADING, *_SAMPLING), _MODEL),
+    **dict.fromkeys(_COMPUTING, (LIVE, RECORD, SHAPE)),
     **dict.fromkeys(("methods", *DRAFTING), _DRAFTS),
     **dict.fromkeys(("sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
-    **dict.fromkeys(("against", "rounds", "quality"), (LIVE,)),
-    **dict.fromkeys(("draft_model", "pool", "pool_documents", "calibrate"), (LIVE,)),
-    **dict.fromkeys(("replay", "template", "turns", "ids"), (REPLAY,)),
+    **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
+    **dict.fromkeys(("quality", "draft_model"), (LIVE,)),
+    **dict.fromkeys(("replay", "shape", "template", "turns", "ids"), _REPLAYS),
     "record": (RECORD,),
 }
 TUNE: Table = {
@@ -41,13 +44,13 @@ TUNE: Table = {
     **dict.fromkeys(_FOLDERS, (LIVE,)),
     **dict.fromkeys(DRAFTING, _DRAFTS),
     **dict.fromkeys(("docs", "prompts", "draft_model", "calibrate"), (LIVE,)),
-    **dict.fromkeys((*_LOADING, *_SAMPLING), (LIVE,)),
+    **dict.fromkeys((*_LOADING, *_COMPUTING, *_SAMPLING), (LIVE,)),
     **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
 }
 # Flags that mean something only beside another one.
 _BESIDE = {"force": "write"}
 # Of these an empty text would stand for the default.
-_NAMED = ("methods", "tasks", "against", "num_draft", "template", "turns", "ids")
+_NAMED = ("methods", "tasks", "against", "num_draft", "template", "turns", "ids", "shape")
 # Two ways to say one thing.
 _EITHER = (("methods", "method"), ("num_draft", "sweep_num_draft"))
 

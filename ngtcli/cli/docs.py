@@ -52,6 +52,7 @@ class _Counter:
 
             self._notes.status(f"Loading the tokenizer of {self._model} …")
             self._tokenizer = load_tokenizer(self._model)
+            self._notes.status("Reading the documents …")
         return self._tokenizer
 
     @property

@@ -38,6 +38,7 @@ def env(
         "device": device,
         "processor": name,
         "threads": pick_threads(settings.threads),
+        "passes": _passes(settings, device),
         **{package: _version(package) for package in PACKAGES},
         "config folder": str(home("config")),
         "cache folder": str(home("cache")),
@@ -48,6 +49,14 @@ def env(
         print_line(dump_json(facts))
     else:
         print_table(["what", "value"], [[k, v] for k, v in facts.items()])
+
+
+def _passes(settings: Settings, device: str) -> str:
+    """How passes of a model are run, if it can be captured."""
+    kind = "CUDA graphs" if device == "cuda" else "recorded operations"
+    if settings.compile:
+        return "torch.compile"
+    return kind if settings.capture else "not captured"
 
 
 def _version(package: str) -> str:

@@ -29,12 +29,12 @@ class Notes:
         self.terminal = sys.stderr.isatty()
         self.verbose = verbose
         self.said = False
-        self._wipes = self.terminal and not is_plain()
+        self.wipes = self.terminal and not is_plain()  # whether a status line is shown
         self._status = False
 
     def status(self, message: str) -> None:
         """A passing line: what is being done right now."""
-        if self._wipes:
+        if self.wipes:
             process.wipe_at_end(_WIPE.encode())
             line = cut(reveal(visible(message)), stderr_width() - 1)
             sys.stderr.write((_WIPE if self._status else "") + line)

@@ -13,9 +13,11 @@ import typer
 from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
+    CHOICES,
     READING,
     RETRIEVING,
     SETTING_NAMES,
+    SWITCH,
     Layer,
     Resolved,
     Settings,
@@ -37,6 +39,8 @@ _HELP: dict[str, str] = {
     "pool": "For auto: draft from earlier answers of the model as well, and keep this one.",
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
     "calibrate": "For auto: measure at first use what a pass costs on this device.",
+    "exact": "The tokens of plain decoding bit for bit, in half precision too: all passes have as"
+    " many rows as --num-draft allows; auto: where that costs nothing.",
     "max_tokens": "Most tokens of answer.",
     "temperature": "0 is greedy.",
     "top_p": "Keep the likeliest tokens up to this probability.",
@@ -50,6 +54,9 @@ _HELP: dict[str, str] = {
     "device": "auto, cuda, mps or cpu.",
     "dtype": "auto (float32 on a CPU), float32, bfloat16 or float16.",
     "threads": "Threads to compute with on a CPU; 0 takes as many as cores are idle.",
+    "packed": "On a CPU, pack the weights where this makes passes over several tokens quicker.",
+    "capture": "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
+    "compile": "Compile the model's passes with torch.compile; takes minutes.",
     "overflow": "Documents too long: error, truncate to cut them, retrieve to read the passages"
     " that fit the question best, split to summarize part by part; auto is retrieve for ask,"
     " split for summarize, else error.",
@@ -69,13 +76,13 @@ _HELP: dict[str, str] = {
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
-        "calibrate",
+        "calibrate", "exact",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
         "presence_penalty", "frequency_penalty",
     ),
-    "Model": ("model", "device", "dtype", "threads"),
+    "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
     "Reading": READING,
     "Passages": RETRIEVING,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
@@ -96,9 +103,10 @@ def _parameter(name: str) -> inspect.Parameter:
     default = getattr(_DEFAULTS, name)
     panel = next(title for title, names in _PANELS.items() if name in names)
     word = name.replace("_", "-")
-    flag = f"--{word}/--no-{word}" if isinstance(default, bool) else f"--{word}"
+    switch = isinstance(default, bool) or _is_switch(name)
+    flag = f"--{word}/--no-{word}" if switch else f"--{word}"
     flags = [flag, "-m"] if name == "model" else [flag]
-    kind: Any = list[str] if isinstance(default, tuple) else type(default)
+    kind: Any = list[str] if isinstance(default, tuple) else bool if switch else type(default)
     shown = "" if default in ("", ()) else f" [default: {default}]"
     option = typer.Option(
         *flags,
@@ -113,6 +121,10 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
+
+
+def _is_switch(name: str) -> bool:
+    return CHOICES.get(name) == SWITCH
 
 
 Command = Callable[..., Any]
@@ -141,7 +153,7 @@ def _with(names: Sequence[str], command: Command) -> Command:
     def wrapper(**arguments: Any) -> Any:
         given = {name: arguments.pop(name) for name in shared}
         flags = {
-            name: tuple(value) if isinstance(value, list) else value
+            name: _typed(name, value)
             for name, value in given.items()
             if value is not None and value != []
         }
@@ -151,6 +163,13 @@ def _with(names: Sequence[str], command: Command) -> Command:
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The value of a flag as its setting has it."""
+    if _is_switch(name):
+        return "on" if value else "off"
+    return tuple(value) if isinstance(value, list) else value
 
 
 def with_flags(kind: type[Any]) -> Callable[[Command], Command]:

@@ -11,7 +11,10 @@ _EMPTY = DraftTree()
 
 
 class AssistantModel:
-    """Continues a text; the cache keeps the rows of its unchanged beginning from call to call."""
+    """Continues a text; the cache keeps the rows of its unchanged beginning from call to call.
+
+    A call costs as much as is new, whatever the length of the text.
+    """
 
     def __init__(self, model: TargetModel, sampling: SamplingSettings) -> None:
         if model.plain_reason:
@@ -20,17 +23,20 @@ class AssistantModel:
             )
         self.model, self._sampling = model, sampling
         self._sampler = Sampler(sampling, ())
-        self._prompt = 0
+        self._told = 0  # ids of the last call
         self._rows: list[int] = []  # the ids whose rows are in the cache
 
     def reset(self, ids: Sequence[int]) -> None:
         """Start on a new prompt; the model reads it at the first draft."""
         self.model.start(min(len(ids) + 64, self.model.context))
         self._sampler = Sampler(self._sampling, ids)
-        self._prompt, self._rows = len(ids), []
+        self._told, self._rows = len(ids), []
 
     def continue_(self, ids: Sequence[int], count: int) -> list[int]:
-        """`count` tokens to follow `ids`, fewer where the model's context ends."""
+        """`count` tokens to follow `ids`, fewer where the model's context ends.
+
+        `ids` are those of the last call, or of `reset`, grown.
+        """
         count = min(count, self.model.context - len(ids))
         if count < 1:
             return []
@@ -38,10 +44,7 @@ class AssistantModel:
         out: list[int] = []
         last = ids[-1]
         for _ in range(count):
-            scores = self.model.forward(last, _EMPTY)
-            best = self._sampler.best(scores)
-            spoken = [*ids[self._prompt :], *out]
-            token = best[0] if best else self._sampler.choose(scores[0], spoken)
+            token = self._sampler.choose(self.model.forward(last, _EMPTY)[0], out)
             if token < 0:  # the scores are not numbers
                 break
             self.model.keep(())
@@ -52,13 +55,15 @@ class AssistantModel:
 
     def _catch_up(self, ids: Sequence[int]) -> None:
         """Drop rows of drafts that were not accepted; read all of `ids` but the last."""
-        same = 0
-        for known, token in zip(self._rows, ids[:-1], strict=False):
-            if known != token:
-                break
+        rows = self._rows
+        same = min(self._told, len(rows))  # up to there nothing has changed
+        while same < min(len(rows), len(ids)) and rows[same] == ids[same]:
             same += 1
+        same = min(same, len(ids) - 1)
         self.model.truncate(same)
-        missing = list(ids[same:-1])
+        missing = ids[same:-1]
         if missing:
             self.model.prefill(missing)
-        self._rows = list(ids[:-1])
+        rows[same:] = missing
+        self._sampler.commit(ids[self._told :])
+        self._told = len(ids)

@@ -1,20 +1,24 @@
 """What a pass over k draft nodes costs on this device: a short calibration, stored per model."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ngtcli.config import RANGES
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import is_packed
+from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+MOST_ROWS = 64  # of a pass that calibration times; a guess
 TIMES = 7
-VERSION = 3
+VERSION = 4
 MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
 _LONGEST = 2**40  # tokens of context: the border of the last curve
 # Bounds for any device. A pass takes at least the first, the time to start one kernel; over one row
@@ -29,7 +33,7 @@ def costs_path(model: TargetModel) -> Path:
     else:
         device = f"{model.device.type} {torch.get_num_threads()}"
     config = model.config.to_json_string(use_diff=False)
-    key = key_of(VERSION, device, model.dtype, model.name, config)
+    key = key_of(VERSION, device, model.dtype, is_packed(model.hf), model.name, config)
     return home("cache") / "costs" / f"{key}.json"
 
 
@@ -43,7 +47,7 @@ def load_costs(model: TargetModel) -> Costs | None:
     except FileNotFoundError:
         return None
     try:
-        curves = {_border(length): _curve(curve) for length, curve in stored.items()}
+        curves = {_border(length): _curve(model, curve) for length, curve in stored.items()}
         for length, curve in curves.items():
             _check_believable(model, length, curve)
         return Costs(curves)
@@ -60,13 +64,18 @@ def _border(text: str) -> int:
     return border
 
 
-def _curve(stored: Any) -> CostCurve:
+def _curve(model: TargetModel, stored: Any) -> CostCurve:
     if not isinstance(stored, dict) or stored.keys() != {"seconds", "measured"}:
         raise ValueError("another form")
     seconds = read_points(stored["seconds"])
     if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
         raise ValueError("more rows that cost less")  # what is stored never falls
-    return CostCurve(seconds, read_points(stored["measured"]))
+    return CostCurve(seconds, read_points(stored["measured"]), _sizes(model))
+
+
+def _sizes(model: TargetModel) -> tuple[int, ...]:
+    """All sizes of a pass that a setting allows."""
+    return row_sizes(model.device.type, int(RANGES["num_draft"][1]) + 1)
 
 
 def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None:
@@ -89,29 +98,42 @@ def save_costs(model: TargetModel, costs: Costs) -> None:
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0) -> CostCurve:
-    """Time passes over 1 to 64 rows after a short prompt, for about `limit_s` seconds.
+    """Time passes of the sizes up to 64 rows after a short prompt, for about `limit_s` seconds.
 
     The sizes take turns and the quickest pass of each counts, so that other work of the machine
-    changes little. Empties the model's cache. Sizes that the time does not suffice for are
-    extrapolated, and learned from the steps of real runs.
+    changes little. Empties the model's cache. Sizes that the time does not suffice for lie between
+    others or are extrapolated, and learned from the steps of real runs.
     """
     token = max(0, min(model.vocabulary - 1, 17))
     # A large model on a CPU reads 512 tokens in half a minute; 64 give the same costs there.
-    context = min(64 if model.device.type == "cpu" else 512, model.context - max(ROWS) - 1)
-    model.start(max(context, 1) + max(ROWS) + 1)
+    context = min(64 if model.device.type == "cpu" else 512, model.context - MOST_ROWS - 1)
+    model.start(max(context, 1) + MOST_ROWS + 1)
     model.prefill([token] * max(context, 1))
     seconds: dict[int, float] = {}
+    sizes = _sizes(model)
+    timed = _coarse_first([r for r in sizes if r <= MOST_ROWS and r < model.context])
+    for rows in timed if model.passes.at_once else ():
+        _seconds_of_a_pass(model, token, rows)  # capturing it is no part of its cost
     clock = time.perf_counter()
     for _ in range(TIMES + 1):
-        for rows in [r for r in ROWS if r < model.context]:
+        for rows in timed:
             left = limit_s - (time.perf_counter() - clock)
             if left < 2 * seconds.get(rows, 0.0) and len(seconds) > 1:
-                return CostCurve(seconds)
+                return CostCurve(seconds, sizes=sizes)
             if left < 0 and len(seconds) > 1:
                 break
             taken = _seconds_of_a_pass(model, token, rows)
             seconds[rows] = min(taken, seconds.get(rows, taken))
-    return CostCurve(seconds)
+    return CostCurve(seconds, sizes=sizes)
+
+
+def _coarse_first(sizes: Sequence[int]) -> list[int]:
+    """The sizes in an order whose beginning says most: powers of four, of two, and the others.
+
+    >>> _coarse_first([1, 2, 4, 8, 12, 16])
+    [1, 4, 16, 2, 8, 12]
+    """
+    return sorted(sizes, key=lambda size: (size & (size - 1) > 0, size.bit_length() % 2 == 0, size))
 
 
 def _seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:

@@ -1,8 +1,9 @@
-"""The keys and values of one sequence, in a cache that can be rolled back.
+"""The keys and values of one sequence, in fixed buffers that can be rolled back.
 
-Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass over a
-draft tree writes its rows from `length` on; `keep` copies the accepted rows next to each other and
-raises `length`. The next pass overwrites the rows from `length` on.
+Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass writes
+its rows at `slots` and attends to the buffers' first places, as many as `aim` said; what it may
+see there its mask tells. `keep` copies the accepted rows next to each other and raises `length`.
+The next pass overwrites the rows from `length` on.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,17 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ngtcli.decode.shapes import capacity_for
+
 
 class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
     """One layer's rows: keys and values of shape (1, heads, capacity, head_dim)."""
 
     is_sliding = False
 
-    def __init__(self, owner: "RollbackCache") -> None:
+    def __init__(self, owner: "RollbackCache", narrow: bool) -> None:
         super().__init__()
-        self.owner = owner
+        self.owner, self._narrow = owner, narrow
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys = self._buffer(key_states)
@@ -28,45 +31,75 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         self.is_initialized = True
 
     def _buffer(self, states: Tensor) -> Tensor:
-        rows, heads, _, width = states.shape
-        return states.new_zeros((rows, heads, self.owner.capacity, width))
-
-    def _grown(self, buffer: Tensor, rows: int) -> Tensor:
-        more = max(rows, buffer.shape[2] + buffer.shape[2] // 4) - buffer.shape[2]
-        shape = (*buffer.shape[:2], more, buffer.shape[3])
-        return torch.cat([buffer, buffer.new_zeros(shape)], dim=2)
+        batch, heads, _, width = states.shape
+        return states.new_zeros((batch, heads, self.owner.capacity, width))
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write rows from `length` on; returns all rows up to the last one written."""
+        """Write rows at the owner's `slots`; returns the places that the pass attends to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start = self.owner.length
-        end = start + key_states.shape[-2]
-        if end > self.keys.shape[2]:  # more rows than were allocated
-            self.keys, self.values = self._grown(self.keys, end), self._grown(self.values, end)
-        self.keys[:, :, start:end] = key_states
-        self.values[:, :, start:end] = value_states
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        owner = self.owner
+        self.keys.index_copy_(2, owner.slots, key_states)
+        self.values.index_copy_(2, owner.slots, value_states)
+        first = owner.first if self._narrow else 0
+        if first == 0 and owner.end == owner.capacity:
+            return self.keys, self.values
+        return self.keys[:, :, first : owner.end], self.values[:, :, first : owner.end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.owner.length + query_length, 0
+        return self.owner.end, 0
 
     def get_seq_length(self) -> int:
-        return self.owner.length
+        return self.owner.told
 
     def get_max_length(self) -> int:
         return -1
 
 
 class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
-    """Cache for `layers` layers. Allocates `capacity` rows at first, more when needed."""
+    """Cache for as many layers as `narrow` has; those where it is true attend from `first` on.
 
-    def __init__(self, layers: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.length = 0
-        super().__init__(layers=[RollbackLayer(self) for _ in range(layers)])
+    `capacity` is the number of places in every buffer; `reserve` makes it larger.
+    """
+
+    def __init__(self, narrow: Sequence[bool], capacity: int) -> None:
+        self.capacity, self.length = capacity, 0
+        self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
+        self.first, self.end = 0, 0  # the places that the pass attends to
+        self.told = 0  # the length that the model is told
+        self._used = 0  # places of this sequence that may have been written
+        super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
+
+    def aim(self, slots: Tensor, end: int, told: int, first: int = 0) -> None:
+        """Tell where the next pass writes, and that it attends to the places before `end`.
+
+        Narrow layers attend to those from `first` on. A model that asks is `told` a length.
+        """
+        self.slots, self.end, self.told, self.first = slots, end, told, first
+
+    def reset(self) -> None:
+        """Empty the cache; its buffers stay. A number that is none must not outlive a sequence."""
+        for layer in self._filled():
+            layer.keys[:, :, : self._used] = 0
+            layer.values[:, :, : self._used] = 0
+        self.length = self._used = 0
+
+    def reserve(self, places: int) -> bool:
+        """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
+        self._used = max(self._used, places)
+        if places <= self.capacity:
+            return False
+        self.capacity = capacity_for(places)
+        for layer in self._filled():
+            for name in ("keys", "values"):
+                old = getattr(layer, name)
+                batch, heads, there, width = old.shape
+                new = old.new_zeros((batch, heads, self.capacity, width))
+                new[:, :, :there] = old
+                setattr(layer, name, new)
+        return True
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the last pass (ascending, counted from `length`).
@@ -81,13 +114,30 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
             self._move(moved, self.length + in_place)
         self.length += len(rows)
 
+    def repeat(self, length: int) -> None:
+        """Repeat the rows until there are `length`."""
+        source = torch.arange(self.length, length, device=self.slots.device) % self.length
+        for layer in self._filled():
+            layer.keys[:, :, self.length : length] = layer.keys[:, :, source]
+            layer.values[:, :, self.length : length] = layer.values[:, :, source]
+        self.length = max(self.length, length)
+        self._used = max(self._used, length)
+
+    def rows(self) -> list[Tensor]:
+        """Keys and values of each layer, as far as they are valid."""
+        filled = self._filled()
+        return [b[:, :, : self.length] for layer in filled for b in (layer.keys, layer.values)]
+
     def truncate(self, length: int) -> None:
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
 
     def _move(self, rows: Sequence[int], to: int) -> None:
-        for layer in self.layers:
-            if layer.is_initialized:  # layers that share another layer's rows write none
-                source = torch.tensor([self.length + r for r in rows], device=layer.keys.device)
-                layer.keys[:, :, to : to + len(rows)] = layer.keys.index_select(2, source)
-                layer.values[:, :, to : to + len(rows)] = layer.values.index_select(2, source)
+        source = torch.tensor([self.length + r for r in rows], device=self.slots.device)
+        for layer in self._filled():
+            layer.keys[:, :, to : to + len(rows)] = layer.keys.index_select(2, source)
+            layer.values[:, :, to : to + len(rows)] = layer.values.index_select(2, source)
+
+    def _filled(self) -> list[RollbackLayer]:
+        """The layers with buffers; those that share another layer's rows have none."""
+        return [layer for layer in self.layers if layer.is_initialized]

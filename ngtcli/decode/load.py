@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packing import pack_if_it_pays
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
@@ -47,10 +49,13 @@ def load_model(
     dtype: str = "auto",
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
+    packed: bool = True,
+    drafts: bool = True,
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
     `warn` is called for weights that the model does not use, `progress` for what takes long.
+    With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
     """
     path = find(name)
     where = pick_device(device)
@@ -65,6 +70,9 @@ def load_model(
         )  # fmt: skip
         check_weights(name, told, warn)
         hf = hf.to(where).eval()
+    if where == "cpu":
+        pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
+    use_grouped(hf)
     model = TargetModel(hf, tokenizer, name, progress)
     _check_vocabulary(model, warn)
     return model

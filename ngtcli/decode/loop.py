@@ -6,28 +6,28 @@ from typing import Self
 
 from torch import Tensor
 
+from ngtcli.decode.drafting import Drafting
+from ngtcli.decode.exact import ExactDrafting
+from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics, Stopwatch
 from ngtcli.decode.steps import OWN, Limits, Step, Token
 from ngtcli.decode.text_stream import TextStream
-from ngtcli.decode.verify import Path, verify
-from ngtcli.draft.drafter import Context, Drafter, Feedback
+from ngtcli.decode.verify import Path
+from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens.tokenizer import Detokenizer
-
-_EMPTY = DraftTree()
 
 
 class Run:
     """One generation: iterate over it for its steps, or `finish` it; `statistics` grows meanwhile.
 
-    `output` holds the ids emitted, end token included. `proposed` says whether the drafter was
-    queried in the last step. With `split_times` the device is waited for between the parts of a
-    step, so that `statistics.split_s` tells them apart on an asynchronous device, too.
-    `progress` is told how many ids of the prompt are read.
+    `output` holds the ids emitted, end token included. With `split_times` the device is waited for
+    between the parts of a step, so that `statistics.split_s` tells them apart on an asynchronous
+    device, too. `progress` is told how many ids of the prompt are read.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
@@ -54,18 +54,35 @@ class Run:
         self.output: list[int] = []
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
-        self.proposed = False
         self._ids = list(context.ids)  # prompt and output
         self._text = TextStream(Detokenizer(model.tokenizer), limits.stop)
         self._progress = progress
-        self._most = 0 if model.plain_reason else limits.num_draft  # nodes a step
+        self._drafting = _drafting(model, drafter, context, limits)
         self._watch = Stopwatch(model.finish_device_work if split_times else None)
         self.statistics.split_s = self._watch.parts
 
+    @property
+    def proposed(self) -> bool:
+        """Whether the drafter was queried in the last step."""
+        return self._drafting.proposed
+
+    @property
+    def rows(self) -> int | None:
+        """What every pass has; None where that depends on the drafts."""
+        return 1 if self.model.plain_reason else self._drafting.rows
+
+    @property
+    def exact(self) -> bool:
+        """Whether, in any dtype, the tokens do not depend on what is drafted."""
+        return self.rows is not None
+
     def __iter__(self) -> Iterator[Step]:
         self._prefill()
-        while not self.finish_reason:
-            yield self._step()
+        try:
+            while not self.finish_reason:
+                yield self._step()
+        finally:
+            self._drafting.end()
 
     def finish(self) -> Self:
         """Run all steps; the run itself."""
@@ -76,8 +93,9 @@ class Run:
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
-        self.model.start(len(self._ids) + self.room + self._most + 1)
-        self.model.prefill(self._ids[:-1], progress=self._progress)
+        rows, room = self._drafting.rows, len(self._ids) + self.room
+        room += 0 if rows else self.limits.num_draft + 1
+        read_prompt(self.model, self._ids[:-1], room, self._progress, rows=rows)
         self.statistics.prefill_s = time.perf_counter() - clock
 
     def _step(self) -> Step:
@@ -87,56 +105,60 @@ class Run:
         with watch("draft"):
             tree = self._propose()
         drafting_s = watch.elapsed_s
-        with watch("tree"):
-            layout = self.model.lay_out(self._ids[-1], tree)
-        with watch("forward"):
-            scores = self.model.score(layout)
+        tree, scores = self._score(tree)
         with watch("verify"):
-            path = verify(tree, self._chooser(scores))
+            path = self._drafting.verify(tree, self._chooser(scores, tree))
             step = self._emit(path, tree)
         with watch("draft"):
-            self._learn_scores(tree, scores)
+            self._drafting.learn(tree, scores)
         with watch("cache"):
-            self.model.keep(path.nodes)
+            self.model.keep(path.rows)
         with watch("draft"):
-            self.drafter.spent(len(tree) + 1, watch.elapsed_s - drafting_s)
-            self._learn_tokens(step, len(path.nodes))
+            if not self.model.passes.first_use:
+                rows = self._drafting.rows or len(tree) + 1
+                self.drafter.spent(rows, watch.elapsed_s - drafting_s)
+            self._learn_tokens(step, len(path.rows))
         self.statistics.decode_s += watch.elapsed_s
         return step
 
+    def _score(self, tree: DraftTree) -> tuple[DraftTree, Tensor]:
+        """The scores of a draft. Where memory ends it is cut, and none to come is larger."""
+        scores: list[Tensor] = []
+
+        def work() -> None:
+            with self._watch("tree"):
+                layout = self.model.lay_out(self._ids[-1], tree)
+            with self._watch("forward"):
+                scores.append(self.model.score(layout))
+
+        while not fits(self.model, work):
+            smaller = self._drafting.halve(tree)
+            if smaller is None:
+                raise too_long(len(self._ids))
+            tree = smaller
+        return tree, scores[0]
+
     def _propose(self) -> DraftTree:
-        """A draft no larger than the budget and no deeper than can still be emitted.
-
-        The tree must also fit the context, with all its rows: some models keep tables with a row
-        for each place in the cache. Probes, which are not emitted, may be as deep as that allows.
-        """
+        """A draft that fits the context, no deeper than can still be emitted."""
         left = self.model.context - len(self._ids)
-        depth, most = self.room - len(self.output) - 1, min(self._most, left)
-        self.proposed = depth >= 1 and most >= 1
-        if not self.proposed:
-            return _EMPTY
-        return self.drafter.propose(self._ids, most).cut(depth, most, left)
-
-    def _learn_scores(self, tree: DraftTree, scores: Tensor) -> None:
-        """Give the drafter the best ids of each row, if it asks for them."""
-        if self._most and (top_k := self.drafter.top_k):
-            self.drafter.learn(Feedback(tree, scores.topk(top_k).indices.cpu().numpy()))
+        return self._drafting.propose(self._ids, self.room - len(self.output) - 1, left)
 
     def _learn_tokens(self, step: Step, accepted: int) -> None:
         """Give the drafter the emitted tokens, and count the step."""
         emitted = [token.id for token in step.tokens]
-        self.drafter.observe(emitted)
+        self._drafting.observe(emitted)
+        self.sampler.commit(emitted)
         self._ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
 
-    def _chooser(self, scores: Tensor) -> Callable[[int, Sequence[int]], int]:
-        best = self.sampler.best(scores)
+    def _chooser(self, scores: Tensor, tree: DraftTree) -> Callable[[int, Sequence[int]], int]:
+        chosen = self.sampler.choose_all(*self._drafting.padded(scores, [0, *tree.depths()]))
 
         def choose(node: int, tokens: Sequence[int]) -> int:
-            if best is not None:
-                token = best[node + 1]
+            if chosen is not None:
+                token = chosen[node + 1]
             else:
-                token = self.sampler.choose(scores[node + 1], [*self.output, *tokens])
+                token = self.sampler.choose(scores[node + 1], tokens)
             if token < 0:
                 raise scores_are_not_numbers(self.model.name)
             return token
@@ -165,3 +187,10 @@ class Run:
         if len(self.output) < self.room:
             return ""
         return "length" if self.room == self.limits.max_tokens else "context"
+
+
+def _drafting(model: TargetModel, drafter: Drafter, context: Context, limits: Limits) -> Drafting:
+    """Exact where the rows are given. A model that decodes plainly is exact without."""
+    if context.rows is not None and not model.plain_reason:
+        return ExactDrafting(drafter, context.rows, context.ids)
+    return Drafting(drafter, 0 if model.plain_reason else limits.num_draft)

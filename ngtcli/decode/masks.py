@@ -1,58 +1,78 @@
-"""The additive attention mask of a draft tree: which rows of a pass attend to which."""
+"""Additive attention masks, made on the device: which rows of a pass attend to which places."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ngtcli.draft.tree import DraftTree
+from ngtcli.decode.layout import Inputs
 
 
-@dataclass(frozen=True, slots=True)
-class TreeMasks:
-    """Makes masks for one model.
+class Masks:
+    """Makes masks for one model; 0 where a row attends, else the lowest number of `dtype`.
 
     `window`: how many positions sliding layers attend to; None: all. `mixed`: the model has full
-    and sliding layers, and takes a mask for each kind.
+    and sliding layers, and takes a dict with a mask for each kind. A mask holds until the next one.
     """
 
-    dtype: torch.dtype
-    device: torch.device
-    window: int | None
-    mixed: bool
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, window: int | None, mixed: bool
+    ) -> None:
+        self.window, self._mixed, self._device = window, mixed, device
+        # Made once: a number from the host would be sent at each use, which no CUDA graph can.
+        self._zero = torch.zeros((), dtype=dtype, device=device)
+        self._lowest = torch.full_like(self._zero, torch.finfo(dtype).min)
+        self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
+        self._room: dict[str, Tensor] = {}  # memory of masks, on a CPU
 
-    def make(self, tree: DraftTree, positions: Sequence[int], length: int) -> Any:
-        """Mask (1, 1, k + 1, length + k + 1), 0 where a row attends (paper, eq. 6).
-
-        `positions` are those of the root and the k nodes; `length` rows lie in the cache. Returns
-        a dict with a mask for each kind of layer where the model mixes full and sliding attention.
-        """
-        rows, lowest = len(tree) + 1, torch.finfo(self.dtype).min
-        full = torch.zeros((1, 1, rows, length + rows), dtype=self.dtype)
-        full[..., length:] = torch.from_numpy(np.where(tree.ancestors(), 0.0, lowest))
+    def of_tree(self, inputs: Inputs, capacity: int) -> Any:
+        """Masks (1, 1, rows, capacity) of a pass over a tree (paper, eq. 6)."""
+        if capacity not in self._places:
+            self._places[capacity] = torch.arange(capacity, device=self._device)
+        places = self._places[capacity]
+        positions = inputs.positions[:, None]
+        cached, tree = places < inputs.reach[:, None], inputs.ancestors
+        full = None
+        if self.window is None or self._mixed:
+            full = self._added("full", cached, tree, inputs.slots)
         if self.window is None:
-            return full.to(self.device)
-        near = self._narrow(full.clone() if self.mixed else full, positions, length)
-        if not self.mixed:
-            return near.to(self.device)
-        return {
-            "full_attention": full.to(self.device),
-            "sliding_attention": near.to(self.device),
-        }
+            return full
+        cached = cached & (places > positions - self.window)
+        tree = tree & (positions - positions.T < self.window)
+        return self._both(full, self._added("near", cached, tree, inputs.slots))
 
-    def _narrow(self, mask: Tensor, positions: Sequence[int], length: int) -> Tensor:
-        """Mask, in place, what lies `window` or more positions before each row.
+    def of_chunk(self, start: int, rows: int, first: int) -> Any:
+        """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.
 
-        Cached rows before the last `window` are too far from every row and are masked for all.
+        (1, 1, rows, start + rows); (1, 1, rows, start + rows - first) for sliding layers, whose
+        keys begin at place `first`.
         """
-        assert self.window is not None
-        lowest = torch.finfo(self.dtype).min
-        first = max(0, length - self.window + 1)
-        mask[..., :first] = lowest
-        at = torch.tensor(positions, dtype=torch.int32)
-        seen = torch.cat([torch.arange(first, length, dtype=torch.int32), at])
-        mask[..., first:].masked_fill_(at[:, None] - seen[None, :] >= self.window, lowest)
-        return mask
+        places = torch.arange(start + rows, device=self._device)
+        positions = places[start:, None]
+        full = None
+        if self.window is None or self._mixed:
+            full = self._additive(places <= positions)[None, None]
+        if self.window is None:
+            return full
+        places = places[first:]
+        near = (places <= positions) & (places > positions - self.window)
+        return self._both(full, self._additive(near)[None, None])
+
+    def _both(self, full: Tensor | None, near: Tensor) -> Any:
+        return near if full is None else {"full_attention": full, "sliding_attention": near}
+
+    def _added(self, kind: str, cached: Tensor, tree: Tensor, slots: Tensor) -> Tensor:
+        mask = torch.where(cached, self._zero, self._lowest, out=self._memory(kind, cached))
+        mask.index_copy_(1, slots, self._additive(tree))
+        return mask[None, None]
+
+    def _memory(self, kind: str, like: Tensor) -> Tensor | None:
+        """Memory for a mask. A CPU takes longer to get new memory of this size than to fill it."""
+        if self._device.type != "cpu":
+            return None
+        if kind not in self._room or self._room[kind].numel() < like.numel():
+            self._room[kind] = self._zero.new_empty(like.numel())
+        return self._room[kind][: like.numel()].view(like.shape)
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        return torch.where(seen, self._zero, self._lowest)

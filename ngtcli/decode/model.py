@@ -7,23 +7,27 @@ why.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ngtcli.decode.captured import Passes, Shape
 from ngtcli.decode.kv_cache import RollbackCache
+from ngtcli.decode.layout import Layout, pack, unpack
 from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
-from ngtcli.decode.masks import TreeMasks
+from ngtcli.decode.masks import Masks
 from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
+from ngtcli.decode.reference import runs_exactly
+from ngtcli.decode.shapes import capacity_for, row_size
 from ngtcli.decode.ways import TREES, Way, load_way, save_way, way_path
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.context import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 1024
+_SPARE = 64  # places behind the last draft, for padding; a guess. More are made when needed
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}
 # Families whose lossless drafting the tests prove, and whether they prove it for a sliding window,
 # too. A model of any other family is probed when it is first loaded.
@@ -31,18 +35,6 @@ _PROVEN = {
     "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
     "gemma3_text": True,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The inputs of a pass over k + 1 rows: ids, positions, and an additive tree mask.
-
-    The mask is None for a single row.
-    """
-
-    ids: list[int]
-    positions: list[int]
-    mask: Any
 
 
 class TargetModel:
@@ -71,9 +63,25 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self._accepts = accepted(hf)
+        layers = int(self.config.num_hidden_layers)
+        self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
+        self._progress = progress
+        self._use_way()
+
+    @property
+    def attention(self) -> str:
+        """The name of the attention's implementation."""
+        return str(getattr(self.hf.config, "_attn_implementation", ""))
+
+    def use_attention(self, name: str) -> None:
+        """Compute attention by another implementation from now on. Empties the cache."""
+        self.hf.set_attn_implementation(name)
+        self._use_way()
+
+    def _use_way(self) -> None:
         self.use(Way())
         if not _proven(self.config):
-            self.use(self._way_found(progress))
+            self.use(self._way_found(self._progress))
 
     def _way_found(self, progress: Callable[[str], None]) -> Way:
         path = way_path(self.hf)
@@ -87,11 +95,18 @@ class TargetModel:
     def use(self, way: Way) -> None:
         """Run the model in this way from now on. Empties the cache."""
         self.way = way
-        kinds = set(getattr(self.config, "layer_types", None) or ())
-        window = self.window if way.window else None
-        self._masks = TreeMasks(self.dtype, self.device, window, len(kinds) > 1)
-        self._cache = RollbackCache(int(self.config.num_hidden_layers), 0)
+        kinds = list(getattr(self.config, "layer_types", None) or ())
+        window, mixed = self.window if way.window else None, len(set(kinds)) > 1
+        layers = int(self.config.num_hidden_layers)
+        self._masks = Masks(self.dtype, self.device, window, mixed)
+        self._narrow = [
+            window is not None and (not mixed or kinds[i] == "sliding_attention")
+            for i in range(layers)
+        ]
+        self._cache = RollbackCache(self._narrow, 0)
+        self.passes.forget()
         self._plain = PlainRows(self.hf, way)
+        self._rows: int | None = None  # of every pass; None: as many as a size needs
 
     @property
     def plain_reason(self) -> str:
@@ -107,17 +122,41 @@ class TargetModel:
         """Rows kept in the cache."""
         return self._cache.length if self._rolls_back else self._plain.length
 
-    def start(self, capacity: int) -> None:
-        """Empty the cache and allocate `capacity` rows, drafts included."""
-        if self._rolls_back:
-            self._cache = RollbackCache(int(self.config.num_hidden_layers), capacity)
-        else:
+    @torch.inference_mode()
+    def start(self, capacity: int, rows: int | None = None) -> None:
+        """Empty the cache and allocate `capacity` places, drafts included.
+
+        With `rows`, all passes until the next `start` have that many rows; otherwise each is padded
+        to the next of the sizes (shapes.py).
+        """
+        if not self._rolls_back:
             self._plain = PlainRows(self.hf, self.way)
+            return
+        self._rows = rows
+        places = capacity_for(capacity + (rows or _SPARE))
+        places = places if rows else min(places, self.context)
+        # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
+        if places == self._cache.capacity or (not rows and places < self._cache.capacity):
+            self._cache.reset()
+        else:
+            self._cache = RollbackCache(self._narrow, places)
+            self.passes.forget()
 
     def start_behind_zeros(self, length: int) -> None:
         """Start with `length` rows of zeros, as if as many tokens were read. For probes."""
         self.start(self.context)
         self._cache.length = length
+
+    def repeat_rows(self, length: int) -> None:
+        """Repeat the cache's rows until it holds `length`, as if as many tokens were read.
+
+        For checks.
+        """
+        self._cache.repeat(length)
+
+    def cached(self) -> list[Tensor]:
+        """The rows in the cache: keys and values of each layer, (1, heads, length, head_dim)."""
+        return self._cache.rows()
 
     @torch.inference_mode()
     def prefill(
@@ -135,23 +174,64 @@ class TargetModel:
             return
         for at in range(0, len(ids), chunk):
             progress(at)
-            part = ids[at : at + chunk]
-            self._pass(part, list(range(self.length, self.length + len(part))), None, 1)
-            self._cache.keep(range(len(part)))
+            self._read_chunk(ids[at : at + chunk])
 
-    def lay_out(self, token: int, tree: DraftTree) -> "Layout":
+    def _read_chunk(self, ids: Sequence[int]) -> None:
+        """One chunk of a prompt."""
+        start, rows = self.length, len(ids)
+        self._reserve(start + rows)
+        positions = torch.arange(start, start + rows, device=self.device)
+        first = max(0, start - self._masks.window + 1) if self._masks.window else 0
+        self._cache.aim(positions, start + rows, start, first)
+        # Behind nothing the model's own causal mask is quicker: often it needs none.
+        mask = self._masks.of_chunk(start, rows, first) if start else None
+        self._pass(torch.tensor(list(ids), device=self.device), positions, mask, 1)
+        self._cache.length += rows
+
+    def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree."""
-        start = self.length
-        positions = [start, *(start + depth for depth in tree.depths())]
-        mask = self._masks.make(tree, positions, start) if len(tree) else None
-        return Layout([token, *tree.tokens], positions, mask)
+        ids, length = [token, *tree.tokens], self.length
+        if not self._rolls_back:
+            return Layout(ids, len(ids), 0, length, torch.empty(0))
+        rows = self._rows or row_size(self.device.type, len(ids))
+        if self._rows is None and length + rows > self.context:  # no place for padding
+            rows = len(ids)
+        if rows < len(ids):
+            raise ValueError(f"{len(ids)} rows in a pass of {rows}")
+        self._reserve(length + rows)
+        capacity = min(capacity_for(length + rows), self._cache.capacity)
+        packed = pack(token, tree, length, rows).to(self.device)
+        return Layout(ids, rows, capacity, length, packed)
+
+    def _reserve(self, places: int) -> None:
+        if self._cache.reserve(places):
+            self.passes.forget()
 
     @torch.inference_mode()
-    def score(self, layout: "Layout") -> Tensor:
-        """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes."""
+    def mask(self, layout: Layout) -> Any:
+        """The additive mask of a pass, (1, 1, rows, capacity); one for each kind of layer.
+
+        It holds until the next pass.
+        """
+        return self._masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
+
+    @torch.inference_mode()
+    def score(self, layout: Layout) -> Tensor:
+        """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes.
+
+        They hold until the next pass.
+        """
         if not self._rolls_back:
             return self._plain.read(layout.ids, scored=True)
-        return self._pass(layout.ids, layout.positions, layout.mask, 0)
+        shape = Shape(layout.rows, layout.capacity)
+        return self.passes.run(layout.packed, shape, layout.length)[: len(layout.ids)]
+
+    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, told: int) -> Tensor:
+        """One pass over a packed tree, eagerly."""
+        inputs = unpack(packed, rows)
+        self._cache.aim(inputs.slots, capacity, told)
+        mask = self._masks.of_tree(inputs, capacity)
+        return self._pass(inputs.ids, inputs.positions, mask, 0)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one: (k + 1, vocabulary)."""
@@ -175,13 +255,13 @@ class TargetModel:
         if self._rolls_back:  # otherwise the pass itself has kept its only row
             self._cache.keep([0, *(node + 1 for node in nodes)])
 
-    def _pass(self, ids: Sequence[int], positions: list[int], mask: Any, keep: int) -> Tensor:
+    def _pass(self, ids: Tensor, positions: Tensor, mask: Any, keep: int) -> Tensor:
         """One pass in the cache that rolls back. Without a mask the model makes its own."""
         more = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
         output = self.hf(
-            input_ids=torch.tensor([list(ids)], device=self.device),
+            input_ids=ids[None],
             use_cache=True,
-            position_ids=torch.tensor([positions], device=self.device),
+            position_ids=positions[None],
             attention_mask=mask,
             past_key_values=self._cache,
             **more,

@@ -50,7 +50,6 @@ ATTENDS_IN_CHUNKS = (
 )
 CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
 NO_TREE_MASK = "it does not honour a tree attention mask"
-NO_ROLLBACK = "its tokens change in a cache that can be rolled back"
 NO_CACHE = "it keeps no cache: everything is read again at each token"
 
 
@@ -117,16 +116,15 @@ def _why_plain(model: "TargetModel") -> str:
 
 def _tree_reason(model: "TargetModel", truth: Reference, taken: Sizes) -> str:
     """Why the model cannot verify drafts, "" if it can; `model.way` is the last one probed."""
-    reason = NO_TREE_MASK
     for window in (True, False) if model.window is not None else (True,):
         model.use(Way(TREES, window=window))
-        if not _holds(lambda: _steps_agree(model, truth, taken.rows)):
-            reason = NO_ROLLBACK
-        elif _holds(lambda: _tree_agrees(model, truth, taken)) and _holds(
-            lambda: _end_agrees(model, truth)
+        if (
+            _holds(lambda: _steps_agree(model, truth, taken.rows))
+            and _holds(lambda: _tree_agrees(model, truth, taken))
+            and _holds(lambda: _end_agrees(model, truth))
         ):
             return ""
-    return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else reason
+    return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
 
 
 def _holds(claim: Callable[[], bool]) -> bool:

@@ -8,10 +8,20 @@ from ngtcli.draft.tree import ROOT, DraftTree
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """`nodes`: the accepted nodes, parent to child. `tokens`: theirs, then the bonus token."""
+    """`nodes`: the accepted nodes, parent to child. `tokens`: theirs, then the bonus token.
+
+    The rows of the first `kept` nodes stay in the cache; None: those of all nodes. Where they are
+    fewer, the bonus token is the last node's.
+    """
 
     nodes: tuple[int, ...]
     tokens: tuple[int, ...]
+    kept: int | None = None
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The nodes whose rows stay in the cache."""
+        return self.nodes[: self.kept]
 
 
 def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:

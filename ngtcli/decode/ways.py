@@ -12,7 +12,7 @@ from ngtcli.system.storage import home, key_of, read_json, write_json
 TREES = "trees"  # drafts are verified, in a cache that can be rolled back
 STEPS = "steps"  # one token a pass; the model has a state of its own
 REREAD = "reread"  # one token a pass; the model has no state and reads everything again
-_FORMAT = 1
+_FORMAT = 2
 _MOST_BYTES = 4096
 
 

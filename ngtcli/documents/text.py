@@ -11,13 +11,14 @@ _MARKS = (
     (BOM_UTF32_LE, "utf-32-le"), (BOM_UTF32_BE, "utf-32-be"), (BOM_UTF8, "utf-8"),
     (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
+_AS_TEXT = "Make text of it first, as with ngt docs show --text."
 # First bytes, the format, and how to convert it to text.
 _FORMATS = (
-    (b"%PDF-", "a PDF, which is not read yet", "Make text of it first, as with pdftotext."),
+    (b"%PDF-", "a PDF where plain text is wanted", _AS_TEXT),
     (
         b"PK\3\4",
-        "a zip archive or an office document, which is not read yet",
-        "Unpack it, or save it as text, as with pandoc -t plain.",
+        "a zip archive or an office document where plain text is wanted",
+        _AS_TEXT,
     ),
     (b"\x1f\x8b", "compressed (gzip), which is not read", "Unpack it first, as with gunzip."),
     (b"BZh91AY&SY", "compressed (bzip2), which is not read", "Unpack it first, as with bunzip2."),

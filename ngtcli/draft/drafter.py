@@ -28,6 +28,7 @@ class Context:
     `ids` is the whole prompt; `documents` the cached trie of the documents in it, if there is one;
     `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
+    `rows` is what every pass has, so that a node costs nothing; None where each costs its row.
     """
 
     ids: Sequence[int]
@@ -36,6 +37,7 @@ class Context:
     references: Sequence[Sequence[int]] = ()
     tokenizer: str = ""
     vocabulary: int = 0
+    rows: int | None = None
 
 
 class Assistant(Protocol):
@@ -99,6 +101,12 @@ class Drafter:
     def observe(self, tokens: Sequence[int]) -> None:
         """Learn the tokens that were emitted in a step, in order."""
         raise NotImplementedError
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """The last `count` tokens observed were not emitted after all; the text is `ids`.
+
+        What was learned from them may stay: drafts may then be worse, never the answer.
+        """
 
     def learn(self, feedback: "Feedback") -> None:
         """Learn from one pass, before `observe`. Called only where `top_k` is not 0."""

@@ -4,8 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ngtcli.decode.loop import Run
+from ngtcli.errors import NgtError
+from ngtcli.evaluate.runner.contestants import generate
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import AnswerOptions, Session
+from ngtcli.session import AnswerOptions, Session, sampling_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,8 @@ class Comparison:
     """One prompt at one number of drafts. `divergence` is the first place of difference, or None.
 
     `margin` is the difference of plain decoding's two best scores there (logits, greedy only).
+    `as_generate`: whether plain decoding gives what `generate` of `transformers` gives; None where
+    that was not tried: it is where passes are exact, and greedy choices without penalties.
     """
 
     name: str
@@ -21,6 +26,8 @@ class Comparison:
     mean_acceptance_length: float
     divergence: int | None
     margin: float | None
+    exact: bool
+    as_generate: bool | None
 
     @property
     def identical(self) -> bool:
@@ -41,14 +48,25 @@ class Comparison:
 def compare(
     session: Session, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
 ) -> Iterator[Comparison]:
-    """Plain decoding once a prompt, then drafted decoding at each of `num_drafts`."""
+    """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
     for name, prompt in prompts:
-        plain = _output(session, prompt, "none", 0)[0]
+        plain: dict[int | None, list[int]] = {}
+        generated: list[int] | None = None
+        tried = False
         for num_draft in num_drafts:
-            drafted, length = _output(session, prompt, session.settings.method, num_draft)
-            place = first_difference(plain, drafted)
-            margin = None if place is None else _margin(session, prompt, plain[:place])
-            yield Comparison(name, num_draft, len(drafted), length, place, margin)
+            drafted = _run(session, prompt, session.settings.method, num_draft)
+            rows, length = drafted.rows, drafted.statistics.mean_acceptance_length
+            if rows not in plain:
+                plain[rows] = _run(session, prompt, "none", num_draft).output
+            if drafted.exact and not tried:
+                generated, tried = _generated(session, prompt), True
+            truth = plain[rows]
+            place = first_difference(truth, drafted.output)
+            margin = None if place is None else _margin(session, prompt, truth[:place], rows)
+            same = None if generated is None else generated[: len(truth)] == truth
+            yield Comparison(
+                name, num_draft, len(drafted.output), length, place, margin, drafted.exact, same
+            )
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -63,21 +81,28 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def _output(
-    session: Session, prompt: Prompt, method: str, num_draft: int
-) -> tuple[list[int], float]:
-    options = AnswerOptions(method, num_draft)
-    run = session.answer(prompt, options).run.finish()
-    return run.output, run.statistics.mean_acceptance_length
+def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
+    return session.answer(prompt, AnswerOptions(method, num_draft)).run.finish()
 
 
-def _margin(session: Session, prompt: Prompt, output: Sequence[int]) -> float:
+def _generated(session: Session, prompt: Prompt) -> list[int] | None:
+    """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
+    sampling = sampling_settings(session.settings)
+    if not sampling.greedy or sampling.penalties:
+        return None
+    try:
+        return list(generate(session, "hf").begin()(prompt).ids)
+    except NgtError:
+        return None
+
+
+def _margin(session: Session, prompt: Prompt, output: Sequence[int], rows: int | None) -> float:
     """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
     from ngtcli.draft.tree import DraftTree
 
     model = session.model
     ids = [*prompt.ids, *output]
-    model.start(len(ids) + 1)
+    model.start(min(len(prompt.ids) + session.settings.max_tokens, model.context), rows)
     model.prefill(prompt.ids[:-1])
     for token in ids[len(prompt.ids) - 1 : -1]:
         model.forward(token, DraftTree())

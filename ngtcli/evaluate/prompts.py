@@ -56,8 +56,8 @@ class Item:
 
 
 def example_texts() -> Loaded:
-    """The example texts; their folder holds no other documents, so nothing is left out."""
-    return Loaded(load([str(EXAMPLES)]).documents)
+    """The example texts, without the questions that stand beside them."""
+    return load([str(EXAMPLES / "*.[tm]*")])
 
 
 def builtin_items() -> list[Item]:

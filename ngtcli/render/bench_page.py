@@ -7,23 +7,23 @@ from ngtcli.render.bench_tables import facts, label, overall, tables
 from ngtcli.render.charts import Bar, Stack, bars, histogram, stacks
 from ngtcli.render.numbers import number, times
 from ngtcli.render.page import page
-from ngtcli.render.results import LiveResult, Measured
+from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
 from ngtcli.render.rows import LiveRow, SplitRow
+from ngtcli.render.shape_rows import ShapeRow
 from ngtcli.render.tables import to_html
 
 
 def bench_page(result: Measured) -> str:
     """The HTML of a live or a replayed result."""
     shown = tables(result)
-    live = isinstance(result, LiveResult)
-    pictures = _speed(result.rows) if isinstance(result, LiveResult) else []
+    pictures = [] if isinstance(result, ReplayResult) else _speed(result)
     pictures += [*_lengths(result), *_histograms(result)]
     pictures += _split(result.split) if isinstance(result, LiveResult) else []
     cut_short = ["Interrupted: the figures are of what was measured until then."]
     return page(
         "ngt bench",
         result.model,
-        what="live measurement" if live else "replay of a recording",
+        what=_what(result),
         terms={
             "Command": result.invocation.command if result.invocation else "",
             "Run": " · ".join(facts(result)),
@@ -42,8 +42,15 @@ def _section(title: str, body: str, note: str = "") -> str:
     return f'<section><h2>{escape(title)}</h2><div class="wide">{body}</div>{below}</section>'
 
 
-def _speed(rows: Sequence[LiveRow]) -> list[str]:
-    rows = overall(rows)
+def _what(result: Measured) -> str:
+    if isinstance(result, LiveResult):
+        return "live measurement"
+    shaped = isinstance(result, ShapeResult)
+    return f"replay of a recording{' with real passes' if shaped else ''}"
+
+
+def _speed(result: LiveResult | ShapeResult) -> list[str]:
+    rows: Sequence[LiveRow | ShapeRow] = overall(result.rows)
     if not rows:
         return []
     drawn = [
@@ -51,7 +58,8 @@ def _speed(rows: Sequence[LiveRow]) -> list[str]:
         for r in rows
     ]
     title = "Speed-up over plain decoding"
-    note = "Median over prompts, prefill included; the whisker spans the quartiles."
+    prefill = "left out" if isinstance(result, ShapeResult) else "included"
+    note = f"Median over prompts, prefill {prefill}; the whisker spans the quartiles."
     return [_section(title, bars(title, drawn, 1.0), note)]
 
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ngtcli.render.numbers import MISSING, counted, number, percent, times
-from ngtcli.render.results import LiveResult, Measured, ReplayResult
+from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
 from ngtcli.render.rows import OVERALL, LiveRow, Pair, Refusal, ReplayRow, SplitRow
+from ngtcli.render.shape_rows import ShapeRow
 from ngtcli.render.tables import Column, Table
 
-R = TypeVar("R", bound=LiveRow | ReplayRow)
-NamedRow = LiveRow | ReplayRow | SplitRow
+R = TypeVar("R", bound=LiveRow | ReplayRow | ShapeRow)
+NamedRow = LiveRow | ReplayRow | ShapeRow | SplitRow
 Shown = tuple[int, str, Callable[[R], str]]  # rank, heading, and the text of a row
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step, for tables; the page shows every number.
@@ -53,6 +54,19 @@ _REPLAY: tuple[Shown[ReplayRow], ...] = (
     (6, "steps", lambda r: str(r.drafting.steps)),
     (7, "tokens", lambda r: str(r.drafting.new_tokens)),
 )
+_SHAPE: tuple[Shown[ShapeRow], ...] = (
+    (0, "speed-up", lambda r: times(r.speedup.median)),
+    (4, "quartiles", lambda r: _range(r.speedup.quartiles)),
+    (3, "of sums", lambda r: times(r.times.speedup_overall)),
+    (1, "accept. length", lambda r: number(r.drafting.mean_acceptance_length)),
+    (2, "tokens/s", lambda r: number(r.times.tokens_per_s, 1)),
+    (5, "ms/step", lambda r: number(r.times.step_ms, 1)),
+    (6, "draft ms", lambda r: number(r.times.draft_ms, 2)),
+    (7, "nodes/step", lambda r: number(r.drafting.nodes_per_step, 1)),
+    (8, "accepted", lambda r: percent(r.drafting.draft_acceptance_rate, 1)),
+    (9, "undrafted", lambda r: percent(r.drafting.undrafted_share)),
+    (10, "spread", lambda r: percent(r.times.spread)),
+)
 _LIVE_NOTE = (
     "Speed-up: plain decoding's time by own time, median over prompts, prefill included; quartiles"
     " over prompts. Accept. length: tokens a pass of the model. Spread: the interquartile range of"
@@ -69,21 +83,30 @@ _REPLAY_NOTE = (
     " has neither the cost of passes nor scores: auto drafts as many nodes as it may, and without"
     " the model's runners-up."
 )
+_SHAPE_NOTE = (
+    "Passes are real and timed; which drafts are accepted, the recording says. Speed-up: plain"
+    " decoding's time by own time, prefill left out, median over prompts with quartiles; of sums:"
+    " all its time by all own time. Accept. length: tokens a pass. Of a step's ms, draft ms are"
+    " spent drafting."
+)
+_SPEEDUPS = "Speed-up over plain decoding by task"
 
 
 def tables(result: Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
-    found = [*(_live(result) if isinstance(result, LiveResult) else _replay(result))]
-    found += [_refused(result.refused)]
+    if isinstance(result, LiveResult):
+        found = _live(result)
+    else:
+        found = _shape(result) if isinstance(result, ShapeResult) else _replay(result)
+    found = [*found, _refused(result.refused)]
     return [table for table in found if table is not None and table.rows]
 
 
 def _live(result: LiveResult) -> list[Table | None]:
     title = f"{counted(result.questions, 'prompt')}, live"
-    speedups = "Speed-up over plain decoding by task"
     return [
         _main(title, result.rows, _LIVE, _LIVE_NOTE + _MEMORY[result.memory]),
-        _by_task(result.rows, speedups, lambda r: times(r.speedup.median)),
+        _by_task(result.rows, _SPEEDUPS, lambda r: times(r.speedup.median)),
         _lengths(result.rows),
         _histograms(result.rows),
         _split(result.split),
@@ -99,17 +122,29 @@ def _replay(result: ReplayResult) -> list[Table | None]:
     ]
 
 
+def _shape(result: ShapeResult) -> list[Table | None]:
+    title = f"{result.label}; {counted(result.questions, 'prompt')}, replayed with real passes"
+    return [
+        _main(title, result.rows, _SHAPE, _SHAPE_NOTE),
+        _by_task(result.rows, _SPEEDUPS, lambda r: times(r.speedup.median)),
+        _lengths(result.rows),
+        _histograms(result.rows),
+    ]
+
+
 def facts(result: Measured) -> list[str]:
     """The run in short phrases: model, machine, sizes, versions, date."""
-    parts = [result.model]
-    if isinstance(result, LiveResult):
+    parts = [result.label] if isinstance(result, ShapeResult) else []
+    parts.append(result.model)
+    if not isinstance(result, ReplayResult):
         machine = result.machine
         parts += [
             f"{machine.dtype} on {machine.device} ({machine.device_name})",
             f"{machine.threads} of {machine.cores} cores",
             counted(result.rounds, "round"),
-            f"at most {result.max_tokens} tokens",
         ]
+    if isinstance(result, LiveResult):
+        parts.append(f"at most {result.max_tokens} tokens")
         parts += [counted(result.noise, "unrelated passage")] if result.noise else []
     else:
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]

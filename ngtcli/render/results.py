@@ -6,6 +6,7 @@ from typing import Any
 
 from ngtcli.documents.find import Skipped
 from ngtcli.render.rows import LiveRow, PromptRow, Refusal, ReplayRow, SplitRow, as_rows
+from ngtcli.render.shape_rows import ShapeRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,7 @@ class ReplayResult:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the recording."""
-        text = "of the recorded texts give another number of tokens than was recorded"
-        return [f"{self.inexact} {text}"] if self.inexact else []
+        return inexact_notes(self.inexact)
 
     def as_json(self) -> dict[str, Any]:
         """The object that --json prints."""
@@ -114,6 +114,71 @@ class ReplayResult:
             "rows": as_rows(self.rows),
             "refused": as_rows(self.refused),
             "notes": self.notes,
+            **_invocation(self.invocation),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeResult:
+    """A replay with real passes of a model of the shape `shape`, whose weights are random.
+
+    By question: `prompt_tokens`, and `prefill_s`, the seconds to read them once. `cost_s` are the
+    seconds of a pass that were measured first, by its rows, for each length of context. `passes`
+    says how passes were captured.
+    """
+
+    source: str
+    model: str
+    shape: str
+    parameters: int
+    weight_bytes: int
+    machine: Machine
+    questions: int
+    rounds: int
+    fresh: bool
+    interrupted: bool
+    seconds: float
+    prompt_tokens: Sequence[int]
+    prefill_s: Sequence[float]
+    cost_s: Mapping[int, Mapping[int, float]]
+    passes: Mapping[str, Any]
+    notes: Sequence[str]
+    rows: Sequence[ShapeRow]
+    refused: Sequence[Refusal]
+    invocation: Invocation | None = None
+
+    @property
+    def label(self) -> str:
+        """What stands beside every figure."""
+        return f"random weights of shape {self.shape}; tokens from the recording"
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that --json prints."""
+        costs = {
+            str(length): {str(rows): s for rows, s in curve.items()}
+            for length, curve in self.cost_s.items()
+        }
+        return {
+            "kind": "shape",
+            "label": self.label,
+            "source": self.source,
+            "model": self.model,
+            "shape": self.shape,
+            "parameters": self.parameters,
+            "weight_bytes": self.weight_bytes,
+            **asdict(self.machine),
+            "questions": self.questions,
+            "rounds": self.rounds,
+            "fresh": self.fresh,
+            "interrupted": self.interrupted,
+            "seconds": self.seconds,
+            "prompt_tokens": list(self.prompt_tokens),
+            "prefill_s": list(self.prefill_s),
+            "cost_s": costs,
+            "passes": dict(self.passes),
+            "notes": list(self.notes),
+            "rows": [row.as_json() for row in self.rows],
+            "refused": as_rows(self.refused),
             **_invocation(self.invocation),
         }
 
@@ -146,7 +211,13 @@ class RecordResult:
         }
 
 
-Measured = LiveResult | ReplayResult
+Measured = LiveResult | ReplayResult | ShapeResult
+
+
+def inexact_notes(inexact: int) -> list[str]:
+    """What a reader must know of a recording in which so many texts have another length."""
+    text = "of the recorded texts give another number of tokens than was recorded"
+    return [f"{inexact} {text}"] if inexact else []
 
 
 def _invocation(of: Invocation | None) -> dict[str, Any]:

@@ -182,12 +182,17 @@ def _answer() -> Schema:
         **_REQUEST,
         "method": _TEXT,
         "finish_reason": {"oneOf": reasons},
+        "exact": {"type": "boolean", "description": "no token depends on drafts, in any dtype"},
         "settings": shape(_settings()),
         "parts": {
             **rows(shape(of_dataclass(PartReport))),
             "description": "the parts that were summarized first; none where everything fits",
         },
         "trie": shape(trie),
+        "passes": {
+            **shape({"captured": _WHOLE, "seconds": _NUMBER, "reason": _TEXT}),
+            "description": "shapes of passes that are captured, the time that took, and why not",
+        },
         "statistics": statistics,
         "sources": _sources(),
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
@@ -214,9 +219,12 @@ def _check() -> Schema:
         "name": _TEXT, "num_draft": _WHOLE, "identical": {"type": "boolean"}, "new_tokens": _WHOLE,
         "mean_acceptance_length": _NUMBER, "divergence": maybe(_WHOLE), "margin": maybe(_NUMBER),
     }  # fmt: skip
+    generate = shape({"num_draft": _WHOLE, "prompts": _WHOLE, "identical": _WHOLE})
+    described = "how many plain answers are those of transformers' generate; information only"
     keys = {
         "model": _TEXT, "method": _TEXT, "dtype": _settings()["dtype"], "prompts": _WHOLE,
         "num_draft": rows(_WHOLE), "runs": _WHOLE, "identical": _WHOLE, "results": rows(shape(one)),
+        "exact": {"type": "boolean"}, "generate": {**rows(generate), "description": described},
         "skipped": _SKIPPED,
     }  # fmt: skip
     return shape(keys)

@@ -17,21 +17,28 @@ _MOST_ROWS = 4096  # of a pass: four times the most draft nodes there can be; de
 class CostCurve:
     """Seconds of a pass by its rows (the root and its nodes), between and beyond what was measured.
 
-    `measured` are the seconds that calibration found, where `seconds` have moved on since.
+    `measured` are the seconds that calibration found, where `seconds` have moved on since. With
+    `sizes`, rising, a pass is padded to the next of them and costs what that size does.
 
     >>> curve = CostCurve({1: 1.0, 3: 2.0})
     >>> curve.at(2), curve.at(5)
     (1.5, 3.0)
+    >>> CostCurve({1: 1.0, 3: 2.0}, sizes=(1, 3)).at(2)
+    2.0
     """
 
     def __init__(
-        self, seconds: Mapping[int, float], measured: Mapping[int, float] | None = None
+        self,
+        seconds: Mapping[int, float],
+        measured: Mapping[int, float] | None = None,
+        sizes: tuple[int, ...] = (),
     ) -> None:
         if 1 not in seconds or not all(0 < s < 1e9 for s in seconds.values()):
             raise ValueError("a cost curve needs the cost of one row, and costs above zero")
         self.measured = dict(measured or seconds)
         if self.measured.keys() != seconds.keys() or min(self.measured.values()) <= 0:
             raise ValueError("the costs measured are of other rows")
+        self.sizes = sizes
         self.rows = np.array(sorted(seconds), np.float64)
         self._seconds = np.maximum.accumulate([seconds[r] for r in sorted(seconds)]).tolist()
         self._known = self.rows.tolist()
@@ -47,7 +54,21 @@ class CostCurve:
 
     def over(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Seconds of passes over `rows`; beyond the last measured one the last slope goes on."""
-        return _over(rows, self.rows, self.seconds)
+        return _over(self._padded(rows), self.rows, self.seconds)
+
+    def _padded(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sizes that passes over `rows` are padded to; those beyond the last are not."""
+        if not self.sizes:
+            return rows
+        sizes = np.array(self.sizes)
+        padded: npt.NDArray[np.int64] = np.maximum(
+            rows, sizes[np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)]
+        )
+        return padded
+
+    def filled(self, nodes: int) -> int:
+        """The most nodes that a pass has room for at the cost of one over `nodes` and the root."""
+        return int(self._padded(np.array([nodes + 1]))[0]) - 1
 
     def at(self, rows: int) -> float:
         """Seconds of a pass over `rows` rows."""
@@ -63,7 +84,7 @@ class CostCurve:
     def table_measured(self, most: int) -> Floats:
         """The same as calibration found them."""
         rising = np.maximum.accumulate([self.measured[int(r)] for r in self.rows])
-        return _over(np.arange(1, most + 1), self.rows, rising)
+        return _over(self._padded(np.arange(1, most + 1)), self.rows, rising)
 
     def learn(self, rows: int, seconds: float) -> None:
         """Move the costs toward what a pass over `rows` just took.
@@ -72,6 +93,7 @@ class CostCurve:
         that changes; one not passed for long moves by itself, for it is its cost that is unknown.
         """
         self._step += 1
+        rows = self.filled(rows - 1) + 1
         known, costs = self._known, self._seconds
         above = min(max(bisect(known, rows), 1), len(known) - 1)
         below = max(above - 1, 0)
@@ -149,5 +171,5 @@ class Costs:
         if border not in self.curves:
             nearest = min(self.curves, key=lambda known: max(known, border) / min(known, border))
             curve = self.curves[nearest]
-            self.curves[border] = CostCurve(curve.by_rows(), curve.measured)
+            self.curves[border] = CostCurve(curve.by_rows(), curve.measured, curve.sizes)
         return self.curves[border]

@@ -36,9 +36,10 @@ _EMPTY = DraftTree()
 class Auto(Drafter):
     """The drafter. While the policy pauses, emitted tokens wait and nothing is searched or learned.
 
-    Without `costs` every node counts as paying; without `pool` nothing outlives an answer but the
-    escape probabilities and what scores taught. `sources`, where given, have the pool's answers
-    counted; several drafters may share those counts.
+    Every node counts as paying without `costs`, and where all passes have the same rows. Without
+    `pool` nothing outlives an answer but the escape probabilities and what scores taught.
+    `sources`, where given, have the pool's answers counted; several drafters may share those
+    counts.
     """
 
     origins = ORIGINS
@@ -52,7 +53,8 @@ class Auto(Drafter):
         sources: Sources | None = None,
     ) -> None:
         self._costs = costs
-        self.policy = Policy(costs.at_length(0)) if costs is not None else None
+        self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
+        self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
         self.sources, self.matches = sources or Sources(), MatchState()
@@ -73,6 +75,7 @@ class Auto(Drafter):
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
+        self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
         self.sources.start(context)
@@ -109,7 +112,7 @@ class Auto(Drafter):
         if self.sources.ranks.vocabulary:
             self.top_k = self._usefulness.begin_step()
         if policy is not None:
-            budget = self._search.bound(budget)
+            budget = min(budget, policy.curve.filled(self._search.bound(budget)))
         probabilities = self.search(budget)
         tree = self.take(
             len(probabilities) if policy is None else policy.choose(probabilities), budget
@@ -154,6 +157,15 @@ class Auto(Drafter):
         if self.policy is not None:
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
 
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget tokens; those already counted stay in the counts, as the end of a text."""
+        waiting = min(count, len(self._unlearned))
+        del self._unlearned[len(self._unlearned) - waiting :]
+        del self._output[len(self._output) - count :]
+        if count > waiting:
+            self.sources.own.end()
+            self.matches.start(self.sources, ids)
+
     def count_accepted(self, tokens: Sequence[int], tally: npt.NDArray[np.float64]) -> None:
         """Count in a policy's `tally` what became of the last draft; `tokens` were emitted."""
         if self._growth is not None:
@@ -191,7 +203,7 @@ class Auto(Drafter):
 
     def explain(self) -> str:
         """Why the last step had the drafts it had."""
-        return self.policy.why if self.policy is not None else "no costs known: all drafts"
+        return self.policy.why if self.policy is not None else "all drafts"
 
     def report(self) -> dict[str, Any]:
         """What the policy did in this run, JSON-ready."""

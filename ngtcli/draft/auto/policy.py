@@ -9,7 +9,8 @@ Where one pass serves s sequences, their nodes compete for its rows: with p_1, p
 probabilities of the nodes of all of them, s stands in place of each 1.
 
 The probabilities are corrected by how often nodes of such a probability were accepted of late. What
-a pass costs is measured on the device at hand and refined by every step (costs.py).
+a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
+padded to a few sizes, so that a k which fills its size is the best of those that need it.
 """
 
 from collections import Counter
@@ -171,7 +172,7 @@ class Policy:
         else:
             size = calibrated or 2 << self._trials % 4
             self._trials += 1
-        size = min(len(probabilities), size)
+        size = min(len(probabilities), self.curve.filled(size) if size else 0)
         if size != best:
             self.why = f"{size} nodes, to learn what they cost"
         return size

@@ -115,7 +115,7 @@ def measure(model: Any, ids: Sequence[int], n: int, lp: int, nodes: int, times: 
         clock = [time.perf_counter()]
         tree = drafter.propose(tail, nodes)
         clock.append(time.perf_counter())
-        model.lay_out(tail[-1], tree)
+        model.mask(model.lay_out(tail[-1], tree))
         clock.append(time.perf_counter())
         other = plain_draft(plain, tail, lp, nodes)
         clock.append(time.perf_counter())
@@ -144,7 +144,7 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
         clock = [time.perf_counter()]
         tree = drafter.propose((), nodes)
         clock.append(time.perf_counter())
-        model.lay_out(ids[at], tree)
+        model.mask(model.lay_out(ids[at], tree))
         clock.append(time.perf_counter())
         top = np.array([rng.choices(ids, k=CONFIG.ranks_read) for _ in range(len(tree) + 1)])
         begin = time.perf_counter()
@@ -174,7 +174,9 @@ def _summary(taken: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Read texts, measure, print one JSON object."""
     parser = argparse.ArgumentParser(description="Measure what a draft costs.")
-    parser.add_argument("files", nargs="*", default=[str(EXAMPLES)], help="texts to draft from")
+    parser.add_argument(
+        "files", nargs="*", default=[str(EXAMPLES / "*.[tm]*")], help="texts to draft from"
+    )
     parser.add_argument("--model", default="builtin")
     parser.add_argument("--n", type=int, default=13)
     parser.add_argument("--lp", type=int, default=3)

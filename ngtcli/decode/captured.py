@@ -1,0 +1,212 @@
+"""Passes over draft trees, captured by their shape: CUDA graphs, and elsewhere recorded operations.
+
+At first a shape is passed eagerly. When it is due it is captured on an input of other tokens, and
+what the capture gives for the true input is compared with the eager scores: what a model decides in
+Python by its tokens would show. Where a model cannot be captured, its passes stay eager. A shape is
+recorded when its passes so far would have saved what recording takes, so that a big model, whose
+passes take long beside what is saved, is hardly ever; a CUDA graph is made at first use.
+"""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ngtcli.decode.recording import Pass, record
+from ngtcli.decode.reference import same_scores
+
+Notify = Callable[[str], None]
+# Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
+# sizes and two capacities. Each holds some 200 kB, on a GPU also the scores of its rows.
+_MOST = 64
+# Recording takes two passes and these seconds, and saves so many for a layer at each later pass
+# (measured, built-in model, one thread: 20 to 40 ms, and 1 ms for 6 layers).
+_RECORDING_S, _SAVED_S = 0.03, 0.00015
+_COMPARED = 8  # rows of a pass compared at most, as they are compared on the host; a guess
+_WARM_UPS = 2  # passes on a side stream before a capture, in which libraries set themselves up
+
+
+class Step(Protocol):
+    """One eager pass: scores (rows, vocabulary) of the packed inputs (layout.py).
+
+    `told` is the length of the cache that the model may ask for.
+    """
+
+    def __call__(self, packed: Tensor, rows: int, capacity: int, told: int) -> Tensor:
+        """Run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a pass: its rows, and the places of the cache that it attends to."""
+
+    rows: int
+    capacity: int
+
+
+class Passes:
+    """Runs passes; `reason` says why they are not captured, "" if they are or may be.
+
+    A pass's scores hold until the next pass. `exact`: the model runs in float32. `first_use` says
+    whether the last pass was the first of its capture, which takes longer; `seconds` is what
+    capturing has taken in all.
+    """
+
+    def __init__(self, step: Step, layers: int, vocabulary: int, exact: bool) -> None:
+        self._step, self._layers = step, layers
+        self._vocabulary, self._exact = vocabulary, exact
+        self._captured: OrderedDict[Shape, Pass] = OrderedDict()
+        self._eager = Counter[Shape]()  # passes
+        self._eager_s: dict[Shape, float] = {}  # seconds of the quickest of them
+        self._capture: Callable[[Pass, Tensor], Pass] | None = None
+        self._at_once, self._compiled = False, False
+        self._warn: Notify = lambda _: None
+        self.reason = "switched off"
+        self.first_use, self.seconds = False, 0.0
+
+    def switch_on(self, device: torch.device, compiled: bool, warn: Notify) -> None:
+        """Capture from now on; with `compiled` torch.compile makes new kernels for each shape."""
+        on_cuda = device.type == "cuda"
+        self._capture = graph_recorder() if on_cuda else record
+        if compiled:
+            self._capture = partial(_compile, self._capture if on_cuda else None)
+        self._at_once = on_cuda or compiled
+        self._warn, self.reason, self._compiled = warn, "", compiled
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a shape is captured at its first pass."""
+        return self._capture is not None and self._at_once
+
+    @property
+    def kind(self) -> str:
+        """How passes are to be run: "eager", "captured" or "compiled"."""
+        if self._capture is None:
+            return "eager"
+        return "compiled" if self._compiled else "captured"
+
+    @contextmanager
+    def capturing_at_once(self) -> Iterator[None]:
+        """Within it each shape is captured at its first pass, if passes are captured at all."""
+        before, self._at_once = self._at_once, True
+        try:
+            yield
+        finally:
+            self._at_once = before
+
+    @property
+    def captured(self) -> int:
+        """How many shapes are captured."""
+        return len(self._captured)
+
+    def as_json(self) -> dict[str, Any]:
+        """How many shapes are captured, the seconds that took, and why not, JSON-ready."""
+        seconds = round(self.seconds, 3)
+        return {"captured": self.captured, "seconds": seconds, "reason": self.reason}
+
+    def forget(self) -> None:
+        """Drop what is captured: the buffers of the cache have moved."""
+        self._captured.clear()
+
+    def run(self, packed: Tensor, shape: Shape, told: int) -> Tensor:
+        """Scores (rows, vocabulary) of one pass."""
+        self.first_use = False
+        if (known := self._captured.get(shape)) is not None:
+            self._captured.move_to_end(shape)
+            return known(packed)
+        clock = time.perf_counter()
+        scores = self._step(packed, shape.rows, shape.capacity, told)
+        taken, clock = time.perf_counter() - clock, time.perf_counter()
+        if self._capture is None or not self._is_due(shape, taken):
+            return scores
+        scores, self.first_use = self._captured_scores(packed, shape, told, scores), True
+        self.seconds += time.perf_counter() - clock
+        return scores
+
+    def _is_due(self, shape: Shape, taken: float) -> bool:
+        """Whether to capture a shape, of which another eager pass has taken so many seconds."""
+        self._eager[shape] += 1
+        self._eager_s[shape] = min(taken, self._eager_s.get(shape, taken))
+        saved = self._eager[shape] * self._layers * _SAVED_S
+        return self._at_once or saved >= _RECORDING_S + 2 * self._eager_s[shape]
+
+    def _captured_scores(self, packed: Tensor, shape: Shape, told: int, true: Tensor) -> Tensor:
+        """Capture a shape; the scores of the pass by its capture, or, if it fails, eager ones."""
+        assert self._capture is not None
+        other = packed.clone()
+        other[: shape.rows] = (other[: shape.rows] + 1) % self._vocabulary
+        wrong = told - 1 if told else 1  # a length that a model asks for would be captured, too
+        run = partial(self._step, rows=shape.rows, capacity=shape.capacity, told=wrong)
+        try:
+            replay = self._capture(run, other)
+            found = replay(packed)
+        except Exception as error:  # whatever a model's own code or the device raises
+            self._give_up(_first_line(error), warn=self._compiled)
+        else:
+            some = range(0, shape.rows, -(-shape.rows // _COMPARED))
+            if same_scores([found[i] for i in some], [true[i] for i in some], self._exact):
+                self._keep(shape, replay)
+                return found
+            self._give_up("captured, they gave other scores", warn=True)
+        return self._step(packed, shape.rows, shape.capacity, told)  # its rows were overwritten
+
+    def _keep(self, shape: Shape, replay: Pass) -> None:
+        self._captured[shape] = replay
+        if len(self._captured) > _MOST:
+            self._captured.popitem(last=False)
+
+    def _give_up(self, reason: str, warn: bool) -> None:
+        self._captured.clear()
+        self._capture, self.reason = None, reason
+        if warn:
+            self._warn(f"the model's passes are not captured: {reason}")
+
+
+def graph_recorder() -> Callable[[Pass, Tensor], Pass]:
+    """A function that captures passes as CUDA graphs, which share one pool of memory.
+
+    The graphs are never replayed at the same time, and what one gives is read before the next.
+    """
+    pool: list[Any] = []
+
+    def capture(run: Pass, example: Tensor) -> Pass:
+        given = example.clone()  # the graph reads its input here
+        side = torch.cuda.Stream(given.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(given.device))
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                run(given)
+        torch.cuda.current_stream(given.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool[0] if pool else None):
+            scores = run(given)
+        pool[:] = [graph.pool()]
+
+        def replay(packed: Tensor) -> Tensor:
+            given.copy_(packed)
+            graph.replay()
+            return scores
+
+        return replay
+
+    return capture
+
+
+def _compile(capture: Callable[[Pass, Tensor], Pass] | None, run: Pass, example: Tensor) -> Pass:
+    """A pass by torch.compile, captured if `capture` is given."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    compiled: Pass = torch.compile(make_fx(run)(example), dynamic=False)
+    compiled(example)
+    return capture(compiled, example) if capture else compiled
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

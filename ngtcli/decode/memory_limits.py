@@ -1,0 +1,101 @@
+"""What a run does when memory ends: shorter chunks of the prompt, smaller drafts, then an error.
+
+The chunk of a prompt that failed is read again in halves; the rows of the chunks before it stay.
+A draft that failed is cut to half its nodes, and so are those to come. Where one row or a short
+chunk is still too much, an error says what would fit: ContextOverflowError if the model runs with
+a shorter text, for then the text is the cause, else ModelError.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
+from ngtcli.errors import ContextOverflowError, ModelError, NgtError
+
+SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
+_HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
+_SIGNS = ("out of memory", "can't allocate memory")  # of CUDA and MPS; of torch on a CPU
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has ended, the device's or the machine's."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+def read_prompt(
+    model: TargetModel,
+    ids: Sequence[int],
+    capacity: int,
+    progress: Callable[[int], object],
+    *,
+    rows: int | None = None,
+) -> None:
+    """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
+
+    `rows` is what every later pass has, if that is fixed. `progress` is called before each chunk
+    with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
+    """
+    chunk = PREFILL_CHUNK
+    model.start(capacity, rows)
+    while not fits(model, partial(_read_rest, model, ids, chunk, progress)):
+        if chunk <= SHORTEST:
+            raise _does_not_fit(model, ids, capacity)
+        chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
+        if model.plain_reason:  # its state after a pass that failed is not known
+            model.start(capacity, rows)
+
+
+def fits(model: TargetModel, work: Callable[[], object]) -> bool:
+    """Do `work`; False where memory ended, which then is free again."""
+    try:
+        work()
+        return True
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+    gc.collect()  # what the frames of the error held, where they hold each other
+    if model.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return False
+
+
+def too_long(tokens: int) -> NgtError:
+    """The error for a text of so many tokens, whose next pass over one row does not fit."""
+    return ContextOverflowError(f"out of memory after {tokens} tokens of prompt and answer", _HINT)
+
+
+def _read_rest(
+    model: TargetModel, ids: Sequence[int], chunk: int, progress: Callable[[int], object]
+) -> None:
+    """Read the ids behind those whose rows are kept."""
+    done = model.length
+    model.prefill(ids[done:], chunk, lambda at: progress(done + at))
+
+
+def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:
+    """What would fit: what was read, or what can be begun with less room. Empties the cache."""
+    if done := model.length:
+        model.use(model.way)
+        return ContextOverflowError(
+            f"out of memory after {done} of the prompt's {len(ids) + 1} tokens", _HINT
+        )
+    room = capacity
+    while room > SHORTEST:
+        room //= 2
+        model.use(model.way)  # buffers of another size
+        model.start(room)
+        if fits(model, lambda: model.prefill(ids[:SHORTEST], SHORTEST)):
+            model.use(model.way)
+            return ContextOverflowError(
+                f"out of memory: room for {capacity} tokens does not fit, for {room} it does", _HINT
+            )
+    model.use(model.way)
+    return ModelError(
+        f"{model.name}: out of memory at its first {min(len(ids), SHORTEST)} tokens",
+        "Try --dtype bfloat16, or name a smaller model.",
+    )

@@ -1,0 +1,129 @@
+"""Attention over grouped queries: as over keys repeated for every head, without the copies."""
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import FAMILIES, FakeBackend, Scripted, decode, generate, make_hf, prompts
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from ngtcli.decode import attention
+from ngtcli.decode.attention import NAME, attend, grouped, use_grouped
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.tokens.tokenizer import Tokenizer
+
+CLOSE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
+
+
+class Layer:
+    """What attention reads of the module that calls it."""
+
+    is_causal = True
+
+    def __init__(self, groups: int) -> None:
+        self.num_key_value_groups = groups
+
+
+def states(groups: int, rows: int, length: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Queries, keys and values of two key heads, and a mask under which each row sees itself."""
+    torch.manual_seed(rows)
+    out = [torch.randn(1, heads, n, 16).to(dtype) for heads, n in
+           ((2 * groups, rows), (2, length), (2, length))]  # fmt: skip
+    hidden = torch.rand(1, 1, rows, length) < 0.5
+    hidden[..., range(rows), range(rows)] = False
+    return [
+        *out,
+        torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min),
+    ]
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("rows", [2, 8, 9, 33, 64])
+@pytest.mark.parametrize("groups", [2, 4, 7])
+def test_it_is_attention_over_repeated_keys(groups: int, rows: int, dtype: torch.dtype) -> None:
+    query, key, value, mask = states(groups, rows, 80, dtype)
+    found = grouped(query, key, value, mask, 0.3).double()
+    scores = 0.3 * query.double() @ key.double().repeat_interleave(groups, 1).transpose(2, 3)
+    weights = torch.softmax(scores + mask.double(), -1)
+    true = weights @ value.double().repeat_interleave(groups, 1)
+    assert (found - true).abs().max() < CLOSE[dtype]
+    seen = grouped(query, key, value, mask == 0, 0.3).double()  # a mask that says which count
+    assert (seen - true).abs().max() < CLOSE[dtype]
+
+
+@pytest.mark.parametrize("rows", [4, 8, 32, 64])
+@pytest.mark.parametrize("groups", [4, 7])
+def test_the_bits_of_a_row_depend_on_neither_its_place_nor_its_neighbours(
+    groups: int, rows: int
+) -> None:
+    for dtype in CLOSE:
+        query, key, value, mask = states(groups, rows, 256, dtype)
+        found = []
+        for place in (0, 1, rows // 2, rows - 1):
+            others, _, _, masks = states(groups, rows, 256, dtype)
+            others = others.flip(2)
+            others[:, :, place], masks[:, :, place] = query[:, :, 0], mask[:, :, 0]
+            found.append(grouped(others, key, value, masks, 0.3)[:, :, place])
+        assert all(torch.equal(found[0], other) for other in found)
+
+
+def test_the_keys_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[int] = []
+
+    def look(query: Tensor, key: Tensor, *more: Any, **options: Any) -> Tensor:
+        heads.append(key.shape[1])
+        return scaled_dot_product_attention(query, key, *more, **options)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", look)
+    for rows in (2, 8, 64):
+        query, key, value, mask = states(4, rows, 80)
+        attend(Layer(4), query, key, value, mask, scaling=0.3)  # type: ignore[arg-type]
+    assert heads == [2, 2, 2]
+
+
+@pytest.mark.parametrize("special", [
+    {}, {"position_bias": torch.ones(1, 8, 5, 5)}, {"dropout": 0.0, "is_causal": True},
+])  # fmt: skip
+def test_what_is_special_is_left_to_the_original(special: dict[str, Any]) -> None:
+    query, key, value, mask = states(4, 5, 5)
+    layer: Any = Layer(4)
+    for its in (None, mask, mask.expand(1, 8, 5, 5)):
+        found = attend(layer, query, key, value, its, scaling=0.3, **special)[0]
+        true = sdpa_attention_forward(layer, query, key, value, its, scaling=0.3, **special)[0]
+        torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="softcap"):
+        attend(layer, query, key, value, mask, scaling=0.3, softcap=30.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drafts_are_verified_with_the_tokens_of_generate(family: str) -> None:
+    hf = make_hf(family)
+    truth = {tuple(p): generate(hf, p, 24) for p in prompts(4)}
+    assert use_grouped(hf) == (family != "gemma2-sliding")  # its softcap is for eager attention
+    model = TargetModel(hf, Tokenizer(FakeBackend()), family)
+    for prompt, expected in truth.items():
+        assert generate(hf, list(prompt), 24) == expected
+        right = [*prompt, *expected]
+
+        def propose(ids: list[int], budget: int, right: list[int] = right) -> DraftTree:
+            told = right[len(ids) : len(ids) + 2]
+            if len(told) < 2 or budget < 4:
+                return DraftTree()
+            return DraftTree(((told[0] + 1) % 97, (told[1] + 1) % 97, *told), (ROOT, ROOT, ROOT, 2))
+
+        assert decode(model, Scripted(propose), list(prompt), max_tokens=24).output == expected
+
+
+def test_models_without_groups_and_backends_that_disagree_keep_their_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    single = make_hf("llama", num_key_value_heads=4)
+    assert not use_grouped(single) and single.config._attn_implementation == "sdpa"
+    monkeypatch.setattr(attention, "grouped", lambda q, *_: torch.zeros_like(q))
+    hf = make_hf("llama")
+    assert not use_grouped(hf) and hf.config._attn_implementation == "sdpa"
+    monkeypatch.undo()
+    assert use_grouped(hf) and hf.config._attn_implementation == NAME

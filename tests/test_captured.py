@@ -1,0 +1,320 @@
+"""Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
+
+import contextlib
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers import HARBOUR, VOCABULARY, Scripted, decode, generate, make_hf, make_target, ngt
+from test_families import FAMILIES as MANY
+from test_families import build, target
+from test_fixed_shapes import a_tree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ngtcli.decode import captured
+from ngtcli.decode.costs import MOST_ROWS, calibrate
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.recording import CannotRecord, record
+from ngtcli.decode.shapes import row_sizes
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+
+@pytest.fixture(autouse=True)
+def at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "_RECORDING_S", float("-inf"))
+
+
+def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
+    warn = said.append if said is not None else pytest.fail
+    model.passes.switch_on(model.device, False, warn)
+    return model
+
+
+def passes(model: TargetModel, count: int = 24) -> list[torch.Tensor]:
+    """The scores of passes over random trees, of which random rows are kept."""
+    rng, out = random.Random(3), []
+    model.start(150)
+    model.prefill([rng.randrange(VOCABULARY) for _ in range(30)])
+    for i in range(count):
+        tree = a_tree(rng.choice([0, 3, 7, 10]), seed=i)
+        out.append(model.forward(rng.randrange(VOCABULARY), tree).clone())
+        model.keep([0, 2, 3][: rng.randrange(4)] if len(tree) > 3 else [])
+    return out
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding"])
+def test_captured_passes_give_the_bits_of_eager_ones(family: str) -> None:
+    model = switched_on(make_target(family))
+    found = passes(model)
+    assert model.passes.reason == "" and model.passes.captured >= 3
+    assert all(map(torch.equal, found, passes(make_target(family))))
+    assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_captured_passes_give_the_bits_of_eager_ones_in_half_precision(dtype: Any) -> None:
+    found = []
+    for capture in (False, True):
+        hf = make_hf("llama").to(dtype)
+        model = TargetModel(hf, make_target().tokenizer, "half")
+        found.append(passes(switched_on(model) if capture else model))
+        assert model.passes.captured == 0 or capture
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("family", [f for f in MANY if not f.reason], ids=lambda f: f.name)
+def test_every_family_that_drafts_gives_its_ids_captured_or_says_why_not(family: Any) -> None:
+    model = switched_on(target(build(family), family.name))
+    if not family.consistent:
+        return
+    prompt = [i * 7 % 90 for i in range(40)]
+    expected = generate(model.hf, prompt, 20)
+
+    def forked(ids: list[int], budget: int) -> DraftTree:
+        truth = expected[len(ids) - len(prompt) :][:3]
+        wrong = tuple((t + 1) % 90 for t in truth)
+        return DraftTree((*wrong, *truth), (*[-1] * len(wrong), *range(-1, len(truth) - 1)))
+
+    def true(ids: list[int], budget: int) -> DraftTree:
+        tree = forked(ids, budget)
+        size = len(tree) // 2
+        parents = [-1, *range(size, 2 * size - 1)][: size if size else 0]
+        return DraftTree(tree.tokens, (*[-1] * size, *parents))
+
+    run = decode(model, Scripted(true), prompt, max_tokens=20)
+    assert run.output == expected
+    assert (model.passes.captured > 0) == (model.passes.reason == "")
+
+
+def test_experts_that_are_looped_over_are_run_eagerly_and_say_so() -> None:
+    found = []
+    for capture in (True, False):
+        hf = build(next(f for f in MANY if f.name == "olmoe"))
+        hf.set_experts_implementation("eager")
+        model = target(hf, "olmoe")
+        found.append(passes(switched_on(model) if capture else model, 4))
+        assert model.passes.captured == 0
+        assert ("read tensors back" in model.passes.reason) == capture
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda packed: packed[(packed > 5).nonzero()[:, 0]].sum(),
+        lambda packed: packed[packed > 5].sum(),
+        lambda packed: packed * packed[0].item(),
+        lambda packed: packed if packed[0] > 5 else -packed,
+    ],
+)
+def test_what_reads_a_tensor_back_is_not_recorded(run: Any) -> None:
+    with pytest.raises(CannotRecord, match="read tensors back"):
+        record(run, torch.tensor([1, 7, 9]))
+
+
+class Deciding:
+    """A pass that decides something in Python by what a tensor holds, unseen by a recorder."""
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+
+    def __call__(self, packed: torch.Tensor, rows: int, capacity: int, told: int) -> torch.Tensor:
+        scores = self._step(packed, rows, capacity, told)
+        return scores + int(packed.numpy()[0])
+
+
+def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line() -> None:
+    said: list[str] = []
+    model, eager = switched_on(make_target(), said), make_target()
+    for one in (model, eager):
+        one.passes._step = Deciding(one._tree_pass)
+    assert all(map(torch.equal, passes(model), passes(eager)))
+    assert len(said) == 1 and "other scores" in said[0]
+    assert model.passes.captured == 0 and "other scores" in model.passes.reason
+
+
+def test_a_length_that_a_model_reads_is_noticed() -> None:
+    said: list[str] = []
+    model = switched_on(make_target(), said)
+    step = model._tree_pass
+    model.passes._step = lambda packed, rows, capacity, told: (
+        step(packed, rows, capacity, told) + model._cache.get_seq_length()
+    )
+    passes(model)
+    assert len(said) == 1 and model.passes.captured == 0
+
+
+def test_captures_are_dropped_when_the_buffers_move() -> None:
+    model = switched_on(make_target(max_position_embeddings=900))
+    model.context = 900
+    model.start(8)
+    model.prefill([1, 2, 3])
+    model.forward(4, chain([5, 6, 7]))
+    assert model.passes.captured == 1
+    model.prefill([8] * 400)
+    assert model.passes.captured == 0
+    tree = a_tree(3)
+    first, again = model.forward(4, tree), model.forward(4, tree)
+    assert model.passes.captured == 1
+    with torch.inference_mode():
+        eager = model._tree_pass(model.lay_out(4, tree).packed, 4, 512, model.length)
+    assert first.equal(again) and first.equal(eager)
+
+
+def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "_MOST", 3)
+    model = switched_on(make_target())
+    model.start(150)
+    model.prefill([1, 2, 3])
+    for nodes in (0, 1, 3, 7, 11, 0):
+        model.forward(4, a_tree(nodes))
+        assert model.passes.captured <= 3
+
+
+@pytest.mark.parametrize(("pass_s", "due"), [(0.0, 4), (1.0, 8)])
+def test_a_shape_is_recorded_when_its_passes_would_have_paid_for_it(
+    monkeypatch: pytest.MonkeyPatch, pass_s: float, due: int
+) -> None:
+    """A layer saves a quarter of a second, recording takes two and two passes."""
+    monkeypatch.setattr(captured, "_RECORDING_S", 2.0)
+    monkeypatch.setattr(captured, "_SAVED_S", 0.25)
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: pass_s * next(ticks))
+    monkeypatch.setattr(captured, "time", clock)
+    model = switched_on(make_target())
+    model.start(150)
+    model.prefill([1, 2, 3])
+    counts = []
+    for _ in range(10):
+        model.forward(4, a_tree(3))
+        counts.append(model.passes.captured)
+    assert counts.index(1) == due - 1
+
+
+@pytest.mark.parametrize("values", [[1.5], [float("inf"), 2.0], [-0.0]])
+def test_a_recording_takes_constants_views_and_lists_of_tensors(values: list[float]) -> None:
+    weight = torch.arange(6.0).view(2, 3)
+
+    def run(packed: torch.Tensor) -> torch.Tensor:
+        left, right = (packed.float() * values[0]).split(2)
+        made = torch.stack([left, right], 0) @ weight
+        made.add_(torch.full((2, 3), values[-1]))
+        return torch.cat([made, weight.t().reshape(2, 3)], -1)
+
+    replay = record(run, torch.tensor([1, 2, 3, 4]))
+    for example in ([5, 6, 7, 8], [0, -1, 2, 4]):
+        packed = torch.tensor(example)
+        torch.testing.assert_close(replay(packed), run(packed), rtol=0, atol=0, equal_nan=True)
+    weight.mul_(2)
+    assert replay(packed).nan_to_num().equal(run(packed).nan_to_num())
+
+
+def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
+    model = make_target()
+    slow = model._tree_pass
+
+    def step(packed: torch.Tensor, rows: int, capacity: int, told: int) -> torch.Tensor:
+        time.sleep(0.02)  # in the model's Python, which a capture leaves out
+        return slow(packed, rows, capacity, told)
+
+    model.passes._step = step
+    assert calibrate(switched_on(model)).at(1) < 0.02 < model.passes.seconds
+    assert calibrate(make_target()).rows.tolist() == list(row_sizes("cpu", MOST_ROWS))
+
+
+def test_the_step_that_captures_teaches_no_cost() -> None:
+    spent: list[int] = []
+
+    class Watching(Scripted):
+        def spent(self, rows: int, seconds: float) -> None:
+            spent.append(rows)
+
+    run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
+    shapes = run.model.passes.captured
+    assert shapes >= 1 and len(spent) == run.statistics.steps - shapes
+
+
+class FixedBuffers(TorchDispatchMode):
+    """Stands in for a CUDA graph: a replay runs the same operations on the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._done.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self._done:
+            again = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor) and again.data_ptr() != result.data_ptr():
+                result.copy_(again)
+
+    def pool(self) -> str:
+        return "pool"
+
+
+class NoStream:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
+def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code for CUDA, on a CPU whose graphs are made of operations on fixed memory."""
+    pools: list[Any] = []
+
+    @contextlib.contextmanager
+    def graph(capture: FixedBuffers, pool: Any) -> Iterator[None]:
+        pools.append(pool)
+        with capture:
+            yield
+
+    for name, stand_in in {
+        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers, "graph": graph,
+        "stream": lambda _: contextlib.nullcontext(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    model = make_target()
+    model.passes.switch_on(torch.device("cuda"), False, pytest.fail)
+    assert model.passes.at_once
+    found = passes(model)
+    assert all(map(torch.equal, found, passes(make_target())))
+    assert model.passes.captured >= 3
+    assert pools[0] is None and set(pools[1:]) == {"pool"}
+
+
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
+    model, eager = switched_on(make_target()), make_target()
+
+    def fail(run: Any, example: torch.Tensor) -> Any:
+        run(example)  # other tokens' rows are in the cache now
+        raise RuntimeError("no capture here\nat all")
+
+    model.passes._capture = fail
+    assert all(map(torch.equal, passes(model), passes(eager)))
+    assert model.passes.reason == "no capture here" and model.passes.captured == 0
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_an_answer_tells_how_its_passes_were_run() -> None:
+    command = ["summarize", HARBOUR, "--max-tokens", "24", "--method", "trie", "-v"]
+    run, off = (
+        json.loads(done.stdout)
+        for done in (ngt(*command, "--json"), ngt(*command, "--json", "--no-capture"))
+    )
+    assert run["text"] == off["text"]
+    assert run["passes"]["captured"] >= 1 and run["passes"]["reason"] == ""
+    assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
+    assert b"passes are not captured: switched off" in ngt(*command, "--no-capture").stderr

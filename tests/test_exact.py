@@ -1,0 +1,368 @@
+"""Exact decoding gives the tokens of plain decoding where rows out of place change the scores."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers import FakeBackend, check_tree, make_drafter, make_hf, ngt, supply
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.auto.costs import CostCurve, Costs
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import method_names
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import ModelError
+from ngtcli.evaluate.dev import exactness
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.render.schema import build
+from ngtcli.tokens.tokenizer import Tokenizer
+
+ROWS = 8
+
+
+def capacity(length: int, rows: int) -> int:
+    """Places that a pass attends to, in tiers of 7."""
+    return -(-(length + rows) // 7) * 7
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_tiers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        alike = "ngtcli.decode.exact.rows_alike"
+        patch.setattr(alike, lambda length, rows: capacity(length, rows) - length - rows + 1)
+        yield
+
+
+class RoundingModel:
+    """A model whose scores are random functions of the text, with many near ties, and whose
+    rounding depends on everything that it may: the shape of the pass, the place of the row, the
+    places of all rows that it attends to, and how these were rounded themselves.
+    """
+
+    context_reason = plain_reason = ""
+    name = "rounding"
+    passes = SimpleNamespace(first_use=False)
+
+    def __init__(self, seed: int = 0, context: int = 60) -> None:
+        self.seed, self.context = seed, context
+        self.tokenizer = Tokenizer(FakeBackend())
+        self.end_ids: frozenset[int] = frozenset()
+        self.count = 0
+
+    def start(self, room: int, rows: int | None = None) -> None:
+        self.shape = self.pass_shape = (room, rows)
+        self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
+
+    @property
+    def length(self) -> int:
+        return len(self.kept)
+
+    def prefill(self, ids: Sequence[int], *_: Any) -> None:
+        for token in ids:
+            self.kept.append((token, self._row(token, len(self.kept), self._seen())))
+
+    def _seen(self) -> list[tuple[int, int, int]]:
+        """(place, token, rounding) of the rows in the cache."""
+        return [(place, *row) for place, row in enumerate(self.kept)]
+
+    def _row(self, token: int, place: int, seen: list[tuple[int, int, int]]) -> int:
+        return hash((self.seed, self.pass_shape, token, place, tuple(seen)))
+
+    def lay_out(self, token: int, tree: DraftTree) -> tuple[int, DraftTree]:
+        check_tree(tree)
+        room, rows = self.shape
+        assert len(self.kept) + len(tree) + 1 <= self.context
+        assert len(self.kept) + (rows or len(tree) + 1) <= room + (rows or 0)
+        assert rows is None or len(tree) < rows
+        return token, tree
+
+    def score(self, layout: tuple[int, DraftTree]) -> torch.Tensor:
+        token, tree = layout
+        self.count += 1
+        rows = self.shape[1] or len(tree) + 1
+        self.pass_shape = (capacity(self.length, rows), rows)
+        length, scores = len(self.kept), []
+        self.scored: list[tuple[int, int]] = []
+        seen_by: dict[int, list[tuple[int, int, int]]] = {}
+        for node, own in enumerate((token, *tree.tokens), ROOT):
+            seen = self._seen() if node == ROOT else seen_by[tree.parents[node]]
+            rounding = self._row(own, length + node + 1, seen)
+            seen_by[node] = [*seen, (length + node + 1, own, rounding)]
+            self.scored.append((own, rounding))
+            scores.append(self._scores([t for _, t, _ in seen_by[node]], rounding))
+        return torch.stack(scores)
+
+    def _scores(self, text: list[int], rounding: int) -> torch.Tensor:
+        exact = random.Random(hash((self.seed, *text[-3:])))
+        rounded = random.Random(rounding)
+        return torch.tensor(
+            [exact.choice((0.0, 2.0, 4.0, 6.0)) + 0.01 * rounded.random() for _ in range(12)]
+        )
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        self.kept += [self.scored[node + 1] for node in (ROOT, *nodes)]
+
+    def finish_device_work(self) -> None:
+        pass
+
+
+class Guessing(Drafter):
+    """Proposes random trees in which the text that it is shown often goes on.
+
+    It holds what it is told against what it is asked for.
+    """
+
+    def __init__(self, truth: Sequence[int], seed: int, top_k: int = 2) -> None:
+        self.truth, self.random, self.top_k = list(truth), random.Random(seed), top_k
+        self.told: list[int] = []
+        self.retracted = 0
+        self.proposed = DraftTree()
+
+    def reset(self, context: Context) -> None:
+        self.told, self.prompt = list(context.ids), len(context.ids)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        assert list(ids) == self.told and budget >= 1
+        rng, tokens, parents, place = self.random, [], [], {ROOT: len(ids) - self.prompt}
+        taken: set[tuple[int, int]] = set()
+        for _ in range(rng.randrange(12)):
+            parent = rng.choice(list(place)) if rng.random() < 0.4 else max(place)
+            at = place[parent]
+            right = at < len(self.truth) and rng.random() < 0.7
+            token = self.truth[at] if right else rng.randrange(12)
+            if (parent, token) not in taken:
+                taken.add((parent, token))
+                place[len(tokens)] = at + 1
+                tokens.append(token)
+                parents.append(parent)
+        probes = rng.randrange(len(tokens) + 1) if rng.random() < 0.2 else 0
+        while any(p >= len(tokens) - probes for p in parents[: len(tokens) - probes]):
+            probes -= 1
+        self.proposed = DraftTree(tuple(tokens), tuple(parents), probes)
+        return self.proposed
+
+    def learn(self, feedback: Any) -> None:
+        assert feedback.top.shape == (len(feedback.tree) + 1, self.top_k)
+        assert len(feedback.tree) <= len(self.proposed)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        assert len(tokens)
+        self.told += tokens
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        assert 0 < count <= len(self.told) - self.prompt
+        del self.told[-count:]
+        self.retracted += 1
+        assert list(ids) == self.told
+
+
+def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: SamplingSettings,
+        limits: Limits, rows: int | None) -> tuple[Run, str]:  # fmt: skip
+    context = Context(prompt, outside=(prompt,), references=(prompt,), vocabulary=12, rows=rows)
+    done = Run(model, drafter, context, sampling, limits)
+    text = "".join(token.text for step in done for token in step.tokens)
+    return done, text
+
+
+SAMPLINGS = st.sampled_from(
+    [
+        SamplingSettings(),
+        SamplingSettings(temperature=0.7, seed=3),
+        SamplingSettings(temperature=1.5, top_p=0.8, seed=4, presence_penalty=0.6),
+        SamplingSettings(repetition_penalty=1.3, frequency_penalty=0.5),
+    ]
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 70), st.integers(1, 12), SAMPLINGS,
+    st.sampled_from(["none", "stop", "end"]),
+)  # fmt: skip
+def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
+    seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: SamplingSettings, end: str
+) -> None:
+    rng, model = random.Random(seed), RoundingModel(seed)
+    prompt = [rng.randrange(12) for _ in range(prompt_tokens)]
+    limits = Limits(max_tokens, 99)
+    free, _ = run(model, make_drafter("none"), prompt, sampling, limits, rows)
+    if end == "stop":
+        at = rng.randrange(len(free.output))
+        ending = model.tokenizer.backend.decode(free.output[at : at + 2])
+        limits = Limits(max_tokens, 99, (ending,))
+    elif end == "end":
+        model.end_ids = frozenset({rng.choice(free.output)})
+    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
+    drafter = Guessing(free.output, seed)
+    found, found_text = run(model, drafter, prompt, sampling, limits, rows)
+    assert found.output == truth.output and found_text == text and found.exact
+    assert found.finish_reason == truth.finish_reason
+    assert drafter.told == [*prompt, *found.output]
+    assert found.statistics.steps <= truth.statistics.steps
+    assert found.statistics.new_tokens == len(found.output)
+
+
+def _divergences(rows: int | None) -> tuple[int, int, int]:
+    """Of 60 answers: how many differ from plain decoding; the passes; how often tentative tokens
+    were wrong."""
+    different = passes = retracted = 0
+    for seed in range(60):
+        model = RoundingModel(seed)
+        limits, greedy = Limits(40, ROWS - 1), SamplingSettings()
+        truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
+        model.count = 0
+        drafter = Guessing(truth.output, seed)
+        found, _ = run(model, drafter, [1, 2], greedy, limits, rows)
+        different += found.output != truth.output
+        passes += model.count
+        retracted += drafter.retracted
+    return different, passes, retracted
+
+
+def test_without_exact_the_same_drafts_change_tokens() -> None:
+    """The model would show a row that counts though it is out of place."""
+    different, _, _ = _divergences(None)
+    none, passes, retracted = _divergences(ROWS)
+    assert different > 30 and none == 0
+    assert passes < 60 * 40 / 1.5  # drafts are accepted
+    assert retracted > 10
+
+
+DRAFTING = [method for method in method_names() if method not in ("draft-model", "none")]
+
+
+@pytest.mark.parametrize("method", DRAFTING)
+def test_every_method_may_draft_exactly(method: str) -> None:
+    """One drafter for all answers: what it was told of tentative tokens must not matter."""
+    texts = []
+    for seed in range(4):
+        model = RoundingModel(seed, 120)
+        first, _ = run(model, make_drafter("none"), [1, 2, 3], SamplingSettings(), Limits(40), 64)
+        texts.append([1, 2, 3, *first.output, 1, 2, 3])  # what follows is likely to repeat it
+    supply(method, texts)
+    pool = Pool(10_000, False)
+    drafter = make_drafter(method, DraftSettings(learn_output=True, pool=pool))
+    accepted = 0
+    for seed in range(8):
+        model, prompt = RoundingModel(seed % 4, 120), texts[seed % 4]
+        sampling = SamplingSettings(temperature=0.3 * (seed // 4), seed=seed)
+        truth, _ = run(model, make_drafter("none"), prompt, sampling, Limits(40), 64)
+        found, _ = run(model, drafter, prompt, sampling, Limits(40), 64)
+        assert found.output == truth.output
+        accepted += found.statistics.accepted_tokens
+    drafter.finish()
+    assert accepted > 20
+    assert method != "auto" or pool.answers[-1].tolist() == truth.output
+
+
+def small(family: str, dtype: torch.dtype) -> TargetModel:
+    return TargetModel(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
+
+
+class Grouping:
+    """Makes a model's scores depend on how many tokens stand in a pass, as some kernels do."""
+
+    def __init__(self, model: TargetModel, attentions: set[str]) -> None:
+        self._score, self._model, self._attentions = model.score, model, attentions
+        model.score = self  # type: ignore[method-assign]
+
+    def __call__(self, layout: Any) -> torch.Tensor:
+        scores = self._score(layout)
+        wrong = self._model.attention in self._attentions
+        return scores + (0.125 * (len(layout.ids) % 3) if wrong else 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2-sliding"])
+def test_fixed_passes_give_equal_bits(family: str, dtype: torch.dtype) -> None:
+    model = small(family, dtype)
+    assert gives_equal_bits(model, 16, 128)
+    assert gives_equal_bits(model, 1, 128)
+    Grouping(model, {"sdpa", "eager"})
+    assert not gives_equal_bits(model, 16, 128)
+
+
+def test_what_the_check_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager attention is tried; where that does not help --exact is refused, auto is not."""
+    said: list[str] = []
+    model = small("llama", torch.bfloat16)
+    Grouping(model, {"sdpa"})
+    rows = ExactRows(model, lambda: None, said.append)
+    assert rows.choose("on", 32, 100) == 32 and model.attention == "eager" and len(said) == 1
+    again = small("llama", torch.bfloat16)
+    assert ExactRows(again, lambda: None, said.append).choose("on", 32, 100) == 32
+    assert again.attention == "eager" and len(said) == 1
+    hopeless = small("qwen2", torch.bfloat16)
+    Grouping(hopeless, {"sdpa", "eager"})
+    for _ in range(2):
+        with pytest.raises(ModelError, match="cannot decode exactly") as caught:
+            ExactRows(hopeless, lambda: None, said.append).choose("on", 32, 100)
+        assert caught.value.exit_code == 4 and hopeless.attention == "sdpa"
+    assert len(said) == 2
+    flat = Costs({1024: CostCurve({1: 1.0, 64: 1.01})})
+    assert ExactRows(hopeless, lambda: flat, said.append).choose("auto", 32, 100) is None
+
+
+def test_auto_is_exact_where_rows_cost_nothing() -> None:
+    flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
+    half, single = small("llama", torch.bfloat16), small("llama", torch.float32)
+
+    def chosen(model: TargetModel, costs: Costs | None, wanted: str = "auto") -> int | None:
+        return ExactRows(model, lambda: costs, print).choose(wanted, 32, 100)
+
+    assert chosen(half, flat) == 32
+    assert chosen(half, steep) is chosen(half, None) is chosen(single, flat) is None
+    assert chosen(half, flat, "off") is None and chosen(single, steep, "on") == 32
+
+
+def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--tokens", "60", "--answer", "40", "--rows", "16", "--json", "--models", "llama"]
+    exactness.main([*words, "--dtypes", "bfloat16"])
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 4 and all(row["tokens"] >= 60 for row in rows)
+    assert all(row["different"] == 0 for row in rows if row["rows"])
+    assert all(row["passes"] < row["tokens"] / 3 for row in rows if row["drafts"] == "forks")
+
+
+def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
+    def shown(*words: str, **environ: str) -> Any:
+        done = ngt("config", "show", "--json", *words, cwd=tmp_path, **environ)
+        return json.loads(done.stdout)["exact"]["value"]
+
+    assert shown() == "auto" and shown(NGT_EXACT="off") == "off"
+    (tmp_path / "ngt.yaml").write_text("exact: on\n")  # YAML reads this as true
+    assert shown() == "on"
+    (tmp_path / "ngt.yaml").write_text("exact: sometimes\n")
+    done = ngt("config", "show", cwd=tmp_path)
+    assert done.returncode == 2 and b"auto, on, off" in done.stderr
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(
+        "The harbour was dug by hand. Four hundred labourers cut the basin out of clay."
+    )
+    words = [str(text), "--dtype", "bfloat16", "--exact", "--max-tokens", "16", "--threads", "1"]
+    body = json.loads(ngt("check", *words, "--drafts", "8", "--json").stdout)
+    assert body["exact"] and body["identical"] == body["runs"] == 1
+    assert body["generate"] == [
+        {"num_draft": 8, "prompts": 1, "identical": body["generate"][0]["identical"]}
+    ]
+    Draft202012Validator(build("check")).validate(body)
+    answer = ngt("summarize", *words, "-v", "--json")
+    assert json.loads(answer.stdout)["exact"] and b"Exact: all passes had" in answer.stderr

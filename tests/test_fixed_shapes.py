@@ -1,0 +1,201 @@
+"""Passes of a few fixed shapes: sizes, padding, masks, and a cache whose buffers stay in place."""
+
+import random
+
+import pytest
+import torch
+from helpers import CONTEXT, VOCABULARY, make_target, plain, prompts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.decode.kv_cache import RollbackCache
+from ngtcli.decode.layout import Inputs, pack, unpack
+from ngtcli.decode.masks import Masks
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.shapes import capacity_for, row_size, row_sizes
+from ngtcli.draft.tree import ROOT, DraftTree, chain
+
+CPU = torch.device("cpu")
+
+
+def a_tree(nodes: int, seed: int = 0) -> DraftTree:
+    rng = random.Random(seed)
+    tokens = tuple(rng.sample(range(VOCABULARY), nodes))
+    return DraftTree(tokens, tuple(rng.randrange(ROOT, i) for i in range(nodes)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
+@given(st.integers(1, 2000))
+def test_a_pass_is_padded_to_the_next_size(device: str, rows: int) -> None:
+    sizes = row_sizes(device, rows)
+    assert list(sizes) == sorted(set(sizes)) and sizes[0] == 1
+    assert row_size(device, rows) == sizes[-1] >= rows
+    assert all(size < rows for size in sizes[:-1])
+    assert sizes == row_sizes(device, 4000)[: len(sizes)]
+
+
+@given(st.integers(1, 3_000_000))
+def test_at_most_a_quarter_of_a_capacity_is_unused(places: int) -> None:
+    capacity = capacity_for(places)
+    assert capacity_for(capacity) == capacity >= places
+    assert capacity == 256 or capacity - places <= capacity / 4
+    assert capacity % 64 == 0
+
+
+@settings(deadline=None)
+@given(st.integers(0, 12), st.integers(0, 40), st.integers(0, 9), st.integers(1, 16))
+def test_masks_are_those_of_the_definition(
+    nodes: int, length: int, padding: int, window: int
+) -> None:
+    tree, rows = a_tree(nodes), nodes + 1 + padding
+    inputs = unpack(pack(5, tree, length, rows), rows)
+    capacity = length + rows + 3
+    masks = Masks(torch.float32, CPU, window, True).of_tree(inputs, capacity)
+    assert (
+        Masks(torch.float32, CPU, None, False)
+        .of_tree(inputs, capacity)
+        .equal(masks["full_attention"])
+    )
+    depths = [0, *tree.depths()]
+    assert inputs.ids.tolist() == [5, *tree.tokens] + [5] * padding
+    assert inputs.positions.tolist() == [length + d for d in depths] + [length] * padding
+    for row in range(rows):
+        for place in range(capacity):
+            other = place - length
+            if row > nodes:
+                sees = near = row == other
+            elif other < 0:
+                sees, near = True, length + depths[row] - place < window
+            else:
+                sees = other <= nodes and bool(tree.ancestors()[row, other])
+                near = sees and depths[row] - depths[other] < window
+            assert (masks["full_attention"][0, 0, row, place] == 0) == sees
+            assert (masks["sliding_attention"][0, 0, row, place] == 0) == near
+
+
+@settings(deadline=None)
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(1, 16))
+def test_masks_of_a_chunk_are_those_of_the_definition(start: int, rows: int, window: int) -> None:
+    first = max(0, start - window + 1)
+    masks = Masks(torch.float32, CPU, window, True).of_chunk(start, rows, first)
+    full, near = masks["full_attention"][0, 0] == 0, masks["sliding_attention"][0, 0] == 0
+    assert full.tolist() == [[p <= start + r for p in range(start + rows)] for r in range(rows)]
+    assert near.tolist() == [
+        [start + r - window < p <= start + r for p in range(first, start + rows)]
+        for r in range(rows)
+    ]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"])
+def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
+    prompt = prompts(1, seed=3)[0][:40]
+    found = []
+    for rows in (None, 9, 30):
+        model = make_target(family)
+        model.start(len(prompt) + 20, rows)
+        model.prefill(prompt[:-1], chunk=16)
+        scores = [model.forward(prompt[-1], a_tree(8))]
+        model.keep((0, 3))
+        scores.append(model.forward(7, a_tree(8, seed=1)))
+        found.append((torch.cat(scores), model.length))
+    for other, length in found[1:]:
+        torch.testing.assert_close(other, found[0][0], rtol=1e-4, atol=1e-4)
+        assert length == found[0][1] == len(prompt) + 2
+
+
+def test_with_a_number_of_rows_all_passes_have_one_shape() -> None:
+    model = make_target()
+    model.start(100, rows=12)
+    model.prefill(list(range(30)))
+    shapes = set()
+    for nodes in (0, 3, 11, 0, 7):
+        layout = model.lay_out(1, a_tree(nodes))
+        shapes.add((layout.rows, layout.capacity, model.mask(layout).shape))
+        assert len(model.score(layout)) == nodes + 1
+        model.keep(())
+    assert shapes == {(12, 256, (1, 1, 12, 256))}
+    with pytest.raises(ValueError, match="13 rows in a pass of 12"):
+        model.lay_out(1, a_tree(12))
+
+
+def test_passes_of_one_answer_have_few_shapes() -> None:
+    model = make_target(max_position_embeddings=2000)
+    model.context = 2000
+    model.start(1200)
+    model.prefill([1] * 700)
+    shapes = set()
+    for step in range(480):
+        layout = model.lay_out(1, chain([2] * (step % 13)))
+        shapes.add((layout.rows, layout.capacity))
+        model.score(layout)
+        model.keep(())
+    assert {rows for rows, _ in shapes} == {1, 2, 4, 8, 12, 16}
+    assert {capacity for _, capacity in shapes} == {768, 1024, 1280}
+
+
+def test_at_the_end_of_the_context_passes_have_the_rows_that_fit() -> None:
+    model = make_target()
+    prompt = [i % 50 for i in range(CONTEXT - 6)]
+    model.start(CONTEXT + 8)
+    model.prefill(prompt)
+    layout = model.lay_out(3, chain([1] * 5))
+    assert (layout.rows, layout.capacity) == (6, CONTEXT)
+    assert torch.isfinite(model.score(layout)).all()
+
+
+def states(count: int, value: float) -> torch.Tensor:
+    return torch.full((1, 2, count, 4), value) + torch.arange(count)[:, None] / 100
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2**40)), min_size=1, max_size=30))
+@settings(max_examples=40, deadline=None)
+def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> None:
+    """Random passes and kept rows, over several capacities, against plain lists."""
+    cache, rows = RollbackCache([False], 0), []
+    for value, (count, bits) in enumerate(passes):
+        start = cache.length
+        cache.reserve(start + count)
+        cache.aim(torch.arange(start, start + count), start + count, start)
+        new = states(count, value)
+        keys, values = cache.layers[0].update(new, -new)
+        assert keys.shape == (1, 2, start + count, 4)
+        kept = [0, *(i for i in range(1, count) if bits >> i & 1)]
+        cache.keep(kept)
+        rows += [new[0, 0, i, 0] for i in kept]
+        assert cache.length == len(rows)
+        assert cache.layers[0].keys[0, 1, : len(rows), 2].tolist() == [float(r) for r in rows]
+        assert cache.layers[0].values[0, 0, : len(rows), 3].tolist() == [-float(r) for r in rows]
+
+
+def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
+    model = make_target()
+    model.start(120)
+    model.prefill([1, 2, 3])
+    keys = model._cache.layers[0].keys
+    with torch.inference_mode():
+        keys[:, :, :3] = float("nan")
+    model.start(100)
+    assert model._cache.layers[0].keys is keys and not keys.any()
+    prompt = prompts(1)[0]
+    assert plain(model, prompt) == plain(make_target(), prompt)
+
+
+def test_the_inputs_of_a_pass_survive_packing() -> None:
+    tree = a_tree(20)
+    inputs = unpack(pack(9, tree, 5, 24), 24)
+    assert isinstance(inputs, Inputs)
+    assert inputs.slots.tolist() == list(range(5, 29))
+    assert inputs.reach.tolist() == [5] * 21 + [0] * 3
+    assert inputs.ancestors[:21, :21].numpy().tolist() == tree.ancestors().tolist()
+
+
+def test_an_assistant_outgrows_its_buffers_without_losing_rows() -> None:
+    small, large = (make_target(max_position_embeddings=900) for _ in range(2))
+    for model, capacity in ((small, 10), (large, 800)):
+        model.context = 900
+        model.start(capacity)
+        model.prefill([i % VOCABULARY for i in range(600)], chunk=100)
+    assert small._cache.capacity < 700 < large._cache.capacity
+    tree = a_tree(8)
+    torch.testing.assert_close(small.forward(3, tree), large.forward(3, tree), rtol=1e-4, atol=1e-4)
+    assert isinstance(small, TargetModel)

@@ -1,0 +1,146 @@
+"""Memory that ends while a prompt is read or a draft is scored; the failures are injected."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from helpers import GREEDY, Scripted, decode, make_drafter, make_target, plain, prompts
+
+from ngtcli.decode.loop import Run
+from ngtcli.decode.memory_limits import SHORTEST, is_out_of_memory, read_prompt
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.tree import DraftTree
+from ngtcli.errors import ContextOverflowError, ModelError
+
+LONG = 2500
+PROMPT = (prompts(1, seed=21)[0] * 200)[:LONG]
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 9.05 GB)"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+
+
+def starved(model: TargetModel, error: Exception, too_large: Callable[[int, int], bool]) -> None:
+    """Let each pass of `model` fail in its last layer where `too_large(rows, length)`."""
+    layer = model.hf.model.layers[-1].self_attn
+    inner = layer.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        out = inner(*args, **kwargs)  # the rows of this layer are written, too
+        if too_large(kwargs["hidden_states"].shape[1], model.length):
+            raise error
+        return out
+
+    layer.forward = forward
+
+
+def long_model() -> TargetModel:
+    model = make_target("llama", max_position_embeddings=4 * LONG)
+    model.context = 4 * LONG  # more than the tokenizer's
+    return model
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_a_chunk_that_does_not_fit_is_read_in_halves(error: Exception) -> None:
+    wanted = plain(long_model(), PROMPT, max_tokens=8)
+    model, told = long_model(), list[int]()
+    starved(model, error, lambda rows, length: rows > 300)
+    model.start(1)
+    context = Context(PROMPT, outside=(tuple(PROMPT),))
+    drafter = make_drafter("none", DraftSettings())
+    run = Run(model, drafter, context, GREEDY, Limits(8), progress=told.append).finish()
+    assert run.output == wanted
+    assert told == [0, 0, 0, *range(256, LONG - 1, 256)]
+
+
+def test_chunks_shrink_where_the_text_is_long_and_keep_what_was_read() -> None:
+    """Memory for rows times length: the rows read before a failure are not read again."""
+    wanted = plain(long_model(), PROMPT, max_tokens=8)
+    model, told = long_model(), list[int]()
+    starved(model, ERRORS[0], lambda rows, length: rows * (rows + length) > 1_130_000)
+    context = Context(PROMPT, outside=(tuple(PROMPT),))
+    drafter = make_drafter("none", DraftSettings())
+    run = Run(model, drafter, context, GREEDY, Limits(8), progress=told.append).finish()
+    assert run.output == wanted
+    assert told == [0, 1024, 1024, 1536, 2048]
+
+
+def test_a_draft_that_does_not_fit_is_halved_and_later_ones_are_no_larger() -> None:
+    model, prompt = make_target(), prompts(1, seed=22)[0]
+    truth = plain(model, prompt)
+    sizes: list[int] = []
+
+    def propose(ids: Sequence[int], budget: int) -> DraftTree:
+        sizes.append(budget)
+        rest = truth[len(ids) - len(prompt) :][:budget]
+        return DraftTree(tuple(rest), tuple(range(-1, len(rest) - 1)))
+
+    starved(model, ERRORS[2], lambda rows, length: length > 0 and rows > 8)
+    run = decode(model, Scripted(propose), prompt, num_draft=16)
+    assert run.output == truth
+    assert sizes[0] == 16 and set(sizes[1:]) == {4}
+    assert run.statistics.mean_acceptance_length > 3
+
+
+def test_without_room_for_a_single_row_the_error_says_how_long_the_text_is() -> None:
+    model, prompt = make_target(), [5] * 20
+    starved(model, ERRORS[1], lambda rows, length: length > 25)
+    with pytest.raises(ContextOverflowError) as caught:
+        decode(model, Scripted(lambda ids, budget: DraftTree((7, 8), (-1, 0))), prompt)
+    assert str(caught.value) == "out of memory after 27 tokens of prompt and answer"
+    assert "--max-tokens" in caught.value.hint
+
+
+def test_a_prompt_that_does_not_fit_is_told_with_what_was_read() -> None:
+    model = long_model()
+    starved(model, ERRORS[2], lambda rows, length: rows + length > 2000)
+    with pytest.raises(ContextOverflowError) as caught:
+        plain(model, PROMPT)
+    assert str(caught.value) == f"out of memory after 1984 of the prompt's {LONG} tokens"
+    assert model.length == 0
+
+
+def test_buffers_that_do_not_fit_are_told_with_what_does() -> None:
+    """A limit on the bytes of one buffer; the model itself runs."""
+    model, capacity = long_model(), 4000
+    make = torch.Tensor.new_zeros
+
+    def new_zeros(self: torch.Tensor, shape: Sequence[int], **more: Any) -> torch.Tensor:
+        if len(shape) == 4 and shape[2] > 1300:
+            raise ERRORS[0]
+        return make(self, shape, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_zeros", new_zeros)
+        with pytest.raises(ContextOverflowError) as caught:
+            read_prompt(model, PROMPT, capacity, lambda _: None)
+    assert str(caught.value) == (
+        "out of memory: room for 4000 tokens does not fit, for 1000 it does"
+    )
+
+
+def test_a_model_that_does_not_fit_with_any_prompt_is_a_model_error() -> None:
+    model = long_model()
+    starved(model, ERRORS[0], lambda rows, length: True)
+    with pytest.raises(ModelError) as caught:
+        plain(model, PROMPT)
+    assert str(caught.value) == f"llama: out of memory at its first {SHORTEST} tokens"
+
+
+def test_other_errors_are_left_alone() -> None:
+    model = make_target()
+    starved(model, RuntimeError("expected scalar type Half"), lambda rows, length: True)
+    with pytest.raises(RuntimeError, match="scalar type"):
+        plain(model, [5] * 20)
+
+
+def test_what_torch_raises_on_a_cpu_is_known() -> None:
+    """The real message, for more bytes than any machine can address."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**57, dtype=torch.float32)
+    assert is_out_of_memory(caught.value)

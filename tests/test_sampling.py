@@ -1,0 +1,247 @@
+"""How a token is chosen: against `transformers`, SplitMix64 in plain Python, and chance."""
+
+import math
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import make_target, prompts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from ngtcli.decode import keyed_draw
+from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.highest import first_highest, highest, least_of_sum
+from ngtcli.decode.keyed_draw import BLOCK, draw
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.sampling import Sampler, SamplingSettings
+
+WARPED = [
+    SamplingSettings(temperature=0.7),
+    SamplingSettings(temperature=1.0, top_k=1),
+    SamplingSettings(temperature=1.3, top_k=40),
+    SamplingSettings(temperature=0.8, top_p=0.9),
+    SamplingSettings(temperature=1.0, top_p=0.001),
+    SamplingSettings(temperature=2.0, top_p=0.999),
+    SamplingSettings(temperature=0.8, min_p=0.05),
+    SamplingSettings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
+]
+
+
+def by_transformers(s: SamplingSettings, scores: torch.Tensor) -> torch.Tensor:
+    """Probabilities (vocabulary,) as `generate` has them."""
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(s.temperature)])
+    if s.top_k:
+        warpers.append(TopKLogitsWarper(s.top_k))
+    if s.top_p < 1:
+        warpers.append(TopPLogitsWarper(s.top_p))
+    if s.min_p:
+        warpers.append(MinPLogitsWarper(s.min_p))
+    none = torch.empty((1, 0), dtype=torch.long)
+    return torch.softmax(warpers(none, scores[None].clone())[0].double(), -1)
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0, 9.0])
+@pytest.mark.parametrize("warped", WARPED)
+def test_the_warped_distribution_is_that_of_transformers(
+    warped: SamplingSettings, spread: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for size in (97, 40_000):
+        scores = torch.randn(size, generator=generator) * spread
+        wanted = by_transformers(warped, scores)
+        ours = Sampler(warped, ()).distribution(scores)
+        # Sums of 40,000 probabilities in float32 err by 1e-6: a token just there may go either way.
+        differ = (ours > 0) != (wanted > 1e-38)
+        assert float(wanted[differ].sum() + ours[differ].sum()) < 2e-5
+        assert int(differ[wanted > 1e-6].sum()) <= 1
+        assert torch.allclose(ours, wanted, atol=2e-6, rtol=2e-4)
+
+
+@pytest.mark.parametrize("warped", WARPED)
+def test_of_tokens_that_tie_at_the_border_all_survive(warped: SamplingSettings) -> None:
+    scores = torch.randn(500, generator=torch.Generator().manual_seed(1)).mul(4).round()
+    kept = Sampler(warped, ()).distribution(scores) > 0
+    assert kept.any()
+    assert float(scores[kept].min()) > float(
+        scores[~kept].max(dim=0).values if (~kept).any() else -1e9
+    )
+    assert bool((kept >= (by_transformers(warped, scores) > 0)).all())
+
+
+@pytest.mark.parametrize("warped", WARPED)
+def test_rows_together_give_the_tokens_of_each_row_alone(warped: SamplingSettings) -> None:
+    """The form for devices with a memory of their own, all rows at once."""
+    scores = torch.randn(9, 1500, generator=torch.Generator().manual_seed(2)) * 3
+    alone = Sampler(warped, [1, 2])
+    depths = [0, 1, 2, 1, 3, 4, 2, 1, 5]
+    wanted = [alone.choose(row, [7] * depth) for row, depth in zip(scores, depths, strict=True)]
+    assert alone._choices(scores, [2 + depth for depth in depths]) == wanted
+
+
+def test_numbers_are_those_of_splitmix64() -> None:
+    """In plain Python, with the published first outputs for the seed 1234567."""
+    state, out = 1234567, []
+    for _ in range(3):
+        out.append(keyed_draw._mix(state))
+        state += 0x9E3779B97F4A7C15
+    assert out == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    mix = keyed_draw._mix
+    for seed, position, level in ((0, 0, 0), (2**63 - 1, 131_071, 1), (5, 17, 1)):
+        key = mix(mix(mix(seed) + position) + level)
+        ids = torch.tensor([[0, 1, 511, 151_935]])
+        found = keyed_draw._numbers(seed, [position], level, ids)[0].tolist()
+        for i, number in zip(ids[0].tolist(), found, strict=True):
+            bits = mix((key + i * 0x9E3779B97F4A7C15) % 2**64) >> 12
+            assert number == pytest.approx(-math.log((bits + 0.5) / 2**52), rel=1e-12)
+
+
+def test_a_draw_follows_its_weights_over_blocks_and_in_them() -> None:
+    """Chi-square over 30,000 positions, with tokens at both ends of blocks, and zeros."""
+    weights = torch.zeros(3 * BLOCK + 7)
+    places = [0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 5, 3 * BLOCK, 3 * BLOCK + 6]
+    shares = torch.tensor([0.3, 0.05, 0.15, 0.2, 0.1, 0.05, 0.15])
+    weights[places] = shares * 7
+    total, step = 30_000, 1500
+    counts = Counter[int]()
+    for at in range(0, total, step):
+        counts.update(draw(weights.expand(step, -1), 11, range(at, at + step)).tolist())
+    assert set(counts) == set(places)
+    wanted = (shares * total).tolist()
+    statistic = sum((counts[p] - w) ** 2 / w for p, w in zip(places, wanted, strict=True))
+    assert statistic < 22.5  # chi-square, 6 degrees of freedom: p = 0.001
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 700), st.integers(1, 40), st.integers(0, 5), st.booleans())
+def test_the_highest_are_those_of_topk(blocks: int, k: int, more: int, infinite: bool) -> None:
+    size = max(k, blocks * 13 + more)
+    scores = torch.rand(3, size, generator=torch.Generator().manual_seed(size)) - 0.5
+    if infinite:
+        scores[1, ::3] = -math.inf
+    values, indices = highest(scores, k)
+    assert torch.equal(values, scores.topk(k).values)
+    assert torch.equal(scores.gather(1, indices), values)
+    assert all(len(set(row)) == k for row in indices.tolist())
+    assert first_highest(scores) == scores.argmax(-1).tolist()
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(1, 6000), st.integers(1, 3000), st.floats(1e-6, 1.0))
+def test_the_least_of_a_sum_is_that_of_sorting(size: int, kinds: int, share: float) -> None:
+    """Whole numbers, whose sums are exact; few kinds make many ties."""
+    weights = np.random.default_rng(size).integers(0, kinds, size).astype(np.float32)
+    wanted = share * float(weights.sum(dtype=np.float64))
+    total, least = 0.0, float(weights.max())
+    for weight in sorted(weights.tolist(), reverse=True):
+        if total >= wanted:
+            break
+        total, least = total + weight, weight
+    assert least_of_sum(weights, wanted) == least
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("warped", [SamplingSettings(), *WARPED])
+def test_no_token_is_chosen_where_scores_are_no_numbers(
+    warped: SamplingSettings, value: float
+) -> None:
+    scores = torch.randn(600)
+    scores[17] = value
+    assert Sampler(warped, ()).choose(scores) == -1
+    assert Sampler(warped, ()).choose(torch.full((600,), -math.inf)) == -1
+
+
+def test_a_masked_token_is_never_drawn() -> None:
+    scores = torch.zeros(1200)
+    scores[5:1190] = -math.inf
+    sampler = Sampler(SamplingSettings(temperature=5.0), ())
+    drawn = {sampler.choose(scores, [0] * depth) for depth in range(300)}
+    assert drawn == {*range(5), *range(1190, 1200)}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 39), max_size=30), st.integers(0, 30), st.integers(0, 30),
+       st.sampled_from([0.7, 1.0, 1.3]), st.sampled_from([0.0, 0.4]))  # fmt: skip
+def test_penalties_are_the_same_whatever_was_committed(
+    said: list[int], prompt: int, committed: int, repetition: float, presence: float
+) -> None:
+    """Against counts of the whole text, for a text cut anywhere into prompt, output and path."""
+    prompt = min(prompt, len(said))
+    at = min(prompt + committed, len(said))
+    penalties = SamplingSettings(
+        repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=0.2
+    )
+    sampler = Sampler(penalties, said[:prompt])
+    for token in said[prompt:at]:
+        sampler.commit([token])
+    scores = torch.randn(40, generator=torch.Generator().manual_seed(len(said)))
+    wanted = scores.clone()[None]
+    if said:
+        wanted = RepetitionPenaltyLogitsProcessor(repetition)(torch.tensor([said]), wanted)
+    for token, times in Counter(said[prompt:]).items():
+        wanted[0, token] -= presence + 0.2 * times
+    assert sampler._spoken is not None
+    for _ in range(2):  # a look ahead changes nothing
+        found = sampler._spoken.penalize(scores, said[at:])
+        assert torch.allclose(found, wanted[0], atol=1e-6)
+        sampler._spoken.penalize(scores, [1, 1, 2])
+    assert sampler.choose(scores, said[at:]) == int(wanted[0].argmax())
+
+
+class Counted(list[int]):
+    """A text that counts how many of its tokens are looked at."""
+
+    looked = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.looked += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self) -> Any:
+        self.looked += len(self)
+        return super().__iter__()
+
+
+def test_a_draft_model_does_not_go_through_the_text_at_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = make_target()
+    monkeypatch.setattr(TargetModel, "prefill", lambda self, ids: None)
+    assistant = AssistantModel(target, SamplingSettings())
+    text = Counted(random.Random(0).choices(range(97), k=100))
+    assistant.reset(text)
+    assistant.continue_(text, 2)
+    text.looked = 0
+    for token in range(6):
+        text.append(token)
+        assistant.continue_(text, 2)
+    assert text.looked < 60
+
+
+@pytest.mark.parametrize(
+    "warped", [SamplingSettings(), SamplingSettings(temperature=0.9, top_p=0.9)]
+)
+def test_a_draft_model_catches_up_with_whatever_was_accepted(warped: SamplingSettings) -> None:
+    """What it says is what a new one says of the same text."""
+    rng = random.Random(1)
+    old, prompt = AssistantModel(make_target(), warped), prompts(1, seed=3)[0]
+    old.reset(prompt)
+    text = list(prompt)
+    for _ in range(12):
+        told = old.continue_(text, 4)
+        new = AssistantModel(make_target(), warped)
+        new.reset(prompt)
+        assert new.continue_(text, 4) == told
+        text += [*told[: rng.randint(0, 4)], rng.randrange(97)][: rng.randint(1, 5)]

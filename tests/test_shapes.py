@@ -1,0 +1,299 @@
+"""Replays with real passes: acceptance as without passes, passes as the model's own, labels."""
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from helpers import ngt
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from ngtcli.config import Settings
+from ngtcli.decode.reference import plain_generation
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.registry import parse_method
+from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
+from ngtcli.evaluate.replay import shape_model, shape_race
+from ngtcli.evaluate.replay.run import context_of, run_replay
+from ngtcli.evaluate.replay.shape_contestants import PromptCache
+from ngtcli.evaluate.replay.shape_decode import RecordedRun
+from ngtcli.evaluate.replay.shape_files import Shape, find_shape, shape_names
+from ngtcli.evaluate.replay.shape_generate import generate_recorded
+from ngtcli.evaluate.replay.shape_model import build, check_memory, make_hf, plan
+from ngtcli.evaluate.replay.shape_run import ShapeOptions, run_shape
+from ngtcli.evaluate.replay.traces import TraceWriter, read_traces
+
+SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
+TINY: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512, "tie_word_embeddings": False,
+}  # fmt: skip
+EXPERTS: dict[str, Any] = {
+    **TINY, "model_type": "qwen3_moe", "head_dim": 8, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "decoder_sparse_step": 1, "mlp_only_layers": [],
+}  # fmt: skip
+METHODS = ("none", "prompt-lookup", "trie")
+
+
+def tiny(**changes: Any) -> Shape:
+    return Shape("tiny", {**TINY, **changes})
+
+
+@pytest.fixture
+def shape_file(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(TINY))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers that quote their prompts, with words of their own between."""
+    folder = tmp_path_factory.mktemp("recordings") / "r"
+    body = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
+    with TraceWriter(folder, "print", "somebody", 97) as writer:
+        writer.add("1", "summarization", body * 3, [40, 41, *body[2:12], 42, *body[5:9], 3], (), 64)
+        writer.add("2", "qa", [30, *body, 31, *body], [50, *body[:6], 51, 52, 40, 41, 7, 3], (), 64)
+        writer.add("3", "qa", [30, *body, 32], [*body[4:16], 3], (), 64)
+    return folder
+
+
+def test_the_shapes_have_as_many_parameters_as_their_makers_say() -> None:
+    billions = {
+        "llama-3.1-8b": 8.03, "llama-3.2-1b": 1.24, "qwen2.5-0.5b": 0.49, "qwen2.5-7b": 7.62,
+        "qwen3-30b-a3b": 30.53,
+    }  # fmt: skip
+    assert shape_names() == sorted(billions)
+    for name, count in billions.items():
+        assert plan(find_shape(name), SETTINGS).parameters / 1e9 == pytest.approx(count, abs=0.005)
+
+
+def test_a_shape_is_a_name_or_a_file_or_a_folder(shape_file: str, tmp_path: Path) -> None:
+    assert find_shape(shape_file) == Shape("tiny", TINY)
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    assert find_shape(str(tmp_path)).values == TINY
+    with pytest.raises(UsageError) as caught:
+        find_shape("llama-3.2-1B-instruct")
+    assert caught.value.hint.startswith("Did you mean llama-3.2-1b?")
+    with pytest.raises(UsageError):
+        find_shape("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "not JSON"), ("[]", "names no model_type"), ('{"hidden_size": 3}', "no model_type")],
+)
+def test_a_file_that_is_no_configuration_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InputError, match=words):
+        find_shape(str(tmp_path / "c.json"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model_type": "nonesuch"}, {"model_type": "vit"}, {"hidden_size": "x"},
+     {"num_attention_heads": 5}],
+)  # fmt: skip
+def test_a_configuration_that_makes_no_decoder_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="transformers makes no model of this configuration"):
+        plan(tiny(**changes), SETTINGS)
+
+
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording: Path) -> None:
+    options = ShapeOptions("llama-3.1-8b", METHODS)
+    with (
+        patch.object(shape_model, "free_memory", lambda _: 8 * 10**9),
+        patch("ngtcli.evaluate.replay.shape_run.build", side_effect=AssertionError),
+        pytest.raises(ModelError, match="8.0 billion parameters in float32 take 3") as caught,
+    ):
+        run_shape(recording, options, SETTINGS)
+    assert "--dtype bfloat16" in caught.value.hint
+    check_memory(plan(tiny(), SETTINGS), 100)  # on a real machine this one fits
+
+
+def test_the_memory_estimate_covers_the_cache() -> None:
+    planned = plan(tiny(), SETTINGS)
+    model = build(planned, SETTINGS, print, True).model
+    model.start(200)
+    model.prefill([1] * 200)
+    held = sum(rows.nbytes for rows in model.cached())
+    assert planned.cache_bytes(200) == held
+
+
+def test_random_weights_are_the_same_each_time_and_give_finite_scores() -> None:
+    for shape in (tiny(), tiny(tie_word_embeddings=True), Shape("experts", EXPERTS)):
+        planned = plan(shape, SETTINGS)
+        one, two = make_hf(planned), make_hf(planned)
+        assert sum(p.numel() for p in one.parameters()) == planned.parameters
+        assert all(map(torch.equal, one.parameters(), two.parameters()))
+        norms = [p for n, p in one.named_parameters() if n.endswith("norm.weight")]
+        assert norms and all((p == 1).all() for p in norms)
+        scores = one(torch.arange(40)[None]).logits
+        assert torch.isfinite(scores).all() and scores.std() > 0
+
+
+def test_generate_runs_an_unprepared_model_of_the_same_weights() -> None:
+    planned = plan(tiny(), SETTINGS)
+    built = build(planned, SETTINGS, print, True)
+    ours, stock = built.model.hf, built.stock
+    assert stock.config._attn_implementation == make_hf(planned).config._attn_implementation
+    pairs = list(zip(ours.parameters(), stock.parameters(), strict=True))
+    assert pairs and all(a.data_ptr() == b.data_ptr() for a, b in pairs)
+    assert build(planned, SETTINGS, print, False).stock is None
+
+
+def test_a_mixture_of_experts_verifies_drafts() -> None:
+    planned = plan(Shape("experts", EXPERTS), SETTINGS)
+    assert not build(planned, SETTINGS, print, True).model.plain_reason
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_acceptance_is_that_of_the_replay_without_passes(
+    rounds: int, recording: Path, shape_file: str
+) -> None:
+    options = ShapeOptions(shape_file, METHODS, (16,), against=True, rounds=rounds)
+    found = run_shape(recording, options, SETTINGS).as_json()
+    truth = run_replay(recording, METHODS, [16]).as_json()
+    keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
+    rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
+    assert found["questions"] == 3 and not found["refused"] and not found["notes"]
+    for row in truth["rows"]:
+        assert rows[row["method"], row["task"]] == [row[k] for k in keys]
+    tokens = sum(len(t.output_ids) for t in read_traces(recording).traces)
+    for row in found["rows"]:
+        assert row["tokens_per_s"] > 0 and row["speedup"] > 0
+        if (row["method"], row["task"]) == ("hf", "overall"):
+            assert row["steps"] == row["new_tokens"] == tokens
+        if row["method"] == "none":
+            assert row["speedup"] == row["speedup_overall"] == 1.0
+
+
+@pytest.mark.parametrize("method", ["none", "prompt-lookup", "trie"])
+def test_the_passes_are_real(method: str, recording: Path) -> None:
+    """What the cache holds afterwards is what one pass over prompt and recorded answer gives."""
+    planned = plan(tiny(), SETTINGS)
+    built = build(planned, SETTINGS, print, True)
+    hf, model = built.stock, built.model
+    traces = read_traces(recording)
+    for trace in traces.traces:
+        PromptCache(model).put(trace)
+        drafter = parse_method(method, DraftSettings()).build()
+        run = RecordedRun(model, drafter, context_of(trace, traces), trace, 16).finish()
+        assert run.output == list(trace.output_ids)
+        whole = [*trace.prompt_ids, *trace.output_ids]
+        truth = hf(torch.tensor([whole[:-1]]), use_cache=True).past_key_values
+        wanted = [rows for layer in truth.layers for rows in (layer.keys, layer.values)]
+        for rows, true in zip(model.cached(), wanted, strict=True):
+            assert rows.shape[2] <= len(whole) + 16  # an accepted end may have rows behind it
+            torch.testing.assert_close(rows[:, :, : len(whole) - 1], true)
+
+
+class Forced(LogitsProcessor):
+    """Gives the recorded token the highest score, as generate's own interface has it."""
+
+    def __init__(self, prompt: int, output: tuple[int, ...]) -> None:
+        self.prompt, self.output = prompt, output
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        at = input_ids.shape[1] - self.prompt
+        forced = torch.full_like(scores, -1e9)
+        forced[:, self.output[at] if at < len(self.output) else 0] = 0
+        return forced
+
+
+@pytest.mark.parametrize("options", [{}, {"prompt_lookup_num_tokens": 10}])
+def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
+    options: dict[str, int], recording: Path
+) -> None:
+    planned = plan(tiny(), SETTINGS)
+    built = build(planned, SETTINGS, print, True)
+    hf, model = built.stock, built.model
+    for trace in read_traces(recording).traces:
+        PromptCache(model).put(trace)
+        found = generate_recorded(hf, trace, model.cached(), options)
+        assert found.ids == list(trace.output_ids) and (found.decode_s or 0) > 0
+        passes: list[int] = []
+        hook = hf.register_forward_hook(lambda *a, to=passes: to.append(a[2].logits.shape[1]))
+        ids = torch.tensor([trace.prompt_ids])
+        with torch.inference_mode(), plain_generation(hf):
+            out = hf.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                max_new_tokens=len(trace.output_ids),
+                logits_processor=LogitsProcessorList([Forced(ids.shape[1], trace.output_ids)]),
+                **options,
+            )  # fmt: skip
+        hook.remove()
+        assert out[0, ids.shape[1] :].tolist() == found.ids
+        assert (found.steps, found.drafted) == (len(passes), sum(passes) - len(passes))
+        assert sum(k * n for k, n in (found.histogram or {}).items()) == found.accepted
+
+
+def test_ids_beyond_the_vocabulary_are_folded_and_said_so(recording: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps({**TINY, "vocab_size": 45}))
+    found = run_shape(recording, ShapeOptions(str(path), ("trie",)), SETTINGS)
+    assert any("from 45 on are taken modulo 45" in note for note in found.notes)
+
+
+def test_a_question_longer_than_the_context_is_refused(recording: Path, tmp_path: Path) -> None:
+    path = tmp_path / "short.json"
+    path.write_text(json.dumps({**TINY, "max_position_embeddings": 32}))
+    with pytest.raises(ContextOverflowError, match="1: prompt and answer have 66 tokens"):
+        run_shape(recording, ShapeOptions(str(path), METHODS), SETTINGS)
+
+
+def test_what_cannot_take_part_is_refused_and_the_others_run(
+    recording: Path, shape_file: str
+) -> None:
+    options = ShapeOptions(shape_file, ("trie", "recycling", "nonesuch"), limit=1)
+    found = run_shape(recording, options, SETTINGS)
+    assert [r.method for r in found.refused] == ["recycling", "nonesuch"]
+    assert {r.method for r in found.rows} == {"none", "trie"}
+
+
+def test_an_interruption_keeps_the_questions_that_are_done(
+    recording: Path, shape_file: str
+) -> None:
+    whole = shape_race.run
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        for turn, sample in whole(*args, **kwargs):
+            if turn.prompt == 2:
+                raise KeyboardInterrupt
+            yield turn, sample
+
+    with patch.object(shape_race, "run", run):
+        found = run_shape(recording, ShapeOptions(shape_file, METHODS), SETTINGS)
+    assert found.interrupted and found.questions == 2
+    assert all(r.questions == 2 for r in found.rows if r.task == "overall")
+
+
+def test_every_output_of_bench_says_whose_weights_and_whose_tokens(
+    recording: Path, shape_file: str, tmp_path: Path
+) -> None:
+    words = "random weights of shape tiny; tokens from the recording"
+    page = tmp_path / "page.html"
+    asked = (
+        "bench", "--replay", str(recording), "--shape", shape_file, "--limit", "1", "--methods",
+        "trie", "--threads", "1",
+    )  # fmt: skip
+    plain = ngt(*asked, "--html", str(page))
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.decode().count(words) == 2  # above the figures, and in the last line
+    assert words in page.read_text()
+    assert words in ngt(*asked, "--markdown").stdout.decode().split("\n")[0]
+    found = json.loads(ngt(*asked, "--json").stdout)
+    assert (found["kind"], found["label"], found["shape"]) == ("shape", words, "tiny")
+
+
+def test_wrong_flags_are_told_before_anything_is_read(recording: Path) -> None:
+    done = ngt("bench", "--replay", str(recording), "--shape", "lama-3.1-8b")
+    assert done.returncode == 2 and b"Did you mean llama-3.1-8b?" in done.stderr
+    done = ngt("bench", "--shape", "llama-3.1-8b")
+    assert done.returncode == 2 and b"--shape does nothing without --replay" in done.stderr
+    for flag in ("--model", "--temperature"):
+        done = ngt("bench", "--replay", str(recording), "--shape", "llama-3.1-8b", flag, "1")
+        assert done.returncode == 2 and b"does nothing with --shape" in done.stderr
