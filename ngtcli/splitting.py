@@ -14,6 +14,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.splitting import Part, PartReport, fits, split
 from ngtcli.session import AnswerOptions, Session
+from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 from ngtcli.trie.ngram import NGramTrie
 
@@ -120,6 +121,7 @@ class Splitting:
     def _summaries(
         self, parts: Sequence[Part], level: int, trie: NGramTrie | None
     ) -> list[Document]:
+        process.unwind_on_interrupt()  # what is finished is told
         found = []
         if taken := sum(self._kept.get(part.prompt) is not None for part in parts):
             self._warn(f"took {taken} of {len(parts)} parts from a run that was interrupted")

@@ -155,3 +155,19 @@ def test_overflow_of_a_summary_as_it_was(book: str) -> None:
     assert b"Chapter 0" in dry.stdout and b"Chapter 2" not in dry.stdout
     wrong = ngt("ask", "-d", book, "Why?", "--overflow", "split")
     assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
+
+
+@needs_model
+def test_each_file_gets_a_summary_of_its_own(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    (docs / "a").mkdir(parents=True)
+    (docs / "a" / "tide.txt").write_text("The tide came in at noon that day.")
+    (docs / "a_tide.txt").write_text("A ship left port at dawn.")
+    out = tmp_path / "out"
+    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *SHORT)
+    assert done.returncode == 0 and done.stdout == b"", done.stderr
+    assert len(list(out.glob("*tide.txt*"))) == 2 and b"(2 of 2)" in done.stderr
+    alone = ngt("summarize", str(docs / "a_tide.txt"), *SHORT)
+    assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
+    for wrong in ([], ["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
+        assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2

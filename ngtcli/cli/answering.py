@@ -43,12 +43,21 @@ if TYPE_CHECKING:
 def run(request: AnswerRequest) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
-    parts: Splitting | None = None
     try:
         if request.dry_run:
             dry_run(request, notes)
             return
-        session = _session(request, notes)
+        session = open_session(request, notes)
+    except KeyboardInterrupt:
+        notes.warn("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+    answer_with(session, request, notes)
+
+
+def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> None:
+    """Prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
+    parts: Splitting | None = None
+    try:
         parts = _parts(request, session, notes)
         if parts is None:
             prompt = session.prompt(request.preset, request.documents, request.question)
@@ -72,11 +81,11 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
         return None
     from ngtcli.splitting import Splitting  # here: it loads torch
 
-    process.unwind_on_interrupt()  # what is finished is told
     return Splitting(session, request.preset, request.documents, notes.status, notes.warn)
 
 
-def _session(request: AnswerRequest, notes: Notes) -> "Session":
+def open_session(request: AnswerRequest, notes: Notes) -> "Session":
+    """The session for what is asked, with the model loaded."""
     if request.settings.model == "builtin" and notes.terminal:
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
