@@ -49,8 +49,28 @@ def test_a_short_context_is_timed_as_far_as_it_goes() -> None:
 
 def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
     curve = costs.calibrate(make_target(), limit_s=0.0)
-    assert curve.rows.tolist() == [1, 4]
-    assert curve.at(64) >= curve.at(4)
+    assert curve.rows.tolist() == [1, 4, 16, 64]
+    shortest = costs.calibrate(make_target(), limit_s=0.0, longest_s=0.0)
+    assert shortest.rows.tolist() == [1, 4]
+    assert shortest.at(64) >= shortest.at(4)
+
+
+def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+
+    def passed(_: object, __: int, rows: int) -> float:
+        slow = rows not in seen
+        seen.add(rows)
+        return 100.0 if slow else float(rows)
+
+    monkeypatch.setattr(costs, "_seconds_of_a_pass", passed)
+    curve = costs.calibrate(make_target(), limit_s=0.0)
+    assert curve.by_rows() == {1: 1.0, 4: 4.0, 16: 16.0, 64: 64.0}
+
+
+def test_of_two_costs_that_contradict_each_other_the_quicker_counts() -> None:
+    """A pass may be padded to more rows, so it costs no more than they do."""
+    assert CostCurve({1: 1.0, 2: 9.0, 8: 2.0}).by_rows() == {1: 1.0, 2: 2.0, 8: 2.0}
 
 
 def test_curves_are_stored_by_model_and_dtype() -> None:

@@ -18,6 +18,8 @@ from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, wri
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
 TIMES = 7
+FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows; a guess
+LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a guess
 VERSION = 4
 MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
 _LONGEST = 2**40  # tokens of context: the border of the last curve
@@ -97,33 +99,34 @@ def save_costs(model: TargetModel, costs: Costs) -> None:
         write_json(costs_path(model), curves)
 
 
-def calibrate(model: TargetModel, limit_s: float = 2.0) -> CostCurve:
+def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:
     """Time passes of the sizes up to 64 rows after a short prompt, for about `limit_s` seconds.
 
-    The sizes take turns and the quickest pass of each counts, so that other work of the machine
-    changes little. Empties the model's cache. Sizes that the time does not suffice for lie between
-    others or are extrapolated, and learned from the steps of real runs.
+    A large model may take `longest_s`, until `FEWEST` sizes are timed. The sizes take turns and the
+    quickest pass of each counts, so that other work of the machine changes little. Empties the
+    model's cache. Sizes that the time does not suffice for lie between others or are extrapolated,
+    and learned from the steps of real runs.
     """
     token = max(0, min(model.vocabulary - 1, 17))
     # A large model on a CPU reads 512 tokens in half a minute; 64 give the same costs there.
     context = min(64 if model.device.type == "cpu" else 512, model.context - MOST_ROWS - 1)
     model.start(max(context, 1) + MOST_ROWS + 1)
     model.prefill([token] * max(context, 1))
-    seconds: dict[int, float] = {}
     sizes = _sizes(model)
     timed = _coarse_first([r for r in sizes if r <= MOST_ROWS and r < model.context])
     for rows in timed if model.passes.at_once else ():
         _seconds_of_a_pass(model, token, rows)  # capturing it is no part of its cost
+    seconds: dict[int, float] = {}
     clock = time.perf_counter()
-    for _ in range(TIMES + 1):
-        for rows in timed:
-            left = limit_s - (time.perf_counter() - clock)
-            if left < 2 * seconds.get(rows, 0.0) and len(seconds) > 1:
-                return CostCurve(seconds, sizes=sizes)
-            if left < 0 and len(seconds) > 1:
-                break
-            taken = _seconds_of_a_pass(model, token, rows)
-            seconds[rows] = min(taken, seconds.get(rows, taken))
+    for rows in timed * (TIMES + 1):
+        spent_s = time.perf_counter() - clock
+        enough = FEWEST if spent_s < longest_s else 2
+        if spent_s + 2 * seconds.get(rows, 0.0) > limit_s and len(seconds) >= enough:
+            break
+        if rows not in seconds:
+            _seconds_of_a_pass(model, token, rows)  # the first of a size allocates and prepares
+        taken = _seconds_of_a_pass(model, token, rows)
+        seconds[rows] = min(taken, seconds.get(rows, taken))
     return CostCurve(seconds, sizes=sizes)
 
 

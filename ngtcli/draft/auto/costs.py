@@ -1,7 +1,7 @@
 """What a pass of the model over k rows costs, as measured on the device at hand."""
 
 from bisect import bisect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class CostCurve:
             raise ValueError("the costs measured are of other rows")
         self.sizes = sizes
         self.rows = np.array(sorted(seconds), np.float64)
-        self._seconds = np.maximum.accumulate([seconds[r] for r in sorted(seconds)]).tolist()
+        self._seconds = _never_falling([seconds[r] for r in sorted(seconds)]).tolist()
         self._known = self.rows.tolist()
         self._seen = [0] * len(self.rows)  # the step at which each size was last passed
         self._step = 0
@@ -83,7 +83,7 @@ class CostCurve:
 
     def table_measured(self, most: int) -> Floats:
         """The same as calibration found them."""
-        rising = np.maximum.accumulate([self.measured[int(r)] for r in self.rows])
+        rising = _never_falling([self.measured[int(r)] for r in self.rows])
         return _over(self._padded(np.arange(1, most + 1)), self.rows, rising)
 
     def learn(self, rows: int, seconds: float) -> None:
@@ -119,6 +119,19 @@ class CostCurve:
     def by_rows(self) -> dict[int, float]:
         """Seconds by rows."""
         return {int(r): float(s) for r, s in zip(self.rows, self.seconds, strict=True)}
+
+
+def _never_falling(seconds: Sequence[float]) -> Floats:
+    """The seconds of rising numbers of rows, each no more than those after it.
+
+    A pass may be padded to more rows, so it costs no more than they do; and what disturbs a
+    measurement adds to it. So of two that contradict each other the quicker is right.
+
+    >>> _never_falling([1.0, 9.0, 2.0, 3.0]).tolist()
+    [1.0, 2.0, 2.0, 3.0]
+    """
+    least: Floats = np.minimum.accumulate(np.array(seconds)[::-1])[::-1]
+    return least
 
 
 def _over(rows: npt.NDArray[np.int64], known: Floats, seconds: Floats) -> Floats:

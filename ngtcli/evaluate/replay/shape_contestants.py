@@ -8,7 +8,6 @@ from typing import Any
 
 from ngtcli.auto_memory import PassCosts
 from ngtcli.config import Settings
-from ngtcli.decode.costs import calibrate
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.costs import Costs
 from ngtcli.draft.auto.pool import TOKENS, Pool
@@ -93,8 +92,6 @@ class Contestants:
         if not one.entry.costs:
             return one
         if self.costs is None:
-            if self._settings.calibrate and not self._model.plain_reason:
-                calibrate(self._model)  # the first pass of a size takes longer than later ones
             passes = PassCosts(self._model, False, progress, progress)
             self.costs = passes.load(self._settings.calibrate)
         return replace(one, settings=replace(one.settings, costs=self.costs))
