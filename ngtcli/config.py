@@ -52,7 +52,10 @@ class Settings:
     packed: bool = True
     capture: bool = True
     compile: bool = False
-    overflow: str = "error"
+    overflow: str = "auto"
+    passages: int = 5
+    passage_tokens: int = 200
+    passage_overlap: int = 0
     max_mb: int = 256
     max_files: int = 100_000
     max_depth: int = 100
@@ -70,6 +73,12 @@ class Settings:
             raise UsageError(
                 f"lp is {self.lp} and n is {self.n}",
                 "The prefix lp must be shorter than the window n.",
+            )
+        if self.passage_overlap >= self.passage_tokens:
+            raise UsageError(
+                f"passage_overlap is {self.passage_overlap} and passage_tokens"
+                f" is {self.passage_tokens}",
+                "Passages must be longer than what they share.",
             )
 
 
@@ -98,6 +107,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "passages": (0, 1_000_000),
+    "passage_tokens": (16, 100_000),
+    "passage_overlap": (0, 50_000),
     "max_mb": (1, 1_000_000),
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
@@ -109,7 +121,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "overflow": ("error", "truncate"),
+    "overflow": ("auto", "error", "truncate", "retrieve", "split"),
     "color": ("auto", "always", "never"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.
@@ -120,6 +132,8 @@ READING = (
     "max_mb", "max_files", "max_depth", "strict", "password", "field", "parser_seconds",
     "parser_mb",
 )  # fmt: skip
+# The settings that decide which passages are read where not everything fits.
+RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()

@@ -20,8 +20,9 @@ from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import cut_words, fit_prompt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.selecting import prompt_for
 from ngtcli.system import compiled
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
@@ -186,19 +187,26 @@ class Session:
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
-        s = self.settings
         try:
-            prompt = fit_prompt(
-                preset, documents, question, self.model.tokenizer, context=self.model.context,
-                answer=s.max_tokens, overflow=s.overflow, vocabulary=self.model.vocabulary,
-                status=self._progress,
+            return prompt_for(
+                preset, documents, question, self.model.tokenizer, self.settings,
+                context=self.model.context, vocabulary=self.model.vocabulary,
+                status=self._progress, warn=self._warn,
             )  # fmt: skip
         except ContextOverflowError as error:
             reason = self.model.context_reason
             raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
-        for words in cut_words(prompt.cuts):
-            self._warn(words)
-        return prompt
+
+    def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
+        """The parts of a prompt, and the room that the model has for it."""
+        return Task(
+            preset, documents, question, self.model.tokenizer, self.model.context,
+            self.settings.max_tokens, self.model.vocabulary, self._progress,
+        )  # fmt: skip
+
+    def documents_trie(self, documents: Sequence[Document]) -> NGramTrie | None:
+        """The trie of these documents, if the method drafts from one."""
+        return self._trie(documents, self.parse_method(), None)[0]
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
@@ -240,7 +248,7 @@ class Session:
         num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
         rows = self._exact_rows.choose(s.exact, num_draft, tokens)
-        trie, report = self._trie(prompt, parsed, options.trie)
+        trie, report = self._trie(prompt.documents, parsed, options.trie)
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
@@ -255,13 +263,13 @@ class Session:
         return Answer(run, prompt, report, lambda: self.save(drafter))
 
     def _trie(
-        self, prompt: Prompt, method: MethodSpec, given: NGramTrie | None
+        self, documents: Sequence[Document], method: MethodSpec, given: NGramTrie | None
     ) -> tuple[NGramTrie | None, TrieReport]:
-        """The trie of the prompt's documents, if the method drafts from one; or `given`."""
+        """The trie of a prompt's documents, if the method drafts from one; or `given`."""
         if given is not None or not method.entry.documents or self.model.plain_reason:
             return given, TrieReport("none")
         self._progress("Preparing the n-gram trie …")
         return document_trie(
-            prompt.documents, self.model.tokenizer, self.model.vocabulary,
+            documents, self.model.tokenizer, self.model.vocabulary,
             method.settings.n, method.settings.lp, self._warn,
         )  # fmt: skip

@@ -110,7 +110,7 @@ def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
         (["summarize", HARBOUR, "-m", "{tmp}"], 4, "no config.json"),
         (["summarize", HARBOUR, "-m", "no/such-model"], 4, "no/such-model"),
         (["summarize", HARBOUR, "-o", "{tmp}/no/a.txt"], 2, "no such folder"),
-        (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
+        (["summarize", "{tmp}/long.txt", "--overflow", "error"], 5, "--overflow truncate"),
         (["trie", "show", HARBOUR], 3, "ngt trie build"),
         (["summarize", "~nobody-here.txt"], 3, "home"),
         (["summarize", "x" * 5000], 3, "too long"),
@@ -185,7 +185,7 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("the " * 4050)
-    asked = ("summarize", str(text), "--json", "--max-tokens", "200")
+    asked = ("summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "error")
     done = ngt(*asked)
     body = json.loads(done.stdout)
     figures = body["statistics"]

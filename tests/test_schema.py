@@ -73,7 +73,8 @@ def test_truncated_answers_and_dry_runs_are_as_described(tmp_path: Path) -> None
     assert cut["truncated"]
     check(cut, "summarize")
     check(printed("ask", "-d", HARBOUR, "Who?", "--dry-run", "--json"), "ask")
-    check(printed("summarize", long, "--dry-run", "--json", code=5), "summarize")
+    refused = printed("summarize", long, "--dry-run", "--json", "--overflow", "error", code=5)
+    check(refused, "summarize")
 
 
 @needs_model

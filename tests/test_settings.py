@@ -208,7 +208,7 @@ BAD = [
     (["ask", "Why?"], 3, "Give --docs FILE or FOLDER"),
     (["summarize"], 3, "Name a file or a folder"),
     (["summarize", "-m", "{tmp}", "{tmp}/a.txt"], 4, "no config.json"),
-    (["summarize", "{tmp}/long.txt"], 5, "--overflow truncate"),
+    (["summarize", "{tmp}/long.txt", "--overflow", "error"], 5, "--overflow truncate"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/circle"], 2, "circle"),
     (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),

@@ -13,11 +13,16 @@ from ngtcli.render.sources import Sources
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
     from ngtcli.prompt.build import Prompt
+    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session import Answer
 
 
 def answer_json(
-    request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources
+    request: AnswerRequest,
+    answer: "Answer",
+    kept: Collector,
+    sources: Sources,
+    parts: Sequence["PartReport"] = (),
 ) -> dict[str, Any]:
     """The object that --json prints."""
     prompt: Prompt = answer.prompt
@@ -34,6 +39,8 @@ def answer_json(
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts],
+        "retrieval": _retrieval(prompt),
+        "parts": [part.as_json() for part in parts],
         "trie": answer.trie.as_json(),
         "passes": answer.run.model.passes.as_json(),
         "statistics": answer.run.statistics.as_json(),
@@ -59,9 +66,14 @@ def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) 
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
+        "retrieval": _retrieval(prompt) if prompt else None,
         "prompt": prompt.text if prompt else None,
         "ids": prompt.ids if prompt else None,
     }
+
+
+def _retrieval(prompt: "Prompt") -> dict[str, Any] | None:
+    return prompt.selection.as_json() if prompt.selection else None
 
 
 def _documents(request: AnswerRequest) -> list[dict[str, Any]]:

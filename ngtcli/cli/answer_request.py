@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.ignored import flag, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_file
 from ngtcli.cli.reading import read_documents, standard_input
-from ngtcli.config import Settings
+from ngtcli.config import RETRIEVING, Settings
 from ngtcli.documents.load import STDIN, Document, Loaded
 from ngtcli.errors import InputError
 from ngtcli.prompt.build import look_alikes
@@ -57,6 +57,7 @@ class AnswerRequest:
     explain: bool = False
     cite: bool = False
     html: Path | None = None
+    show_passages: bool = False
 
     @property
     def whole(self) -> bool:
@@ -93,6 +94,10 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     for form, given in {"--json": request.json, "--json-tokens": request.json_tokens}.items():
         if given:
             refuse_beside(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
+    if request.settings.overflow != "retrieve":
+        unread = {flag(name): name in flags for name in RETRIEVING}
+        unread |= {"--show-passages": request.show_passages}
+        refuse_beside(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
     if request.dry_run:
         cites = {"--cite": request.cite, "--html": request.html}
         refuse_beside("--dry-run", cites, "There is no answer to show.")

@@ -23,6 +23,7 @@ from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
@@ -34,7 +35,9 @@ from ngtcli.render.terminal import visible, wants_color
 from ngtcli.system import process
 
 if TYPE_CHECKING:
+    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session import Answer, Session
+    from ngtcli.splitting import Splitting
 
 
 def run(request: AnswerRequest) -> None:
@@ -44,17 +47,45 @@ def run(request: AnswerRequest) -> None:
         if request.dry_run:
             dry_run(request, notes)
             return
-        session = _session(request, notes)
-        prompt = session.prompt(request.preset, request.documents, request.question)
-        remark_look_alikes(request, session.model.tokenizer, notes)
-        answer = session.answer(prompt)
+        session = open_session(request, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted")
         raise typer.Exit(INTERRUPTED) from None
-    _show(request, answer, notes)
+    answer_with(session, request, notes)
 
 
-def _session(request: AnswerRequest, notes: Notes) -> "Session":
+def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> None:
+    """Prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
+    parts: Splitting | None = None
+    try:
+        parts = _parts(request, session, notes)
+        if parts is None:
+            prompt = session.prompt(request.preset, request.documents, request.question)
+        else:
+            prompt = parts.prompt()
+        remark_look_alikes(request, session.model.tokenizer, notes)
+        tell_passages(request, prompt.selection, notes)
+        answer = session.answer(prompt)
+    except KeyboardInterrupt:
+        notes.clear()
+        notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
+        raise typer.Exit(INTERRUPTED) from None
+    _show(request, answer, notes, parts.reports if parts else [])
+    if parts is not None:
+        parts.forget()
+
+
+def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitting | None":
+    """What makes a summary part by part, where that is asked for."""
+    if request.settings.overflow != "split":
+        return None
+    from ngtcli.splitting import Splitting  # here: it loads torch
+
+    return Splitting(session, request.preset, request.documents, notes.status, notes.warn)
+
+
+def open_session(request: AnswerRequest, notes: Notes) -> "Session":
+    """The session for what is asked, with the model loaded."""
     if request.settings.model == "builtin" and notes.terminal:
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
@@ -67,7 +98,9 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     return Session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
-def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+def _show(
+    request: AnswerRequest, answer: "Answer", notes: Notes, parts: Sequence["PartReport"]
+) -> None:
     """Run the answer into its sinks; on Ctrl-C keep what came."""
     kept = Collector()
     sinks: list[Sink] = [kept]
@@ -86,9 +119,11 @@ def _show(request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
     notes.clear()
     for sink in sinks:
         sink.close()
-    sources = sources_of(kept.text, request.documents)
+    selection = answer.prompt.selection
+    excerpts = selection.excerpts if selection else None
+    sources = sources_of(kept.text, request.documents, excerpts)
     with process.unbroken():
-        _deliver(request, answer, kept, sources)
+        _deliver(request, answer, kept, sources, parts)
         if request.html:
             write_page(_page(request, answer, kept, sources), request.html)
     _conclude(request, answer, sources, notes)
@@ -137,10 +172,16 @@ def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
     return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
 
-def _deliver(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> None:
+def _deliver(
+    request: AnswerRequest,
+    answer: "Answer",
+    kept: Collector,
+    sources: Sources,
+    parts: Sequence["PartReport"],
+) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept, sources))
+        body = dump_json(answer_json(request, answer, kept, sources, parts))
     elif request.cite:
         if not request.output:
             print_cited(kept.text, sources, request.settings.color)
@@ -162,4 +203,8 @@ def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: So
     ]
     title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
     facts = [sources.fact(), *summary_facts(request.settings, answer)]
-    return answer_page(title, command_line(), written, sources, request.documents, facts)
+    documents = request.documents
+    if selection := answer.prompt.selection:  # those of which nothing was read are left out
+        read = sorted({excerpt.document for excerpt in selection.excerpts})
+        documents, sources = [documents[i] for i in read], sources.among(read)
+    return answer_page(title, command_line(), written, sources, documents, facts)

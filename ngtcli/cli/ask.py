@@ -40,6 +40,10 @@ def ask(
     explain: ExplainOption = False,
     cite: CiteOption = False,
     html: HtmlOption = None,
+    show_passages: Annotated[
+        bool,
+        typer.Option("--show-passages", help="Show on stderr the passages that are read."),
+    ] = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
@@ -52,10 +56,18 @@ def ask(
         raise UsageError(
             f"preset {chosen.name} has no place for a question", "Put {question} in its template."
         )
+    settings = resolved.settings
+    if settings.overflow == "auto":
+        settings = replace(settings, overflow="retrieve")
+    if settings.overflow == "split":
+        raise UsageError(
+            "--overflow split makes a summary of summaries, and a question is asked",
+            "Use --overflow retrieve, which reads the passages that fit the question best.",
+        )
     request = AnswerRequest(
         task="ask",
         question=utf8(question.strip()),
-        settings=resolved.settings,
+        settings=settings,
         preset=chosen,
         json=json,
         json_tokens=json_tokens,
@@ -65,6 +77,7 @@ def ask(
         explain=explain,
         cite=cite,
         html=html,
+        show_passages=show_passages,
     )
     check_request(request, flags or {})
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")

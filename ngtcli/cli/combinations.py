@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import typer
 
-from ngtcli.config import DRAFTING, READING
+from ngtcli.config import DRAFTING, READING, RETRIEVING
 from ngtcli.errors import UsageError
 
 LIVE, RECORD, REPLAY, SHAPE = "live", "record", "replay", "shape"
@@ -20,7 +20,7 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "overflow", "exact")
+_LOADING = ("model", "overflow", *RETRIEVING, "exact")
 _COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]
 

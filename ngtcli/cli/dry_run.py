@@ -4,12 +4,17 @@ from ngtcli.cli.answer_report import dry_run_json
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
+from ngtcli.cli.passages import tell_passages
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
-from ngtcli.prompt.fitting import cut_words, fit_prompt
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.selecting import prompt_for
+from ngtcli.prompt.splitting import fits, split
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
+from ngtcli.tokens.tokenizer import Tokenizer
 
 
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
@@ -19,16 +24,16 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
     try:
-        prompt = fit_prompt(
+        prompt = _of_parts(request, tokenizer, context, config.vocab_size, notes) or prompt_for(
             request.preset,
             request.documents,
             request.question,
             tokenizer,
+            s,
             context=context,
-            answer=s.max_tokens,
-            overflow=s.overflow,
             vocabulary=config.vocab_size,
             status=notes.status,
+            warn=notes.warn,
         )
     except ContextOverflowError:
         notes.clear()
@@ -36,11 +41,28 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
             print_line(dump_json(dry_run_json(request, None, context)))
         raise
     notes.clear()
+    tell_passages(request, prompt.selection, notes)
     remark_look_alikes(request, tokenizer, notes)
-    for words in cut_words(prompt.cuts):
-        notes.warn(words)
     if request.json:
         print_line(dump_json(dry_run_json(request, prompt, context)))
         return
     print_line(visible(prompt.text))
     notes.say(f"{len(prompt.ids)} tokens of {context}")
+
+
+def _of_parts(
+    request: AnswerRequest, tokenizer: Tokenizer, context: int, vocabulary: int, notes: Notes
+) -> Prompt | None:
+    """The first part's prompt, where a summary would be made part by part."""
+    s = request.settings
+    if s.overflow != "split":
+        return None
+    task = Task(
+        request.preset, request.documents, "", tokenizer, context, s.max_tokens, vocabulary,
+        notes.status,
+    )  # fmt: skip
+    if (whole := fits(task)) is not None:
+        return whole
+    parts = split(task)
+    notes.warn(f"not everything fits: it is split into {len(parts)} parts; this is the first one's")
+    return parts[0].prompt

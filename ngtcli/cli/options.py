@@ -15,6 +15,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     CHOICES,
     READING,
+    RETRIEVING,
     SETTING_NAMES,
     SWITCH,
     Layer,
@@ -56,7 +57,12 @@ _HELP: dict[str, str] = {
     "packed": "On a CPU, pack the weights where this makes passes over several tokens quicker.",
     "capture": "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
     "compile": "Compile the model's passes with torch.compile; takes minutes.",
-    "overflow": "Documents too long: error, or truncate to cut them.",
+    "overflow": "Documents too long: error, truncate to cut them, retrieve to read the passages"
+    " that fit the question best, split to summarize part by part; auto is retrieve for ask,"
+    " split for summarize, else error.",
+    "passages": "Most passages to read; 0 takes as many as fit.",
+    "passage_tokens": "Tokens a passage, about.",
+    "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
     "max_mb": "Most megabytes of documents (or prompts, or recordings) read in all.",
     "max_files": "Most files looked at in folders.",
     "max_depth": "How deep folders in folders are read.",
@@ -78,6 +84,7 @@ _PANELS = {
     ),
     "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
     "Reading": READING,
+    "Passages": RETRIEVING,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
 _DEFAULTS = Settings()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.documents.scripts import UNSPACED
 from ngtcli.grounding.span import Span
 
 LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; given by the users
@@ -28,11 +29,7 @@ LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; given by
 _MOST_PLACES = 4096
 _GRAM = LEAST_WORDS  # words and marks looked up together
 # A word, one character of a script that puts no spaces between words, or one mark.
-_PIECE = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
-    r"|(?:(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-    r"\uf900-\ufaff])\w)+|[^\w\s]"
-)
+_PIECE = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+|[^\w\s]")
 
 Ints = npt.NDArray[np.int64]
 

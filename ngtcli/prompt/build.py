@@ -7,7 +7,8 @@ from their cached trie.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
@@ -43,11 +44,65 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """A passage that was read: its document's index, its range there, its place, its score."""
+
+    document: int
+    start: int
+    end: int
+    page: int
+    heading: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """One or more passages in a row of a document: its index, and their range there."""
+
+    document: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which passages a prompt has, in its order, out of `of_passages` from `of_documents`.
+
+    `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
+    index was had (see `Index.status`), in `seconds`.
+    """
+
+    passages: tuple[Chosen, ...]
+    excerpts: tuple[Excerpt, ...]
+    of_passages: int
+    of_documents: int
+    index: str
+    seconds: float
+
+    @property
+    def documents(self) -> int:
+        """How many documents the passages are of."""
+        return len({passage.document for passage in self.passages})
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers, and the passages with the documents as indices."""
+        return {
+            "passages": [asdict(passage) for passage in self.passages],
+            "of_passages": self.of_passages,
+            "documents": self.documents,
+            "of_documents": self.of_documents,
+            "index": self.index,
+            "seconds": round(self.seconds, 6),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What the model reads. `outside` are the runs of ids outside the documents.
 
     Each run overlaps the documents beside it by a few tokens, so that it has the n-grams across the
-    border. `references` are the documents' ids in the prompt; empty if not known.
+    border. `references` are the documents' ids in the prompt; empty if not known. With a
+    `selection` the `documents` are excerpts of those that were given.
     """
 
     text: str
@@ -56,6 +111,7 @@ class Prompt:
     documents: tuple[Document, ...]
     cuts: tuple[Cut, ...] = ()
     references: tuple[tuple[int, ...], ...] = ()
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def fit_prompt(
     *,
     context: int,
     answer: int,
-    overflow: str = "error",
+    overflow: str = "auto",
     vocabulary: int = 0,
     status: Status = lambda _: None,
 ) -> Prompt:
@@ -70,16 +70,21 @@ def fit_prompt(
     task = Task(preset, documents, question, tokenizer, context, answer, vocabulary, status)
     if overflow == "truncate":
         return _cut(task)
-    if (counted := _count_beyond(task, _near(max(context, _EXACT)))) is None:
-        prompt = task.build(documents)
-        if len(prompt.ids) < context:
-            return prompt
-        counted = str(len(prompt.ids))
+    whole = whole_prompt(task)
+    if isinstance(whole, Prompt) and len(whole.ids) < context:
+        return whole
+    counted = str(len(whole.ids)) if isinstance(whole, Prompt) else whole
     raise ContextOverflowError(
         f"the prompt has {counted} tokens, the model takes {context - 1}",
         "Give fewer or shorter documents, use --overflow truncate to cut them,"
         " or name a model with a longer context (-m).",
     )
+
+
+def whole_prompt(task: Task) -> Prompt | str:
+    """The prompt with all documents; if that is far too long, its number of tokens in words."""
+    counted = _count_beyond(task, _near(max(task.context, _EXACT)))
+    return task.build(task.documents) if counted is None else counted
 
 
 def _near(limit: int) -> int:
@@ -103,7 +108,7 @@ def _cut(task: Task) -> Prompt:
     texts = [d.text.strip() for d in task.documents]
     progress = Progress(min(sum(map(len, texts)), 5 * task.room), task.status)
     heads = [Head(text, task.tokenizer, progress) for text in texts]
-    target = task.room - _frame_tokens(task)
+    target = task.room - frame_tokens(task)
     read_level(heads, _near(target))
     if all(head.done for head in heads):
         prompt = task.build(task.documents)
@@ -121,7 +126,7 @@ def _cut(task: Task) -> Prompt:
                 break
         target += spare
     if best is None:
-        raise _no_room(task)
+        raise no_room(task)
     return replace(best[0], cuts=tuple(_cuts(task, *best)))
 
 
@@ -143,16 +148,16 @@ def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
             yield Cut(document.name, whole, own, len(text), len(short.text))
 
 
-def _frame_tokens(task: Task) -> int:
+def frame_tokens(task: Task) -> int:
     """The number of tokens of the prompt without documents' texts. Raises ContextOverflowError."""
     frame = word(task.preset, task.frame, task.question).text
     progress = Progress(len(frame), task.status)
     if count([frame], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
-        raise _no_room(task)
+        raise no_room(task)
     message = word(task.preset, task.frame, task.question)
     tokens = len(code(message, task.tokenizer).ids)
     if tokens >= task.room:
-        raise _no_room(task)
+        raise no_room(task)
     return tokens
 
 
@@ -168,7 +173,7 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
         yield f"{len(cuts) - _SHOWN} more documents are cut to fit"
 
 
-def _no_room(task: Task) -> ContextOverflowError:
+def no_room(task: Task) -> ContextOverflowError:
     """The error for names, question or wording of the preset that leave no room for documents."""
     names = [word(replace(task.preset, template="{documents}"), task.frame, "").text]
     wording = [word(task.preset, [], "").text]

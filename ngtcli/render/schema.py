@@ -14,7 +14,8 @@ from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Cut
+from ngtcli.prompt.build import Chosen, Cut
+from ngtcli.prompt.splitting import PartReport
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -127,6 +128,16 @@ _DOCUMENT = shape(
     {"name": _TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "characters": _WHOLE}
 )
 _SKIPPED = rows(shape({"name": _TEXT, "reason": _TEXT}))
+_RETRIEVAL = shape(
+    {
+        "passages": rows(shape(of_dataclass(Chosen))),
+        "of_passages": _WHOLE,
+        "documents": _WHOLE,
+        "of_documents": _WHOLE,
+        "index": {"enum": ["cached", "built", "updated", "rebuilt"]},
+        "seconds": _NUMBER,
+    }
+)
 _REQUEST: dict[str, Schema] = {
     "task": {"enum": ["summarize", "ask"]},
     "question": maybe(_TEXT),
@@ -135,6 +146,7 @@ _REQUEST: dict[str, Schema] = {
     "documents": rows(_DOCUMENT),
     "skipped": {**_SKIPPED, "description": "files that were left out, with the reason"},
     "truncated": rows(shape(of_dataclass(Cut))),
+    "retrieval": {**maybe(_RETRIEVAL), "description": "the passages read, where not all fits"},
 }
 _POLICY = shape(
     {
@@ -172,6 +184,10 @@ def _answer() -> Schema:
         "finish_reason": {"oneOf": reasons},
         "exact": {"type": "boolean", "description": "no token depends on drafts, in any dtype"},
         "settings": shape(_settings()),
+        "parts": {
+            **rows(shape(of_dataclass(PartReport))),
+            "description": "the parts that were summarized first; none where everything fits",
+        },
         "trie": shape(trie),
         "passes": {
             **shape({"captured": _WHOLE, "seconds": _NUMBER, "reason": _TEXT}),

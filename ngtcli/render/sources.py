@@ -1,14 +1,14 @@
 """The sources of an answer: its stretches that stand in documents, as text and as JSON."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
+from ngtcli.documents.passages import place
 from ngtcli.grounding.span import Span, share_copied
+from ngtcli.prompt.build import Excerpt
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
@@ -76,6 +76,14 @@ class Sources:
             "spans": [source.as_json() for source in self.found],
         }
 
+    def among(self, documents: Sequence[int]) -> "Sources":
+        """The same stretches, with documents counted among these alone, which have them all."""
+        number = {document: i for i, document in enumerate(documents)}
+        found = [
+            replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.found
+        ]
+        return Sources(tuple(found), self.verbatim)
+
     def fact(self) -> str:
         """What the line below an answer says."""
         if not self.found:
@@ -84,11 +92,11 @@ class Sources:
         return f"{self.verbatim:.0%} stands in {of} word for word"
 
 
-def sources_of(answer: str, documents: Sequence[Document]) -> Sources:
-    """Where the stretches of `answer` stand in `documents`."""
-    from ngtcli.grounding.find import spans  # here: it loads numpy
-
-    found = spans(answer, [d.text for d in documents])
+def sources_of(
+    answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
+) -> Sources:
+    """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
+    found = _spans(answer, documents, excerpts)
     numbers: dict[tuple[int, int, int], int] = {}
     sources = []
     for span in found:
@@ -96,7 +104,7 @@ def sources_of(answer: str, documents: Sequence[Document]) -> Sources:
         number = numbers.setdefault(key, len(numbers) + 1)
         document = documents[span.document]
         start, end = span.source_start, span.source_end
-        section = _section(document.about.sections, span.source_start)
+        section = place(document, span.source_start)
         sources.append(
             Source(
                 number,
@@ -112,14 +120,27 @@ def sources_of(answer: str, documents: Sequence[Document]) -> Sources:
     return Sources(tuple(sources), share_copied(answer, found))
 
 
+def _spans(
+    answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None
+) -> list[Span]:
+    from ngtcli.grounding.find import spans  # here: it loads numpy
+
+    if excerpts is None:
+        return spans(answer, [d.text for d in documents])
+    texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
+    return [
+        replace(
+            span,
+            document=excerpts[span.document].document,
+            source_start=span.source_start + excerpts[span.document].start,
+            source_end=span.source_end + excerpts[span.document].start,
+        )
+        for span in spans(answer, texts)
+    ]
+
+
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _section(sections: Sequence[Section], at: int) -> Section:
-    """The section that a character stands in."""
-    before = bisect_right(sections, at, key=lambda section: section.start) - 1
-    return sections[before] if before >= 0 else Section(0)
 
 
 def marked(answer: str, sources: Sources) -> str:

@@ -1,0 +1,136 @@
+"""Prompts of the passages that match the question best, where not all documents fit."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.documents.passages import Cutting, place
+from ngtcli.errors import ContextOverflowError, UsageError
+from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
+from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
+from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.splitting import fits, joined, named
+from ngtcli.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ngtcli.retrieve.index import Index
+
+_BETWEEN = 8  # tokens counted for what stands between two excerpts; guess, the prompt is counted
+_PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
+
+
+def prompt_for(
+    preset: Preset,
+    documents: Sequence[Document],
+    question: str,
+    tokenizer: Tokenizer,
+    settings: Settings,
+    *,
+    context: int,
+    vocabulary: int = 0,
+    status: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Prompt:
+    """The prompt that fits `context`, as `settings` say; `warn` gets what was left out.
+
+    Raises ContextOverflowError and ModelError as `fit_prompt`; UsageError for passages without a
+    question.
+    """
+    s = settings
+    if s.overflow == "retrieve":
+        task = Task(
+            preset, documents, question, tokenizer, context, s.max_tokens, vocabulary, status
+        )
+        cutting = Cutting(s.passage_tokens, s.passage_overlap)
+        prompt = _retrieve(task, cutting, s.passages, warn)
+    else:
+        prompt = fit_prompt(
+            preset, documents, question, tokenizer, context=context, answer=s.max_tokens,
+            overflow=s.overflow, vocabulary=vocabulary, status=status,
+        )  # fmt: skip
+    for words in [*cut_words(prompt.cuts), *_selection_words(prompt.selection)]:
+        warn(words)
+    return prompt
+
+
+def _retrieve(task: Task, cutting: Cutting, most: int, warn: Callable[[str], None]) -> Prompt:
+    """Everything if that leaves room for the answer; else the best passages, `most` if not 0."""
+    if not task.question.strip():
+        raise UsageError("passages are chosen by a question, and there is none",
+                         "Use --overflow truncate to cut the documents.")  # fmt: skip
+    if (whole := fits(task)) is not None:
+        return whole
+    room = task.room - frame_tokens(replace(task, documents=()))
+    from ngtcli.retrieve.index import index_of  # here: it loads numpy
+
+    clock = time.perf_counter()
+    index = index_of(task.documents, cutting, task.status, warn)
+    ranked = index.ranked(task.question, (most or room) + _PASSED_OVER)
+    seconds = time.perf_counter() - clock
+    if not ranked:
+        warn("no passage has a word of the question; the first ones are read")
+        ranked = [(i, 0.0) for i in range(len(index))]
+    task.status("Choosing passages …")
+    chosen = _fitting(task, index, ranked, room, most or len(ranked))
+    while chosen:
+        excerpts = _excerpts(task, index, [passage for passage, _, _ in chosen])
+        prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
+        if (over := len(prompt.ids) - task.room) <= 0:
+            found = [(passage, score) for passage, score, _ in chosen]
+            read = tuple(_chosen(task, index, *one) for one in sorted(found))
+            selection = Selection(
+                read, tuple(excerpts), len(index), len(task.documents), index.status, seconds
+            )
+            return replace(prompt, selection=selection)
+        while chosen and over > 0:  # the counts were too low: leave the last ones out
+            over -= chosen.pop()[2]
+    raise ContextOverflowError(
+        f"no passage fits: there are {room} tokens of {task.context} beside question and answer",
+        "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
+    )
+
+
+def _fitting(
+    task: Task, index: "Index", ranked: Sequence[tuple[int, float]], room: int, most: int
+) -> list[tuple[int, float, int]]:
+    """The first passages that fit: number, score and tokens; longer ones are passed over."""
+    chosen: list[tuple[int, float, int]] = []
+    passed_over = 0
+    for passage, score in ranked:
+        if len(chosen) == most or passed_over == _PASSED_OVER:
+            break
+        at = index.place(passage)
+        document = named(task.documents, Excerpt(at.document, at.start, at.end))
+        text = f"{document.name}\n{document.text}"
+        tokens = len(task.tokenizer.encode(text)) + _BETWEEN
+        if tokens > room:
+            passed_over += 1
+            continue
+        room -= tokens
+        chosen.append((passage, score, tokens))
+    return chosen
+
+
+def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt]:
+    """The passages in the documents' order; those that follow one another are put together."""
+    places = map(index.place, sorted(chosen))
+    return list(joined(task.documents, [Excerpt(p.document, p.start, p.end) for p in places]))
+
+
+def _chosen(task: Task, index: "Index", passage: int, score: float) -> Chosen:
+    at = index.place(passage)
+    section = place(task.documents[at.document], at.start)
+    return Chosen(at.document, at.start, at.end, section.page, section.heading, score)
+
+
+def _selection_words(selection: Selection | None) -> Iterator[str]:
+    """What of the documents was read, as a sentence."""
+    if selection is not None:
+        yield (
+            f"not everything fits: read {len(selection.passages)} of {selection.of_passages}"
+            f" passages, from {selection.documents} of {selection.of_documents}"
+            f" document{'s' if selection.of_documents != 1 else ''}"
+        )

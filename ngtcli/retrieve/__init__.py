@@ -1,0 +1,1 @@
+"""Which passages of documents answer a question best."""

@@ -1,0 +1,294 @@
+"""Passages ranked by BM25 against the formula itself, the index's file, and prompts that fit."""
+
+import json
+import math
+import os
+import stat
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import FakeBackend, ngt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from ngtcli.config import Settings
+from ngtcli.documents.content import About, Section
+from ngtcli.documents.load import Document
+from ngtcli.documents.passages import Cutting, passages
+from ngtcli.errors import ContextOverflowError, UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Excerpt
+from ngtcli.prompt.preset import load_preset
+from ngtcli.prompt.selecting import prompt_for
+from ngtcli.render.schema import build
+from ngtcli.render.sources import sources_of
+from ngtcli.retrieve import index as module
+from ngtcli.retrieve.index import K1, B, index_of
+from ngtcli.retrieve.store import index_path
+from ngtcli.retrieve.words import words
+from ngtcli.tokens.tokenizer import Tokenizer
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+SMALL = Cutting(16)
+TOKENIZER = Tokenizer(FakeBackend())  # a token a letter
+
+
+def bm25(question: list[str], texts: list[list[str]]) -> list[float]:
+    """The formula of Lucene, word by word."""
+    mean = sum(map(len, texts)) / len(texts) or 1.0
+    scores = []
+    for text in texts:
+        counts, score = Counter(text), 0.0
+        for word in question:
+            has = sum(word in other for other in texts)
+            idf = math.log(1 + (len(texts) - has + 0.5) / (has + 0.5))
+            tf = counts[word]
+            score += idf * tf / (tf + K1 * (1 - B + B * len(text) / mean))
+        scores.append(score)
+    return scores
+
+
+def folder(tmp_path: Path, *texts: str) -> list[Document]:
+    return [Document(f"{i}.txt", t, path=str(tmp_path / f"{i}.txt")) for i, t in enumerate(texts)]
+
+
+LETTERS = st.text(st.sampled_from(list("abcde \n潮位é.")), max_size=200)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(LETTERS, min_size=1, max_size=5), LETTERS)
+def test_scores_are_those_of_the_formula(texts: list[str], question: str) -> None:
+    documents = [Document(str(i), text) for i, text in enumerate(texts)]
+    index = index_of(documents, SMALL)
+    own = [d.text[p.start : p.end] for d in documents for p in passages(d, SMALL)]
+    assert len(index) == len(own)
+    if own:
+        wanted = bm25(words(question), [words(text) for text in own])
+        np.testing.assert_allclose(index.scores(question), wanted, rtol=1e-4, atol=1e-5)
+        ranked = index.ranked(question)
+        assert [s for _, s in ranked] == sorted((s for _, s in ranked), reverse=True)
+        for most in range(1, len(ranked) + 2):
+            assert index.ranked(question, most) == ranked[:most]
+        assert {i for i, _ in ranked} == {i for i, s in enumerate(wanted) if s > 0}
+
+
+def test_words_of_scripts_without_spaces_are_pairs_of_characters() -> None:
+    assert words("潮位表は3つ Über-Größe हिन्दी don’t") == [
+        "潮位", "位表", "表は", "3", "つ", "uber", "grosse", "हिन्दी", "dont",
+    ]  # fmt: skip
+    assert words("") == [] and words("…!") == []
+
+
+def test_an_unchanged_folder_is_neither_cut_nor_indexed_again(
+    tmp_path: Path, own_home: Path, monkeypatch: Any
+) -> None:
+    documents = folder(tmp_path, "The tide came in.", "A ship left port. " * 20, "Nobody spoke.")
+    first = index_of(documents, SMALL)
+    assert first.status == "built" and first.cut == 3
+    path = index_path(documents, SMALL)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    monkeypatch.setattr(module, "passages", None)  # any cutting would fail
+    again = index_of(documents, SMALL)
+    assert again.status == "cached" and again.cut == 0
+    assert again.ranked("which ship?") == first.ranked("which ship?") != []
+
+
+def test_after_a_change_only_what_changed_is_cut(tmp_path: Path, own_home: Path) -> None:
+    texts = ["The tide came in.", "A ship left port. " * 20, "Nobody spoke."]
+    index_of(folder(tmp_path, *texts), SMALL)
+    texts[2] = "Somebody spoke of a ship."
+    index = index_of(folder(tmp_path, *texts), SMALL)
+    assert index.status == "updated" and index.cut == 1
+    index_path(folder(tmp_path, *texts), SMALL).unlink()
+    new = index_of(folder(tmp_path, *texts), SMALL)
+    assert new.status == "built" and new.ranked("a ship spoke") == index.ranked("a ship spoke")
+    fewer = index_of(folder(tmp_path, *texts[:2]), SMALL)
+    assert fewer.cut == 0 and fewer.status == "updated"
+
+
+def test_a_damaged_index_is_built_anew_with_a_line(tmp_path: Path, own_home: Path) -> None:
+    documents = folder(tmp_path, "The tide came in.", "A ship left port.")
+    wanted = index_of(documents, SMALL).ranked("ship")
+    path = index_path(documents, SMALL)
+    whole = path.read_bytes()
+    for broken in (whole[:-4], whole[:-3] + b"\7\7\7", b"", b"x" * 100):
+        path.write_bytes(broken)
+        said: list[str] = []
+        index = index_of(documents, SMALL, warn=said.append)
+        assert index.status == "rebuilt" and index.ranked("ship") == wanted
+        assert len(said) == 1 and "anew" in said[0]
+        assert index_of(documents, SMALL).status == "cached"
+
+
+# --- prompts ---
+
+
+def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
+    said: list[str] = []
+    own = Settings(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
+    prompt = prompt_for(
+        load_preset("ask"), documents, question, TOKENIZER, own, context=context, warn=said.append
+    )
+    return prompt, said
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5),
+    st.integers(150, 900),
+    st.integers(1, 400),
+    st.integers(0, 3),
+)
+def test_a_fitted_prompt_never_exceeds_the_context(
+    texts: list[str], context: int, answer: int, most: int
+) -> None:
+    documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
+    room = context - min(answer, context // 4)
+    try:
+        prompt, said = fitted(documents, "a b é?", context, max_tokens=answer, passages=most)
+    except ContextOverflowError:
+        return
+    assert len(prompt.ids) <= room
+    if prompt.selection is None:
+        assert not said and list(prompt.documents) == documents
+        return
+    chosen = prompt.selection
+    assert said and (not most or len(chosen.passages) <= most)
+    places = [(e.document, e.start) for e in chosen.excerpts]
+    assert places == sorted(places) and len(prompt.documents) == len(chosen.excerpts)
+    for excerpt, document in zip(chosen.excerpts, prompt.documents, strict=True):
+        assert texts[excerpt.document][excerpt.start : excerpt.end] == document.text
+    for p in chosen.passages:
+        assert any(
+            e.document == p.document and e.start <= p.start < p.end <= e.end
+            for e in chosen.excerpts
+        )
+
+
+def test_everything_is_used_where_everything_fits() -> None:
+    prompt, said = fitted([Document("a", "The tide came in. " * 5)], "When?", 4000)
+    assert prompt.selection is None and not said
+
+
+def test_the_best_passages_are_read_in_the_documents_order_under_their_places() -> None:
+    log = Document(
+        "log.pdf",
+        "Nothing was seen at sea that day.\n\n" * 9 + "The pilot came aboard at dawn.",
+        About(pages=2, sections=(Section(0, 1), Section(200, 2))),
+    )
+    other = Document("b.txt", "A pilot came.\n\n" + "Rain fell on the empty quay again.\n\n" * 9)
+    prompt, said = fitted([other, log], "Which pilot came aboard?", 420, max_tokens=20, passages=2)
+    assert [d.name for d in prompt.documents] == ["b.txt", "log.pdf, page 2"]
+    assert "log.pdf, page 2\n" in prompt.text and "aboard at dawn" in prompt.text
+    total = prompt.selection.of_passages
+    assert said == [f"not everything fits: read 2 of {total} passages, from 2 of 2 documents"]
+
+
+def test_a_question_whose_words_stand_nowhere_is_answered_with_a_warning() -> None:
+    prompt, said = fitted([Document("a", "The tide came in. " * 60)], "Zzz?", 420, max_tokens=20)
+    assert prompt.selection.passages[0].start == 0 and "no passage has a word" in said[0]
+
+
+def test_passages_that_are_too_long_are_refused_with_the_numbers() -> None:
+    with pytest.raises(ContextOverflowError) as caught:
+        fitted([Document("a", "tide " * 900)], "tide?", 220, passage_tokens=500)
+    assert "no passage fits" in str(caught.value) and "--passage-tokens" in caught.value.hint
+    with pytest.raises(UsageError, match="question"):
+        fitted([Document("a", "tide " * 900)], " ", 220)
+
+
+def test_sources_of_excerpts_point_into_the_whole_documents() -> None:
+    text = "Rain fell. " * 30 + "The pilot came aboard at dawn."
+    at = text.index("The pilot")
+    documents = [Document("a", "the pilot came aboard at dawn"), Document("b", text)]
+    found = sources_of(
+        "I think the pilot came aboard at dawn.", documents, [Excerpt(1, at, len(text))]
+    )
+    (source,) = found.found
+    assert source.name == "b"
+    span = source.span
+    assert documents[1].text[span.source_start : span.source_end] == "pilot came aboard at dawn."
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def harbour(tmp_path: Path) -> Path:
+    log = tmp_path / "log"
+    log.mkdir()
+    for i in range(12):
+        text = "\n\n".join(
+            f"Entry {i}.{j}: the harbour master noted {i * j} barges of kind {j} on that day."
+            for j in range(30)
+        )
+        (log / f"day{i}.md").write_text(f"# Day {i}\n\n{text}\n")
+    (log / "pilot.md").write_text("# Pilots\n\nThe pilot Imre Sandoval came aboard at dawn.\n")
+    return log
+
+
+@needs_model
+def test_a_folder_that_does_not_fit_is_answered_from_its_best_passages(harbour: Path) -> None:
+    asked = ["ask", "-d", str(harbour), "Who is the pilot Imre Sandoval?", "--max-tokens", "12"]
+    done = ngt(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    assert b"passages, from " in done.stderr and b" of 13 documents" in done.stderr
+    body = json.loads(done.stdout)
+    Draft202012Validator(build("ask")).validate(body)
+    assert body["settings"]["overflow"] == "retrieve"
+    best = max(body["retrieval"]["passages"], key=lambda p: p["score"])
+    assert body["documents"][best["document"]]["name"] == "pilot.md"
+    assert best["heading"] == "Pilots" and len(body["retrieval"]["passages"]) <= 5
+    for span in body["sources"]["spans"]:
+        text = (harbour / body["documents"][span["document"]]["name"]).read_text()
+        quote = text[span["source_start"] : span["source_end"]].split()
+        assert quote == body["text"][span["start"] : span["end"]].split()
+    page = harbour.parent / "out.html"
+    shown = ngt(*asked, "--show-passages", "--passages", "2", "--html", str(page))
+    assert b"pilot.md, Pilots: characters 0" in shown.stderr and b"score" in shown.stderr
+    assert page.read_text().count("<details") <= 2
+    dry = ngt(*asked, "--dry-run", "--json")
+    Draft202012Validator(build("ask")).validate(json.loads(dry.stdout))
+    assert json.loads(dry.stdout)["retrieval"]["index"] == "cached"
+
+
+@needs_model
+def test_what_was_said_of_overflow_stays_as_it_was(harbour: Path) -> None:
+    asked = ["ask", "-d", str(harbour), "Who?", "--dry-run", "--overflow"]
+    assert ngt(*asked, "error").returncode == 5
+    assert b"cut to its first" in ngt(*asked, "truncate").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["ask", "-d", ".", "x", "--overflow", "error", "--passages", "3"],
+            b"--passages does nothing",
+        ),
+        (["ask", "-d", ".", "x", "--passage-tokens", "4"], b"passage_tokens is 4"),
+        (["ask", "-d", ".", "x", "--passage-overlap", "200"], b"passage_overlap is 200"),
+        (["summarize", ".", "--overflow", "retrieve"], b"by a question"),
+        (["summarize", ".", "--passages", "3"], b"--passages does nothing"),
+    ],
+)
+def test_wrong_settings_of_passages_are_refused(
+    words: list[str], message: bytes, tmp_path: Path
+) -> None:
+    done = ngt(*words, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_recall_counts_the_questions_whose_own_paragraph_is_among_the_first() -> None:
+    from ngtcli.evaluate.dev.retrieval import enlarged, measure, recall
+
+    paragraphs = [f"word{i} stands here with the others" for i in range(12)]
+    index = index_of([Document(str(i), p) for i, p in enumerate(paragraphs)], SMALL)
+    asked = [(3, "where is word3?"), (4, "where is word5?"), (11, "others?"), (0, "others?")]
+    assert recall(index, asked) == {1: 0.5, 5: 0.5, 10: 0.5}
+    assert len(enlarged(paragraphs, 30)) == 30 and enlarged(paragraphs, 30)[:12] == paragraphs
+    assert "12 passages: built" in measure(paragraphs, asked, SMALL)

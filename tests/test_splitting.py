@@ -1,0 +1,173 @@
+"""Summaries of what does not fit: parts that fit and lose nothing, kept when interrupted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import FakeBackend, ngt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from ngtcli.documents.content import About, Section
+from ngtcli.documents.load import Document
+from ngtcli.errors import ContextOverflowError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.preset import load_preset
+from ngtcli.prompt.splitting import fits, split
+from ngtcli.render.schema import build
+from ngtcli.system.storage import home
+from ngtcli.tokens.tokenizer import Tokenizer
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
+
+
+def task(documents: list[Document], context: int = 400, answer: int = 40) -> Task:
+    backend = Tokenizer(FakeBackend())  # a token a letter
+    preset = load_preset("summarize")
+    return Task(preset, documents, "", backend, context, answer, 0, lambda _: None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3), st.integers(260, 700))
+def test_every_part_fits_and_together_they_have_all_of_the_text(
+    texts: list[str], context: int
+) -> None:
+    documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
+    own = task(documents, context)
+    try:
+        parts = split(own)
+    except ContextOverflowError:
+        assert context < 400
+        return
+    assert all(len(part.prompt.ids) <= own.room for part in parts)
+    places = [e for part in parts for e in part.excerpts]
+    assert [(e.document, e.start) for e in places] == sorted((e.document, e.start) for e in places)
+    for i, text in enumerate(texts):
+        covered = {at for e in places if e.document == i for at in range(e.start, e.end)}
+        assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
+
+
+def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
+    chapters = [f"Chapter {i}\n\n" + f"Ship {i} left the quay at noon. " * 7 for i in range(6)]
+    text, sections = "", []
+    for i, chapter in enumerate(chapters):
+        sections.append(Section(len(text), i + 1, f"Chapter {i}"))
+        text += chapter + "\n\n"
+    document = Document("log.pdf", text, About(sections=tuple(sections)))
+    parts = split(task([document], context=700))
+    starts = {section.start for section in sections}
+    assert 1 < len(parts) <= 6 and all(part.excerpts[0].start in starts for part in parts)
+    assert parts[0].name == "log.pdf, page 1" and parts[1].name != parts[0].name
+
+
+def test_what_fits_is_not_split() -> None:
+    short = [Document("a", "The tide came in.")]
+    prompt = fits(task(short))
+    assert prompt is not None and list(prompt.documents) == short
+    assert fits(task([Document("a", "The tide came in. " * 90)])) is None
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    chapters = [
+        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(230))
+        for i in range(3)
+    ]
+    (tmp_path / "book.md").write_text("\n\n".join(chapters))
+    return str(tmp_path / "book.md")
+
+
+SHORT = ("--max-tokens", "8", "--method", "none")
+
+
+@needs_model
+def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
+    book: str, monkeypatch: Any
+) -> None:
+    from ngtcli.session import Session
+
+    whole = ngt("summarize", book, *SHORT, "--json")
+    body = json.loads(whole.stdout)
+    Draft202012Validator(build("summarize")).validate(body)
+    count = len(body["parts"])
+    assert f"split into {count} parts".encode() in whole.stderr and count > 2
+    assert not any(part["kept"] for part in body["parts"])
+    assert not list((home("cache") / "parts").glob("*.json"))  # it is done
+    for span in body["sources"]["spans"]:
+        quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
+        assert quote == body["text"][span["start"] : span["end"]].split()
+
+    answer, asked = Session.answer, []
+
+    def interrupted(*arguments: Any) -> Any:
+        asked.append(1)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return answer(*arguments)
+
+    monkeypatch.setattr(Session, "answer", interrupted)
+    stopped = ngt("summarize", book, *SHORT)
+    assert stopped.returncode == 130 and stopped.stdout == b""
+    assert f"kept 2 of {count} parts".encode() in stopped.stderr
+    monkeypatch.setattr(Session, "answer", answer)
+    again = ngt("summarize", book, *SHORT, "--json")
+    assert f"took 2 of {count} parts".encode() in again.stderr
+    rest = json.loads(again.stdout)
+    assert [part["kept"] for part in rest["parts"]] == [True, True] + [False] * (count - 2)
+    assert rest["text"] == body["text"]
+    assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
+
+
+@needs_model
+def test_kept_parts_that_are_damaged_are_made_anew(book: str, monkeypatch: Any) -> None:
+    from ngtcli.session import Session
+
+    answer, asked = Session.answer, []
+
+    def interrupted(*arguments: Any) -> Any:
+        asked.append(1)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return answer(*arguments)
+
+    monkeypatch.setattr(Session, "answer", interrupted)
+    ngt("summarize", book, *SHORT)
+    monkeypatch.setattr(Session, "answer", answer)
+    (kept,) = (home("cache") / "parts").glob("*.json")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.write_text('{"a": 3}')
+    done = ngt("summarize", book, *SHORT)
+    assert done.returncode == 0 and b"made anew" in done.stderr and b"took" not in done.stderr
+
+
+@needs_model
+def test_overflow_of_a_summary_as_it_was(book: str) -> None:
+    assert ngt("summarize", book, "--overflow", "error").returncode == 5
+    dry = ngt("summarize", book, "--dry-run")
+    assert dry.returncode == 0 and b"this is the first one's" in dry.stderr
+    assert b"Chapter 0" in dry.stdout and b"Chapter 2" not in dry.stdout
+    wrong = ngt("ask", "-d", book, "Why?", "--overflow", "split")
+    assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
+
+
+@needs_model
+def test_each_file_gets_a_summary_of_its_own(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    (docs / "a").mkdir(parents=True)
+    (docs / "a" / "tide.txt").write_text("The tide came in at noon that day.")
+    (docs / "a_tide.txt").write_text("A ship left port at dawn.")
+    out = tmp_path / "out"
+    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *SHORT)
+    assert done.returncode == 0 and done.stdout == b"", done.stderr
+    assert len(list(out.glob("*tide.txt*"))) == 2 and b"(2 of 2)" in done.stderr
+    alone = ngt("summarize", str(docs / "a_tide.txt"), *SHORT)
+    assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
+    for wrong in ([], ["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
+        assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2
