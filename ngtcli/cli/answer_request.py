@@ -1,7 +1,7 @@
 """What `ngt summarize` and `ngt ask` are asked for: shared flags, and what they come to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ import typer
 
 from ngtcli.cli.ignored import flag, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption
 from ngtcli.cli.output import check_output_file
 from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import RETRIEVING, Settings
@@ -18,26 +19,32 @@ from ngtcli.prompt.build import look_alikes
 from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import Tokenizer
 
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the answer to this file, whole.")
-]
-TokensOption = Annotated[
-    bool, typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
-]
-DryOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
-]
-ExplainOption = Annotated[
-    bool, typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
-]
-CiteOption = Annotated[
-    bool,
-    typer.Option("--cite", help="Mark what stands in documents word for word; name the places."),
-]
-HtmlOption = Annotated[
-    Path | None,
-    typer.Option("--html", help="Also write a page: the answer beside its documents, linked."),
-]
+_OUTPUT = typer.Option("--output", "-o", help="Write the answer to this file, whole.")
+_TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
+_DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
+_EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
+_CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
+_HTML = typer.Option("--html", help="Also write a page: the answer beside its documents, linked.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFlags:
+    """The flags of both commands, but for documents, question and settings."""
+
+    preset: PresetOption = None
+    output: Annotated[Path | None, _OUTPUT] = None
+    json: JsonOption = False
+    json_tokens: Annotated[bool, _TOKENS] = False
+    dry_run: Annotated[bool, _DRY] = False
+    explain: Annotated[bool, _EXPLAIN] = False
+    cite: Annotated[bool, _CITE] = False
+    html: Annotated[Path | None, _HTML] = None
+    verbose: VerboseOption = False
+
+    def request(self, **more: Any) -> "AnswerRequest":
+        """What is asked for by these flags; `more` are the other fields of the request."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "preset"}
+        return AnswerRequest(**own | more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,50 +8,34 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.answer_request import (
-    AnswerRequest,
-    CiteOption,
-    DryOption,
-    ExplainOption,
-    HtmlOption,
-    OutputOption,
-    TokensOption,
-    check_request,
-    documents_of,
-)
+from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, resolve, with_settings
+from ngtcli.cli.options import resolve, with_flags, with_settings
 from ngtcli.documents.names import utf8
 from ngtcli.errors import UsageError
 
 
 @with_settings
+@with_flags(AnswerFlags)
 def ask(
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: Annotated[
         list[str] | None,
         typer.Option("--docs", "-d", help="File, folder, glob or -; may be given again."),
     ] = None,
-    preset: PresetOption = None,
-    output: OutputOption = None,
-    json: JsonOption = False,
-    json_tokens: TokensOption = False,
-    dry_run: DryOption = False,
-    explain: ExplainOption = False,
-    cite: CiteOption = False,
-    html: HtmlOption = None,
     show_passages: Annotated[
         bool,
         typer.Option("--show-passages", help="Show on stderr the passages that are read."),
     ] = False,
-    verbose: VerboseOption = False,
+    *,
+    given: AnswerFlags,
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Answer a question from documents: ngt ask --docs ./notes "When is high tide?" """
     question = _question(words)
     if not question.strip():
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
-    resolved, chosen = resolve(flags or {}, preset, "ask")
+    resolved, chosen = resolve(flags or {}, given.preset, "ask")
     if "{question}" not in chosen.template:
         raise UsageError(
             f"preset {chosen.name} has no place for a question", "Put {question} in its template."
@@ -64,21 +48,10 @@ def ask(
             "--overflow split makes a summary of summaries, and a question is asked",
             "Use --overflow retrieve, which reads the passages that fit the question best.",
         )
-    request = AnswerRequest(
-        task="ask",
-        question=utf8(question.strip()),
-        settings=settings,
-        preset=chosen,
-        json=json,
-        json_tokens=json_tokens,
-        output=output,
-        dry_run=dry_run,
-        verbose=verbose,
-        explain=explain,
-        cite=cite,
-        html=html,
+    request = given.request(
+        task="ask", question=utf8(question.strip()), settings=settings, preset=chosen,
         show_passages=show_passages,
-    )
+    )  # fmt: skip
     check_request(request, flags or {})
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
     run(replace(request, loaded=loaded))

@@ -173,7 +173,10 @@ def _typed(name: str, value: Any) -> Any:
 
 
 def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
-    """Give a command a flag for each field of the dataclass `kind`; it gets them as `given`."""
+    """Give a command a flag for each field of the dataclass `kind`; it gets them as `given`.
+
+    In help pages they stand where `given` does.
+    """
     fields = inspect.signature(kind, eval_str=True).parameters
 
     def decorate(command: Command) -> Command:
@@ -184,9 +187,11 @@ def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
             given = kind(**{name: arguments.pop(name) for name in fields})
             return command(given=given, **arguments)
 
-        others = [p for name, p in signature.parameters.items() if name != "given"]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
-        parameters[1:1] = fields.values()  # after the context
+        own = [
+            p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()
+        ]
+        at = list(signature.parameters).index("given")
+        parameters = [*own[:at], *fields.values(), *own[at + 1 :]]
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return wrapper
 
