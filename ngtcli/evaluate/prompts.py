@@ -56,8 +56,8 @@ class Item:
 
 
 def example_texts() -> Loaded:
-    """The example texts, without the questions that stand beside them."""
-    return load([str(EXAMPLES / "*.[tm]*")])
+    """The example texts."""
+    return load([str(EXAMPLES)])
 
 
 def builtin_items() -> list[Item]:
@@ -68,7 +68,7 @@ def builtin_items() -> list[Item]:
         halves = _halves(text)
         parts += [(f"{text.name}, half {i}", half) for i, half in enumerate(halves, 1)]
     summaries = [Item(f"summarize {i}", "summarize", (d,), source=d.name) for i, d in parts]
-    return summaries[:SUMMARIES] + read_jsonl(EXAMPLES / "questions.jsonl")
+    return summaries[:SUMMARIES] + read_jsonl(EXAMPLES.parent / "questions.jsonl")
 
 
 def _halves(document: Document) -> list[Document]:
@@ -203,7 +203,7 @@ class _Line:
             name = value.get("name") or value.get("title") or name
             text = self._file(value["file"]) if "file" in value else value.get("text")
             if "file" in value:
-                name = value["file"]
+                name = value.get("name") or value["file"]
             if not isinstance(name, str):
                 raise self._wrong(f"{key} holds a name that is no text", 'Give "name": "…".')
         if not isinstance(text, str) or not text.strip():
