@@ -19,7 +19,7 @@ from ngtcli.evaluate.replay.run import budgets, context_of
 from ngtcli.evaluate.replay.shape_decode import RecordedRun
 from ngtcli.evaluate.replay.shape_generate import generate_recorded
 from ngtcli.evaluate.replay.traces import Trace, TraceSet
-from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE
+from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE, decoded
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
 from ngtcli.render.rows import Refusal
 
@@ -132,19 +132,6 @@ class Contestants:
 
 
 def _decoded(run: RecordedRun) -> Generation:
-    s, drafted, undrafted = run.statistics, 0, 0
-    for _ in run:
-        undrafted += s.drafted_tokens == drafted
-        drafted = s.drafted_tokens
+    generation = decoded(run)
     run.drafter.finish()
-    return Generation(
-        run.output,
-        s.steps,
-        prefill_s=s.prefill_s,
-        decode_s=s.decode_s,
-        drafted=s.drafted_tokens,
-        accepted=s.accepted_tokens,
-        undrafted=undrafted,
-        histogram=s.acceptance_histogram,
-        split_s=dict(s.split_s),
-    )
+    return generation

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ngtcli.decode.loop import Run
 from ngtcli.decode.reference import plain_generation
 from ngtcli.errors import NgtError
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation
@@ -40,12 +41,15 @@ def _with_num_draft(method: str, num_draft: int) -> str:
 
 def answered(session: Session, prompt: Prompt, options: AnswerOptions) -> Generation:
     """The session's whole answer to `prompt`."""
-    run = session.answer(prompt, options).run
-    undrafted = drafted = 0
+    return decoded(session.answer(prompt, options).run)
+
+
+def decoded(run: Run) -> Generation:
+    """All steps of a run, and what they came to."""
+    s, drafted, undrafted = run.statistics, 0, 0
     for _ in run:
-        undrafted += run.statistics.drafted_tokens == drafted
-        drafted = run.statistics.drafted_tokens
-    s = run.statistics
+        undrafted += s.drafted_tokens == drafted
+        drafted = s.drafted_tokens
     return Generation(
         run.output,
         s.steps,
