@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, passages
+from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
 from ngtcli.retrieve.store import Cut, Ints, Scores, Stored
 from ngtcli.retrieve.words import words
@@ -190,12 +191,21 @@ def _build(cut: Cut) -> Scores:
 
 
 def _scores(scores: Scores, count: int, terms: list[int]) -> npt.NDArray[np.float32]:
+    for first, last in ((scores.borders[term], scores.borders[term + 1]) for term in terms):
+        _check(scores.indices[first:last], scores.data[first:last], count)
     bm25 = _bm25()
     bm25.nonoccurrence_array = None
     bm25.scores = {"data": scores.data, "indices": scores.indices, "indptr": scores.borders,
                    "num_docs": count}  # fmt: skip
     found: npt.NDArray[np.float32] = bm25.get_scores_from_ids(terms)
     return found
+
+
+def _check(indices: Ints, data: npt.NDArray[np.float32], count: int) -> None:
+    """Raise NgtError unless these are scores of passages: the file may be changed as it is read."""
+    known = not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < count
+    if not (known and bool(np.isfinite(data).all())):
+        raise NgtError("the cached index of passages is damaged", f"Remove {store.index_folder()}.")
 
 
 def _bm25() -> Any:
