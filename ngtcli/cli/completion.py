@@ -77,7 +77,10 @@ def _folders(incomplete: str) -> Iterator[str]:
         return
 
 
-_OFFERED: dict[str, Complete] = {"method": methods, "model": models, "draft_model": models}
+_OFFERED: dict[str, Complete] = {
+    "method": methods, "model": models, "draft_model": models, "embedder": models,
+    "reranker": models,
+}  # fmt: skip
 
 
 def of_setting(name: str) -> Complete | None:

@@ -136,6 +136,8 @@ _RETRIEVAL = shape(
         "of_documents": _WHOLE,
         "index": {"enum": ["cached", "built", "updated", "rebuilt"]},
         "seconds": _NUMBER,
+        "dense": {"enum": ["flat", "ivf-pq", None]},
+        "embedded": _WHOLE,
     }
 )
 _REQUEST: dict[str, Schema] = {
