@@ -137,9 +137,7 @@ def load_reranker(name: str, device: str = "auto") -> Reranker:
     """A cross-encoder, by folder or hub id. Raises ModelError."""
     with _said_of("reranker", _RERANKER):
         folder = _folder(name)
-        for kind in architectures(name, folder):
-            if not kind.endswith("ForSequenceClassification"):
-                raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
+        _check_cross_encoder(name, folder)
         loaded = _load(name, folder, "AutoModelForSequenceClassification", device, 0)
         if (labels := loaded.model.config.num_labels) != 1:
             raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", _RERANKER)
@@ -147,13 +145,24 @@ def load_reranker(name: str, device: str = "auto") -> Reranker:
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
-    """Raise ModelError if a model that is named is not there, or FAISS; an empty name is none."""
+    """Raise ModelError if a model that is named is not there, if its folder says that it is
+    another kind of model, or if FAISS is not installed; an empty name is none.
+    """
     if embedder:
         check_installed()
-    for kind, name, hint in (("embedder", embedder, _EMBEDDER), ("reranker", reranker, _RERANKER)):
-        if name:
-            with _said_of(kind, hint):
-                find(name)
+        with _said_of("embedder", _EMBEDDER):
+            if os.path.isdir(folder := find(embedder)):
+                use_of(embedder, Path(folder))
+    if reranker:
+        with _said_of("reranker", _RERANKER):
+            if os.path.isdir(folder := find(reranker)):
+                _check_cross_encoder(reranker, Path(folder))
+
+
+def _check_cross_encoder(name: str, folder: Path) -> None:
+    for kind in architectures(name, folder):
+        if not kind.endswith("ForSequenceClassification"):
+            raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
 
 
 def _folder(name: str) -> Path:

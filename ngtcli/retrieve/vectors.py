@@ -24,6 +24,7 @@ _NAMES = ("texts", "vectors")
 _HASH = 16  # bytes of a text's hash
 _PARTIAL = ""  # what a file is of that has not the vectors of all passages
 _KEEP_S = 300.0  # seconds after which what is made is kept; guess
+_TELL_S = 1.0  # seconds between two status lines; guess
 MOST = 2**34  # bytes of a file; guess, 4 million vectors of 1024 numbers
 
 Status = Callable[[str], None]
@@ -72,7 +73,7 @@ def vectors_of(
     hashes = [_hash(one) for one in texts]
     known = dict(zip(kept.hashes, kept.rows, strict=True)) if kept else {}
     missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
-    made = _Making(path, known, warn).make(missing, embedder, status) if missing else {}
+    made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
     every = {**known, **made}
     rows = np.stack([every[h] for h in hashes]) if hashes else np.zeros((0, 1), np.float32)
     status(f"Keeping {len(rows)} vectors …")
@@ -83,21 +84,21 @@ def vectors_of(
 class _Making:
     """Makes vectors and keeps them on the way."""
 
-    def __init__(self, path: Path, known: Mapping[bytes, Floats], warn: Status) -> None:
-        self._path, self._known, self._warn = path, known, warn
+    def __init__(
+        self, path: Path, known: Mapping[bytes, Floats], status: Status, warn: Status
+    ) -> None:
+        self._path, self._known, self._status, self._warn = path, known, status, warn
         self._made: dict[bytes, Floats] = {}
-        self._kept = time.monotonic()
+        self._kept, self._told = time.monotonic(), float("-inf")
 
-    def make(
-        self, missing: Mapping[bytes, str], embedder: Embedder, status: Status
-    ) -> dict[bytes, Floats]:
+    def make(self, missing: Mapping[bytes, str], embedder: Embedder) -> dict[bytes, Floats]:
         """The vectors of these texts, by the texts' hashes."""
         process.unwind_on_interrupt()
         order = sorted(missing, key=lambda h: -len(missing[h]))  # equal lengths need no padding
         longer = 0
         try:
             for first in range(0, len(order), BATCH):
-                status(f"Embedding passages: {first} of {len(order)} …")
+                self._tell(f"Embedding passages: {first} of {len(order)} …")
                 own = order[first : first + BATCH]
                 vectors, cut = embedder.passages([missing[h] for h in own])
                 self._made |= zip(own, vectors, strict=True)
@@ -114,6 +115,11 @@ class _Making:
                 f" {embedder.name} reads: only their beginnings count for it"
             )
         return self._made
+
+    def _tell(self, words: str) -> None:
+        if time.monotonic() - self._told > _TELL_S:
+            self._status(words)
+            self._told = time.monotonic()
 
     def _keep(self) -> None:
         every = {**self._known, **self._made}
