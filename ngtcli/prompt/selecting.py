@@ -70,7 +70,10 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     clock = time.perf_counter()
     rankers = Rankers(s.embedder, s.reranker, s.device)
     most = (s.passages or room) + _PASSED_OVER
-    ranking = rank(task.documents, cutting, task.question, most, rankers, task.status, warn)
+    ranking = rank(
+        task.documents, cutting, task.question, most,
+        rankers=rankers, status=task.status, warn=warn,
+    )  # fmt: skip
     index, ranked = ranking.index, ranking.found
     seconds = time.perf_counter() - clock
     if not ranked:

@@ -38,7 +38,7 @@ class Nearest:
         self.kind = FLAT if coded is None else IVF_PQ
 
     def search(self, vector: Floats, most: int) -> Found:
-        """The `most` passages whose vectors have the largest cosine with `vector`; ties in order.
+        """The `most` passages whose vectors have the largest cosine with `vector`, the best first.
 
         IVF-PQ may miss some, and finds fewer where the lists looked at have fewer.
         """

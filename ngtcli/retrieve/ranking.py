@@ -5,7 +5,7 @@ C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Ind
 Methods, 2009.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ngtcli.retrieve.index import Index, index_of
 from ngtcli.retrieve.installed import check_installed
 
 if TYPE_CHECKING:
-    from ngtcli.retrieve.encoders import Embedder, Reranker
+    from ngtcli.retrieve.encoders import Reranker
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
@@ -66,69 +66,80 @@ class Ranking:
     embedded: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question, the index it is asked of, the text of a passage, and how many are wanted."""
+
+    index: Index
+    text: Callable[[int], str]
+    question: str
+    most: int
+    status: Status
+    warn: Status
+
+
 def rank(
     documents: Sequence[Document],
     cutting: Cutting,
     question: str,
     most: int,
+    *,
     rankers: Rankers = WORDS_ALONE,
     status: Status = lambda _: None,
     warn: Status = lambda _: None,
 ) -> Ranking:
-    """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError."""
+    """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError.
+
+    `status` gets lines on what is done, `warn` those of `index_of` and `vectors_of`.
+    """
     index = index_of(documents, cutting, status, warn)
-    if not (rankers.embedder or rankers.reranker):
-        by_words = index.ranked(question, most)
-        return Ranking(index, [Ranked(passage, score, score) for passage, score in by_words])
-    most = max(most, CANDIDATES)
+    if rankers != WORDS_ALONE:
+        most = max(most, CANDIDATES)
 
     def text(passage: int) -> str:
         at = index.place(passage)
         return documents[at.document].text[at.start : at.end]
 
-    ranking = _first(index, text, question, most, rankers, status, warn)
+    asked = _Asked(index, text, question, most, status, warn)
+    ranking = _by_both(asked, rankers) if rankers.embedder else _by_words(asked)
     if not rankers.reranker:
         return ranking
     status(f"Loading {rankers.reranker} …")
     from ngtcli.retrieve.encoders import load_reranker  # here: it loads transformers
 
     reranker = load_reranker(rankers.reranker, rankers.device)
-    return replace(ranking, found=_reranked(ranking.found, text, question, reranker, status))
+    return replace(ranking, found=_reranked(ranking.found, asked, reranker))
 
 
-def _first(
-    index: Index,
-    text: Callable[[int], str],
-    question: str,
-    most: int,
-    rankers: Rankers,
-    status: Status,
-    warn: Status,
-) -> Ranking:
-    """The ranking before it is reranked."""
-    by_words = index.ranked(question, most)
-    if not rankers.embedder:
-        return Ranking(index, [Ranked(passage, score, score) for passage, score in by_words])
+def _by_words(asked: _Asked) -> Ranking:
+    found = asked.index.ranked(asked.question, asked.most)
+    return Ranking(asked.index, [Ranked(passage, score, score) for passage, score in found])
+
+
+def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
+    """The ranks by BM25 and by vectors, put together."""
+    check_installed()
     from ngtcli.retrieve.encoders import load_embedder  # here: it loads transformers
     from ngtcli.retrieve.nearest import nearest_of
     from ngtcli.retrieve.vectors import vectors_of
 
-    check_installed()
-    status(f"Loading {rankers.embedder} …")
-    embedder: Embedder = load_embedder(rankers.embedder, rankers.device)
-    vectors = vectors_of(index, text, embedder, status, warn)
-    nearest = nearest_of(vectors, status, warn)
-    asked = embedder.question(question)
-    by_meaning = nearest.search(asked, most)
-    together = fused([p for p, _ in by_words], [p for p, _ in by_meaning])
-    order = sorted(together, key=lambda passage: (-together[passage], passage))[:most]
-    cosines = nearest.cosines(asked, np.array(order, np.int64))
-    words = index.scores(question)
+    asked.status(f"Loading {rankers.embedder} …")
+    embedder = load_embedder(rankers.embedder, rankers.device)
+    vectors = vectors_of(asked.index, asked.text, embedder, asked.status, asked.warn)
+    nearest = nearest_of(vectors, asked.status, asked.warn)
+    question = embedder.question(asked.question)
+    scores = asked.index.scores(asked.question)
+    together = fused(
+        [p for p, _ in asked.index.ranked(asked.question, asked.most)],
+        [p for p, _ in nearest.search(question, asked.most)],
+    )
+    order = sorted(together, key=lambda passage: (-together[passage], passage))[: asked.most]
+    cosines = nearest.cosines(question, np.array(order, np.int64))
     found = [
-        Ranked(p, together[p], float(words[p]), float(cosine), together[p])
+        Ranked(p, together[p], float(scores[p]), float(cosine), together[p])
         for p, cosine in zip(order, cosines, strict=True)
     ]
-    return Ranking(index, found, nearest.kind, vectors.embedded)
+    return Ranking(asked.index, found, nearest.kind, vectors.embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:
@@ -144,28 +155,19 @@ def fused(*rankings: Sequence[int]) -> dict[int, float]:
     return scores
 
 
-def _reranked(
-    found: Sequence[Ranked],
-    text: Callable[[int], str],
-    question: str,
-    reranker: "Reranker",
-    status: Status,
-) -> list[Ranked]:
+def _reranked(found: Sequence[Ranked], asked: _Asked, reranker: "Reranker") -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
-    first = sorted(found[:CANDIDATES], key=lambda one: -len(text(one.passage)))
+    from ngtcli.retrieve.encoders import BATCH
+
+    # Texts of equal lengths need no padding.
+    first = sorted(found[:CANDIDATES], key=lambda one: -len(asked.text(one.passage)))
     scored: list[Ranked] = []
-    for some in _batches(first):
-        status(f"Reranking passages: {len(scored)} of {len(first)} …")
-        scores = reranker.scores(question, [text(one.passage) for one in some])
+    for at in range(0, len(first), BATCH):
+        asked.status(f"Reranking passages: {at} of {len(first)} …")
+        some = first[at : at + BATCH]
+        scores = reranker.scores(asked.question, [asked.text(one.passage) for one in some])
         scored += (
             replace(one, score=float(score), reranked=float(score))
             for one, score in zip(some, scores, strict=True)
         )
     return [*sorted(scored, key=lambda one: (-one.score, one.passage)), *found[CANDIDATES:]]
-
-
-def _batches(found: Sequence[Ranked]) -> Iterator[Sequence[Ranked]]:
-    from ngtcli.retrieve.encoders import BATCH
-
-    for first in range(0, len(found), BATCH):
-        yield found[first : first + BATCH]

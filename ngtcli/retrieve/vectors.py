@@ -111,8 +111,8 @@ class _Making:
             raise
         if longer:
             self._warn(
-                f"{longer} passages are longer than the {embedder.tokens} tokens that"
-                f" {embedder.name} reads: only their beginnings count for it"
+                f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
+                f" that {embedder.name} reads: only their beginnings count for it"
             )
         return self._made
 

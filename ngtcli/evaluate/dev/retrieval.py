@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from os import environ
 from pathlib import Path
 from statistics import median
@@ -96,6 +96,7 @@ def searches(
 
     nearest = nearest_of(vectors_of(index, text, embedder))
 
+    @cache
     def dense(question: str) -> list[int]:
         return [p for p, _ in nearest.search(embedder.question(question), CANDIDATES)]
 
