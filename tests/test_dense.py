@@ -180,7 +180,7 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
     monkeypatch.setattr(nearest, "PARTS", 4)
     flat = nearest.Nearest(rows)
     monkeypatch.setattr(nearest, "FLAT_MOST", 1000)
-    coded = nearest.nearest_of(vectors.Vectors(rows, "key"))
+    coded = nearest.nearest_of(vectors.Vectors(rows, "name", "key"))
     assert (flat.kind, coded.kind) == ("flat", "ivf-pq")
     hits = 0
     for asked in rows[:50]:
@@ -191,12 +191,19 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
     assert hits / 500 > 0.9
     said: list[str] = []
     monkeypatch.setattr(nearest, "ivf_pq", None)  # any building would fail
-    again = nearest.nearest_of(vectors.Vectors(rows, "key"))
+    again = nearest.nearest_of(vectors.Vectors(rows, "name", "key"))
     assert again.search(rows[7], 10) == coded.search(rows[7], 10)
-    monkeypatch.setattr(nearest, "ivf_pq", lambda rows: coded._coded)
+    fewer = vectors.Vectors(rows[:9000].copy(), "name", "other")
+    assert nearest.nearest_of(fewer).search(rows[7], 10) == nearest.nearest_of(fewer).search(
+        rows[7], 10
+    )
+    assert all(p < 9000 for p, _ in nearest.nearest_of(fewer).search(rows[9500], 10))
+    with pytest.raises(TypeError):  # far fewer: it is learned anew
+        nearest.nearest_of(vectors.Vectors(rows[:3000], "name", "third"))
+    monkeypatch.setattr(nearest, "ivf_pq", lambda rows: again._coded)
     (path,) = (own_home / "cache" / "passages").glob("*.ivf-pq.safetensors")
     path.write_bytes(path.read_bytes()[:-9])
-    rebuilt = nearest.nearest_of(vectors.Vectors(rows, "key"), warn=said.append)
+    rebuilt = nearest.nearest_of(vectors.Vectors(rows, "name", "key"), warn=said.append)
     assert "anew" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7
 
 

@@ -7,6 +7,8 @@ question looks at a few lists. The best found are scored again by the vectors th
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,26 +66,58 @@ class Nearest:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An IVF-PQ index, the key of the vectors in it, and how many it was trained on."""
+
+    coded: Any
+    key: str
+    trained: int
+
+
 def nearest_of(
     vectors: Vectors, status: Status = lambda _: None, warn: Status = lambda _: None
 ) -> Nearest:
-    """What finds the nearest of these vectors: for many IVF-PQ, cached if it was built before."""
-    if len(vectors.rows) <= FLAT_MOST:
+    """What finds the nearest of these vectors: for many IVF-PQ, from the cache where it is there.
+
+    After a change of the vectors they are coded anew; lists and codes are learned anew where the
+    vectors are more than twice or less than half as many as those they were learned from.
+    """
+    count = len(vectors.rows)
+    if count <= FLAT_MOST:
         return Nearest(vectors.rows)
-    path = index_folder() / f"{vectors.key}.ivf-pq.safetensors"
-    wanted = {"format": _FORMAT, "key": vectors.key}
-    if path.is_file():
-        try:
-            return Nearest(vectors.rows, _read(map_arrays(path, ("index",), wanted, MOST)[0]))
-        except (DamagedFileError, RuntimeError) as error:
-            warn(f"the index of vectors is built anew: {error}")
-    status(f"Building the index of {len(vectors.rows)} vectors …")
-    coded = ivf_pq(vectors.rows)
+    path = index_folder() / f"{vectors.name}.ivf-pq.safetensors"
+    kept = _kept(path, vectors.rows.shape[1], warn)
+    if kept is not None and kept.key == vectors.key and kept.coded.ntotal == count:
+        return Nearest(vectors.rows, kept.coded)
+    status(f"Building the index of {count} vectors …")
+    if kept is not None and kept.trained <= 2 * count <= 4 * kept.trained:
+        coded, trained = kept.coded, kept.trained
+        coded.reset()
+        coded.add(vectors.rows)
+    else:
+        coded, trained = ivf_pq(vectors.rows), count
+    metadata = {"format": _FORMAT, "key": vectors.key, "trained": str(trained)}
     try:
-        write_arrays(path, {"index": _written(coded)}, wanted, MOST)
+        write_arrays(path, {"index": _written(coded)}, metadata, MOST)
     except OSError as error:
         warn(f"the index of vectors is not cached: {error.strerror or error}")
     return Nearest(vectors.rows, coded)
+
+
+def _kept(path: Path, width: int, warn: Status) -> _Kept | None:
+    """The index in the file; None without one for this width, and with a line if it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        arrays, metadata = map_arrays(path, ("index",), {"format": _FORMAT}, MOST)
+        coded = _faiss().deserialize_index(arrays["index"].view(np.uint8))
+        kept = _Kept(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
+    except (DamagedFileError, RuntimeError, ValueError) as error:
+        warn(f"the index of vectors is built anew: {error}")
+        return None
+    coded.nprobe = PROBED
+    return kept if coded.d == width else None
 
 
 def ivf_pq(rows: Floats) -> Any:
@@ -109,14 +143,11 @@ def _written(built: Any) -> npt.NDArray[np.int32]:
     return np.pad(raw, (0, -len(raw) % 4)).view(np.int32)
 
 
-def _read(arrays: dict[str, npt.NDArray[np.int32]]) -> Any:
-    built = _faiss().deserialize_index(arrays["index"].view(np.uint8))
-    built.nprobe = PROBED
-    return built
-
-
 def _faiss() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its bindings, about themselves
         import faiss  # here: it is an extra
+    import torch
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
     return faiss

@@ -34,10 +34,12 @@ Status = Callable[[str], None]
 class Vectors:
     """The vector of each passage of an index, of length 1: `rows` float32 (passages, width).
 
-    `key` names the passages, their texts and the model. `embedded` vectors were made now.
+    `name` stands for folder, cutting and model, `key` for the passages and their texts as well.
+    `embedded` vectors were made now.
     """
 
     rows: Floats
+    name: str
     key: str
     embedded: int = 0
 
@@ -64,11 +66,12 @@ def vectors_of(
     about texts that are longer than the model reads, about a damaged file, and if the cache cannot
     be written.
     """
-    path = _path(index, embedder)
+    name = key_of(index.key, embedder.fingerprint)
+    path = index_folder() / f"{name}.vectors.safetensors"
     key = key_of(index.fingerprint, embedder.fingerprint)
     kept = _kept(path, warn)
     if kept is not None and kept.of == key and len(kept.rows) == len(index):
-        return Vectors(kept.rows, key)
+        return Vectors(kept.rows, name, key)
     texts = [text(passage) for passage in range(len(index))]
     hashes = [_hash(one) for one in texts]
     known = dict(zip(kept.hashes, kept.rows, strict=True)) if kept else {}
@@ -78,7 +81,7 @@ def vectors_of(
     rows = np.stack([every[h] for h in hashes]) if hashes else np.zeros((0, 1), np.float32)
     status(f"Keeping {len(rows)} vectors …")
     _save(path, _Kept(key, hashes, rows), warn)
-    return Vectors(rows, key, len(missing))
+    return Vectors(rows, name, key, len(missing))
 
 
 class _Making:
@@ -127,10 +130,6 @@ class _Making:
             rows = np.stack(list(every.values()))
             _save(self._path, _Kept(_PARTIAL, list(every), rows), self._warn)
         self._kept = time.monotonic()
-
-
-def _path(index: Index, embedder: Embedder) -> Path:
-    return index_folder() / f"{key_of(index.key, embedder.fingerprint)}.vectors.safetensors"
 
 
 def _hash(text: str) -> bytes:
