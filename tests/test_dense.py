@@ -416,3 +416,10 @@ def test_without_the_extra_it_is_named(
 def test_an_embedder_where_nothing_is_left_out_is_refused(harbour: Path) -> None:
     done = ngt("ask", "-d", str(harbour), "x", "--overflow", "truncate", "--embedder", "x")
     assert done.returncode == 2 and b"--embedder does nothing" in done.stderr
+
+
+@needs_faiss
+def test_documents_without_a_word_have_no_vectors(models: dict[str, str]) -> None:
+    for _ in range(2):
+        found = rank(folder(" \n", ""), SMALL, "a ship", 4, rankers=Rankers(models["meaning"]))
+        assert not found.found and found.embedded == 0

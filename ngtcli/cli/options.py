@@ -64,7 +64,7 @@ _HELP: dict[str, str] = {
     "passage_tokens": "Tokens a passage, about.",
     "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
     "embedder": "Embedding model, folder or hub id, that finds passages beside BM25.",
-    "reranker": "Cross-encoder, folder or hub id, that ranks the best 100 passages anew.",
+    "reranker": "Cross-encoder, folder or hub id, that ranks the best passages anew.",
     "max_mb": "Most megabytes of documents (or prompts, or recordings) read in all.",
     "max_files": "Most files looked at in folders.",
     "max_depth": "How deep folders in folders are read.",

@@ -101,8 +101,8 @@ def rank(
         return documents[at.document].text[at.start : at.end]
 
     asked = _Asked(index, text, question, most, status, warn)
-    ranking = _by_both(asked, rankers) if rankers.embedder else _by_words(asked)
-    if not rankers.reranker:
+    ranking = _by_both(asked, rankers) if rankers.embedder and len(index) else _by_words(asked)
+    if not (rankers.reranker and ranking.found):
         return ranking
     status(f"Loading {rankers.reranker} …")
     from ngtcli.retrieve.encoders import load_reranker  # here: it loads transformers

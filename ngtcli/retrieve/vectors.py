@@ -60,11 +60,11 @@ def vectors_of(
     status: Status = lambda _: None,
     warn: Status = lambda _: None,
 ) -> Vectors:
-    """The vectors of an index's passages, whose texts `text` gives. Raises ModelError.
+    """The vectors of an index's passages, one at least; `text` gives their texts.
 
-    On Ctrl-C, which raises KeyboardInterrupt from here on, what is made is kept. `warn` gets a line
-    about texts that are longer than the model reads, about a damaged file, and if the cache cannot
-    be written.
+    On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is kept.
+    `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
+    file, and if the cache cannot be written. Raises ModelError.
     """
     name = key_of(index.key, embedder.fingerprint)
     path = index_folder() / f"{name}.vectors.safetensors"
@@ -78,7 +78,7 @@ def vectors_of(
     missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
     made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
     every = {**known, **made}
-    rows = np.stack([every[h] for h in hashes]) if hashes else np.zeros((0, 1), np.float32)
+    rows = np.stack([every[h] for h in hashes])
     status(f"Keeping {len(rows)} vectors …")
     _save(path, _Kept(key, hashes, rows), warn)
     return Vectors(rows, name, key, len(missing))
@@ -108,7 +108,7 @@ class _Making:
                 longer += cut
                 if time.monotonic() - self._kept > _KEEP_S:
                     self._keep()
-        except KeyboardInterrupt:
+        except BaseException:
             self._keep()
             self._warn(f"{len(self._made)} of {len(order)} passages are embedded, and kept")
             raise
