@@ -423,3 +423,22 @@ def test_documents_without_a_word_have_no_vectors(models: dict[str, str]) -> Non
     for _ in range(2):
         found = rank(folder(" \n", ""), SMALL, "a ship", 4, rankers=Rankers(models["meaning"]))
         assert not found.found and found.embedded == 0
+
+
+def test_texts_are_cut_where_a_roberta_has_no_more_positions(tmp_path: Path) -> None:
+    path = tmp_path / "roberta"
+    tokenizer = make_embedder(tmp_path / "bert")
+    transformers.AutoTokenizer.from_pretrained(tokenizer).save_pretrained(path)
+    config = transformers.RobertaConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=34, pad_token_id=1,
+    )  # fmt: skip
+    transformers.RobertaModel(config).save_pretrained(path)
+    embedder = load_embedder(str(path))  # without a modules.json: the mean
+    found, cut = embedder.passages(["a " * 300, "b"])
+    assert cut == 1 and embedder.tokens == 32
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    with_modules(path)  # says 40 tokens
+    load_embedder.cache_clear()
+    with pytest.raises(ModelError, match="does not run"):
+        load_embedder(str(path)).passages(["a " * 300])
