@@ -86,6 +86,39 @@ def test_characters_of_scripts_without_spaces_count_as_words() -> None:
     assert (span.start, span.end) == (2, 8)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I don't know",
+        "at 08:15 o'clock",
+        "it’s 3.14 then",
+        "हिन्दी में लिखा",
+        "e\u0301te\u0301 la\u0300 haut",
+    ],
+)
+def test_apostrophes_points_in_numbers_and_combining_marks_part_no_word(text: str) -> None:
+    assert spans(text, [text]) == []  # three words
+    assert spans(f"{text} again", [f"{text} again"]) == [
+        Span(0, len(text) + 6, 0, 0, len(text) + 6)
+    ]
+
+
+def test_a_word_is_copied_whole_or_not_at_all() -> None:
+    assert spans("now you can and will", ["now you can't and will"]) == []
+
+
+def test_a_place_in_the_document_of_the_span_before_comes_first() -> None:
+    twice = "one two three four."
+    first = f"{twice} {'filler ' * 50} start of it all"
+    found = spans(f"start of it all and {twice}", [first, twice])
+    assert [span.document for span in found] == [0, 0]
+
+
+def test_a_row_of_a_long_table_is_found_whole() -> None:
+    rows = [f"name{i} | 0 | 0 | 0 | 0 | end{i}" for i in range(9000)]
+    assert spans(rows[-1], ["\n".join(rows)])[0].end == len(rows[-1])
+
+
 def test_no_stretch_runs_from_one_document_into_the_next() -> None:
     assert spans("one two three four", ["one two", "three four"]) == []
 
