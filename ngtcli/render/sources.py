@@ -143,21 +143,6 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def marked(answer: str, sources: Sources) -> str:
-    """The answer with a mark such as [1] behind each stretch.
-
-    >>> span = Span(0, 19, 0, 5, 24)
-    >>> source = Source(1, span, "log.txt", "", "the ship left port")
-    >>> marked("the ship left port, at noon", Sources((source,), 0.7))
-    'the ship left port, [1] at noon'
-    """
-    parts, at = [], 0
-    for source in sources.found:
-        parts += [answer[at : source.span.end], f" [{source.number}]"]
-        at = source.span.end
-    return "".join([*parts, answer[at:]])
-
-
 def listed(sources: Sources) -> list[tuple[Source, str]]:
     """Each place once, with its line: the mark, the place and the quotation, cut where long."""
     first = {source.number: source for source in reversed(sources.found)}
