@@ -1,5 +1,6 @@
 """The sources of an answer: its stretches that stand in documents, as text and as JSON."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from ngtcli.grounding.span import Span, share_copied
 from ngtcli.prompt.build import Excerpt
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
+_SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
 
 
@@ -18,9 +20,8 @@ _AROUND = 160  # characters before and behind a quotation that are shown with it
 class Source:
     """One stretch of an answer and where it stands; `number` is its mark, from 1.
 
-    Stretches that stand at the same place have one number. `around` is the quotation with the text
-    on either side of it. `page` is 0 and `heading` "" where the
-    document has none.
+    Stretches that stand at the same place have one number. `before` and `after` are the text on
+    either side of the quotation. `page` is 0 and `heading` "" where the document has none.
     """
 
     number: int
@@ -28,7 +29,8 @@ class Source:
     name: str
     path: str
     quote: str
-    around: str = ""
+    before: str = ""
+    after: str = ""
     page: int = 0
     heading: str = ""
 
@@ -68,6 +70,11 @@ class Sources:
     def documents(self) -> int:
         """How many documents the stretches stand in."""
         return len({source.span.document for source in self.found})
+
+    def places(self) -> list[Source]:
+        """The first stretch of each place, by number."""
+        first = {source.number: source for source in reversed(self.found)}
+        return [first[number] for number in sorted(first)]
 
     def as_json(self) -> dict[str, Any]:
         """The share, and the stretches."""
@@ -112,7 +119,8 @@ def sources_of(
                 document.name,
                 document.path,
                 quote=_line(document.text[start:end]),
-                around=_line(document.text[max(0, start - _AROUND) : end + _AROUND]),
+                before=_before(document.text, start),
+                after=_after(document.text, end),
                 page=section.page,
                 heading=section.heading,
             )
@@ -143,17 +151,34 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _before(text: str, start: int) -> str:
+    """What precedes `start` on one line; after an ellipsis where more text does."""
+    first = max(0, start - _AROUND)
+    words = text[first:start]
+    if first and (space := re.search(r"\s", words)):
+        words = "… " + words[space.end() :]
+    return _SPACE.sub(" ", words).lstrip()
+
+
+def _after(text: str, end: int) -> str:
+    """What follows from `end` on, on one line; before an ellipsis where more text does."""
+    words = text[end : end + _AROUND]
+    if end + _AROUND < len(text) and (cut := words.rsplit(None, 1)):
+        words = cut[0] + " …"
+    return _SPACE.sub(" ", words).rstrip()
+
+
 def listed(sources: Sources) -> list[tuple[Source, str]]:
     """Each place once, with its line: the mark, the place and the quotation, cut where long."""
-    first = {source.number: source for source in reversed(sources.found)}
     return [
-        (source, f"[{number}] {source.place}: “{_short(source.quote)}”")
-        for number, source in sorted(first.items())
+        (source, f"[{source.number}] {source.place}: “{short(source.quote)}”")
+        for source in sources.places()
     ]
 
 
-def _short(quote: str) -> str:
-    if len(quote) <= _LONGEST_QUOTE:
+def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
+    """A quotation of about `longest` characters at most: of a longer one its two ends."""
+    if len(quote) <= longest:
         return quote
-    half = _LONGEST_QUOTE // 2
+    half = longest // 2
     return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"
