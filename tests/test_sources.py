@@ -47,7 +47,7 @@ def test_the_same_place_has_one_mark() -> None:
     text = "one two three four"
     sources = sources_of(f"{text}; {text}", [Document("a.txt", text)])
     assert shown([Words(f"{text}; {text}")], sources) == f"{text} [1]; {text} [1]"
-    assert len(listed(sources)) == 1
+    assert len(sources.places()) == 1
 
 
 @given(st.lists(st.sampled_from(["a", "b ", " c", " d e f g", ", ", "\n"]), max_size=12))
@@ -62,7 +62,8 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
 
 def test_a_long_quotation_is_cut_in_the_list() -> None:
     text = " ".join(f"word{i}" for i in range(100))
-    ((_, line),) = listed(sources_of(text, [Document("a.txt", text)]))
+    (source,) = sources_of(text, [Document("a.txt", text)]).places()
+    line = listed(source)
     assert len(line) < 160
     assert "word0 " in line
     assert "word99”" in line
@@ -112,7 +113,8 @@ def test_cite_beside_a_form_without_marks_is_refused(note: Path, form: str) -> N
 LINK = re.compile("\x1b]8;[^;]*;([^\x1b]*)\x1b\\\\")
 
 
-def test_places_link_to_the_file_at_its_page(tmp_path: Path) -> None:
+def test_places_link_to_the_file_at_its_page(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     about = About("pdf", 2, sections=(Section(0, 2),))
     path = tmp_path / "100% of it; \x1b[31m.pdf"
     document = Document("100% of it.pdf", "one two three four", about, str(path))
@@ -131,10 +133,30 @@ def test_no_text_of_a_document_becomes_a_link() -> None:
     assert "\x1b" not in terminal_list(sources, 80, False)
 
 
-def test_each_place_takes_one_line_however_narrow_the_terminal() -> None:
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a/rather/long/name.txt", "名" * 40, "a\n[2] b: “c”\t d"]
+)
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_each_place_takes_one_line_however_narrow_the_terminal(name: str, width: int) -> None:
     text = " ".join("字母" * 30) + " word" * 30
-    sources = sources_of(text, [Document("an/rather/long/name.txt", text)])
-    assert all(cell_len(line) <= 59 for line in terminal_list(sources, 60, False).splitlines())
+    sources = sources_of(text, [Document(name, text)])
+    (line,) = terminal_list(sources, width, False).splitlines()
+    assert cell_len(line) < width and "\t" not in line
+    assert line.endswith((" …”", "…", " d", "a.txt"))
+    assert len(listed(sources.found[0]).splitlines()) == 1
+
+
+def test_a_quotation_that_fits_is_whole() -> None:
+    sources = sources_of("one two three four", [Document("a.txt", "one two three four")])
+    assert terminal_list(sources, 40, False) == "[1] a.txt: “one two three four”\n"
+    assert terminal_list(sources, 31, False) == "[1] a.txt: “one two three …”\n"
+
+
+@pytest.mark.parametrize("term", ["dumb", "linux", ""])
+def test_a_terminal_without_links_gets_none(monkeypatch, term: str) -> None:
+    monkeypatch.setenv("TERM", term)
+    document = Document("a.txt", "one two three four", path="/a.txt")
+    assert "\x1b]" not in terminal_list(sources_of(document.text, [document]), 60, True)
 
 
 def test_cite_on_a_terminal_colours_drafts_and_links_places(note: Path) -> None:

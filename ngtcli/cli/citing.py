@@ -7,7 +7,7 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.render.answer_view import terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, ShownToken, Sink
 from ngtcli.render.sources import Sources, listed
-from ngtcli.render.terminal import visible, wants_color
+from ngtcli.render.terminal import wants_color
 
 
 def cited(tokens: Sequence[ShownToken], sources: Sources) -> str:
@@ -33,4 +33,4 @@ def print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, colo
 
 
 def _lines(sources: Sources) -> list[str]:
-    return [visible(line) for _, line in listed(sources)]
+    return [listed(source) for source in sources.places()]

@@ -8,13 +8,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
 from ngtcli.render.sinks import ShownToken, TerminalSink
-from ngtcli.render.sources import Source, Sources, listed
-from ngtcli.render.terminal import DIM, cut, drafted_style, paint, reveal, visible
+from ngtcli.render.sources import Source, Sources, marked_place, short
+from ngtcli.render.terminal import (
+    DIM,
+    cut,
+    drafted_style,
+    has_links,
+    paint,
+    reveal,
+    visible,
+)
 
 # The format of Rich's export, without the fonts that its own one fetches from a server.
 _SVG = """\
@@ -41,6 +50,7 @@ _SVG = """\
 </g>
 </svg>
 """
+_LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
 _NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks beside control characters
 
 
@@ -93,18 +103,33 @@ def terminal_view(tokens: Sequence[ShownToken], width: int, colour: bool) -> str
 
 
 def terminal_list(sources: Sources, width: int, styled: bool) -> str:
-    """The places, a line each, cut to the terminal's width; "" for none.
+    """The places, a line each, that fit a terminal of `width` columns; "" for none.
 
     With `styled`, dim and linked to the files.
     """
-    return "".join(_line(source, line, width, styled) + "\n" for source, line in listed(sources))
+    return "".join(_styled(source, width, styled) + "\n" for source in sources.places())
 
 
-def _line(source: Source, line: str, width: int, styled: bool) -> str:
-    shown = cut(reveal(visible(line)), width - 1)
+def _styled(source: Source, width: int, styled: bool) -> str:
+    shown = _fitted(source, width - 1)
     if not styled:
         return shown
-    return paint(shown, DIM + Style(link=source.uri) if source.uri else DIM)
+    link = source.uri if has_links() else ""
+    return paint(shown, DIM + Style(link=link) if link else DIM)
+
+
+def _fitted(source: Source, columns: int) -> str:
+    """The line of a place, with as much of the quotation as there is room for."""
+    place = reveal(marked_place(source)).replace("\t", " ")
+    room = columns - cell_len(place) - len(": “”")
+    quote = reveal(visible(short(source.quote)))
+    if cell_len(quote) > room:
+        head = cut(quote, room - len(" …"))
+        whole = quote[len(head) : len(head) + 1].isspace() or " " not in head
+        quote = f"{head if whole else head.rpartition(' ')[0]} …"
+    if room >= _LEAST_QUOTE:
+        return f"{place}: “{quote}”"
+    return place if cell_len(place) <= columns else cut(place, columns - 1) + "…"
 
 
 def legend(origins: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.grounding.span import Span, share_copied
 from ngtcli.prompt.build import Excerpt
+from ngtcli.render.tables import cell
+from ngtcli.render.terminal import visible
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _SPACE = re.compile(r"\s+")
@@ -168,12 +170,14 @@ def _after(text: str, end: int) -> str:
     return _SPACE.sub(" ", words).rstrip()
 
 
-def listed(sources: Sources) -> list[tuple[Source, str]]:
-    """Each place once, with its line: the mark, the place and the quotation, cut where long."""
-    return [
-        (source, f"[{source.number}] {source.place}: “{short(source.quote)}”")
-        for source in sources.places()
-    ]
+def listed(source: Source) -> str:
+    """The line of a list: the mark, the place and the quotation, cut where long."""
+    return f"{marked_place(source)}: “{visible(short(source.quote))}”"
+
+
+def marked_place(source: Source) -> str:
+    """The mark and the place, on one line."""
+    return f"[{source.number}] {cell(source.place)}"
 
 
 def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
