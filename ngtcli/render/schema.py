@@ -251,7 +251,9 @@ def _documents() -> tuple[Schema, Schema]:
     shown = {"name": _TEXT, "path": _TEXT, **of_dataclass(About, ("sections",))}
     shown |= {"characters": _WHOLE, "tokens": _WHOLE, "text": _TEXT}
     shown["sections"] = rows(shape(of_dataclass(Section)))
-    listed, one = (rows(shape(keys)) for keys in (of_dataclass(Row), shown))
+    passage = dict.fromkeys(("start", "end", "tokens", "page"), _WHOLE)
+    shown["passages"] = rows(shape(passage | {"heading": _TEXT}))
+    listed, one = rows(shape(of_dataclass(Row))), rows(shape(shown, ["passages"]))
     return (
         shape({"documents": listed, "skipped": _SKIPPED}),
         shape({"documents": one, "skipped": _SKIPPED}),
