@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ngtcli.documents import catalog
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.evaluate.dev import document_files as made
+from ngtcli.evaluate.dev import documents_folder
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.schema import build
@@ -159,6 +161,24 @@ def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -
     told = ngt("docs", "list", str(tmp_path)).stderr.decode()
     assert told.count(": empty\n") == 9
     assert "ngt docs show FILE says what can be done" in told
+
+
+def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
+    place = tmp_path / "all"
+    documents_folder.fill(place)
+    body = listed(place)
+    left_out = {Path(s["name"]).name for s in body["skipped"]}
+    assert left_out == {
+        "blank.md", "broken.pdf", "circle", "empty.txt", "itself", "locked.pdf", "old.txt",
+        "picture.png", "pipe.txt", "program", "scan.pdf",
+    }  # fmt: skip
+    assert next(d["pages"] for d in body["documents"] if d["name"] == "long.pdf") == 40
+    done = ngt("ask", "-d", str(place), "When does the ferry leave?", "--cite")
+    answer, places = done.stdout.decode().split("\n\n")
+    assert re.fullmatch(r".*\[1\].*", answer, re.DOTALL)
+    for line in places.splitlines():
+        assert re.fullmatch(r"\[\d+\] [^\x1b]+: “.+”", line)
+    assert b"\x1b" not in done.stderr
 
 
 def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:

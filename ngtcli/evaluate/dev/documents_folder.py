@@ -13,7 +13,18 @@ from pathlib import Path
 from ngtcli.evaluate.dev.document_files import FILES, HTML, paged_pdf
 
 _NOTE = "The ferry leaves the northern quay at noon. It carries forty passengers."
+_KEPT = ("ropes", "lamps", "buoys", "nets", "bells", "maps", "oars")
 _ODD_NAMES = ("100% of it.txt", "a #1 note.txt", "two\nlines.txt", "\x1b[31mred.txt")
+
+
+def _day(i: int) -> str:
+    """A page of a log, in words of its own."""
+    wares = ", ".join(f"{i * k % 97} {ware}" for k, ware in enumerate(_KEPT, 3))
+    return (
+        f"On day {i} the keeper counted {wares}. The wind came from {i * 37 % 360} degrees and"
+        f" {i % 5 + 2} ships waited outside the bar. {_NOTE} Nobody was late on day {i}, but for"
+        f" the pilot of ship {i * 11 % 53}, who had lost his {_KEPT[i % 7]} in the night."
+    )
 
 
 def fill(folder: Path) -> None:
@@ -21,7 +32,7 @@ def fill(folder: Path) -> None:
     folder.mkdir(parents=True)
     for name, make in FILES.items():
         (folder / name).write_bytes(make())
-    (folder / "long.pdf").write_bytes(paged_pdf([f"{_NOTE} This is day {i}." for i in range(40)]))
+    (folder / "long.pdf").write_bytes(paged_pdf([_day(i) for i in range(1, 41)]))
     (folder / "broken.pdf").write_bytes(FILES["columns.pdf"]()[:700])
     (folder / "empty.txt").touch()
     (folder / "blank.md").write_text("\n \n")
