@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ngtcli.session import Answer, Session
     from ngtcli.splitting import Splitting
 
+_LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
+
 
 def run(request: AnswerRequest) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
@@ -119,7 +121,10 @@ def _show(
         sink.close()
     selection = answer.prompt.selection
     excerpts = selection.excerpts if selection else None
+    if excerpts is None and sum(len(d.text) for d in request.documents) > _LONG:
+        notes.status("Comparing the answer with the documents …")
     sources = sources_of(kept.text, request.documents, excerpts)
+    notes.clear()
     with process.unbroken():
         _deliver(request, answer, kept, sources, parts, notes)
         write_beside(request, answer, kept, sources)

@@ -15,9 +15,12 @@ all of them in time proportional to the number of places looked up.
 
 import re
 import unicodedata
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +34,17 @@ LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; given by
 _MOST_PLACES = 200_000
 _GRAM = LEAST_WORDS  # words and marks looked up together
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer[Any]]
 _NOWHERE: Ints = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The words and marks of a text, with their places: characters from `starts` to `ends`."""
+    """The words and marks of a text: their numbers, and the characters from `starts` to `ends`."""
 
-    texts: list[str]
-    starts: list[int]
-    ends: list[int]
+    numbers: Ints
+    starts: Ints
+    ends: Ints
 
 
 def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS) -> list[Span]:
@@ -54,27 +57,30 @@ def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS)
     """
     if least_words < _GRAM:
         raise ValueError(f"a stretch has at least {_GRAM} words")
-    said = _pieces(answer)
-    read = [_pieces(text) for text in documents]
-    matches = _Matches(said.texts, [pieces.texts for pieces in read])
-    words = np.cumsum([0, *(_is_word(piece) for piece in said.texts)])
+    pieces = _piece(answer).findall(answer)
+    number = {piece: i for i, piece in enumerate(dict.fromkeys(pieces), 1)}
+    said = _pieces(answer, number)
+    read = [_pieces(text, number) for text in documents]
+    matches = _Matches(said.numbers, [text.numbers for text in read])
+    words = np.cumsum([0, *(_is_word(piece) for piece in pieces)])
     found, before = [], 0
     for first, last in sorted(_longest_first(matches.longest, words, least_words)):
         place = matches.place(first, last - first, before)
         document, at = matches.document_of(place)
         source, before = read[document], place + last - first
+        ends = int(said.ends[last - 1]), int(source.ends[at + last - first - 1])
         found.append(
-            Span(
-                said.starts[first], said.ends[last - 1], document,
-                source.starts[at], source.ends[at + last - first - 1],
-            )
-        )  # fmt: skip
+            Span(int(said.starts[first]), ends[0], document, int(source.starts[at]), ends[1])
+        )
     return found
 
 
-def _pieces(text: str) -> _Pieces:
-    found = [(m.group(), *m.span()) for m in _piece(text).finditer(text)]
-    return _Pieces([f[0] for f in found], [f[1] for f in found], [f[2] for f in found])
+def _pieces(text: str, number: Mapping[str, int]) -> _Pieces:
+    """Those of a text; number 0 stands for all that `number` lacks."""
+    found = array("i")
+    for match in _piece(text).finditer(text):
+        found.extend((number.get(match.group(), 0), *match.span()))
+    return _Pieces(*np.array(found, np.int32).reshape(-1, 3).T)
 
 
 def _piece(text: str) -> re.Pattern[str]:
@@ -83,8 +89,10 @@ def _piece(text: str) -> re.Pattern[str]:
     As in UAX #29, a word goes on over an apostrophe between letters ("don't") and a point, comma
     or colon between digits ("3.14"), and combining characters belong to what they follow.
     """
-    combining = "" if text.isascii() else _combining(text)
-    letter = rf"(?:(?![{UNSPACED}])[\w{combining}])"
+    combining, letter = "", r"\w"  # an ASCII text has no other letters
+    if not text.isascii():
+        combining = _combining(text)
+        letter = rf"(?:(?![{UNSPACED}])[\w{combining}])"
     word = rf"{letter}+(?:(?:['’](?=[^\W\d])|(?<=\d)[.,:](?=\d)){letter}+)*"
     single = rf"[{UNSPACED}][{combining}]*" if combining else f"[{UNSPACED}]"
     return re.compile(rf"{single}|{word}|[^\w\s]")
@@ -102,19 +110,14 @@ def _is_word(piece: str) -> bool:
 class _Matches:
     """For each place of the answer how far a document goes on as it does: `longest`, in pieces.
 
-    All documents are laid end to end; 0, which no word of the answer has, stands between two.
+    All documents are laid end to end; 0, which no piece of the answer has, stands between two.
     """
 
-    def __init__(self, answer: Sequence[str], documents: Sequence[Sequence[str]]) -> None:
-        number = {piece: i for i, piece in enumerate(dict.fromkeys(answer), 1)}
-        self._said = np.array([number[piece] for piece in answer], np.int64)
-        self._borders = [0]
-        laid: list[int] = []
-        for pieces in documents:
-            laid += [number.get(piece, 0) for piece in pieces]  # 0: not in the answer
-            laid.append(0)
-            self._borders.append(len(laid))
-        self._laid = np.array(laid, np.int64)
+    def __init__(self, answer: Ints, documents: Sequence[Ints]) -> None:
+        self._said = np.ascontiguousarray(answer)
+        between = np.zeros(1, np.int32)
+        self._borders = [0, *accumulate(len(numbers) + 1 for numbers in documents)]
+        self._laid = np.concatenate([a for d in documents for a in (d, between)] or [between])
         self._places = _places_of_grams(self._said, self._laid)
         self.longest = self._longest()
 
