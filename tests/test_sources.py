@@ -60,6 +60,22 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
     assert [(c, words.drafted) for words in kept for c in words.text] == drafted
 
 
+@pytest.mark.parametrize(
+    ("answer", "fact"),
+    [
+        ("one two three four", "100% stands in 1 document word for word"),
+        ("one two three four!", "93% stands in 1 document word for word"),
+        (f"{'one two three four ' * 99}!", "99% stands in 1 document word for word"),
+        (f"one two three four {'x' * 9000}", "1% stands in 1 document word for word"),
+        ("one two three four; a b c d", "95% stands in 2 documents word for word"),
+        ("something else", "nothing stands in the documents word for word"),
+    ],
+)
+def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
+    documents = [Document("a", "one two three four"), Document("b", "a b c d")]
+    assert sources_of(answer, documents).fact() == fact
+
+
 def test_a_long_quotation_is_cut_in_the_list() -> None:
     text = " ".join(f"word{i}" for i in range(100))
     (source,) = sources_of(text, [Document("a.txt", text)]).places()
@@ -181,6 +197,13 @@ def test_a_picture_is_well_formed_and_has_the_text_alone(text: str) -> None:
     assert tags <= {"svg", "title", "style", "defs", "clipPath", "rect", "g", "circle", "text"}
     said = "".join(e.text or "" for e in tree.iter("{http://www.w3.org/2000/svg}text"))
     assert "<script>alert(1)</script>␛]8;;https://evil" in said.replace("\xa0", " ")
+
+
+def test_wide_characters_have_two_cells_in_a_picture() -> None:
+    found = re.findall(r'textLength="([^"]*)"[^>]*>([^<\n]+)<', svg("ab\n字母 ab\n", "", 40))
+    assert [(float(length), text) for length, text in found] == [
+        (24.4, "ab"), (85.4, "字母&#160;ab"),
+    ]  # fmt: skip
 
 
 def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ Links lead to files by their paths; no text of a document or an answer becomes a
 """
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+from html import escape, unescape
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -50,6 +51,7 @@ _SVG = """\
 </g>
 </svg>
 """
+_LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
 _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
 _NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks beside control characters
 
@@ -149,4 +151,12 @@ def svg(shown: str, title: str, width: int) -> str:
     console.print(Text.from_ansi(shown.translate(_NO_XML)), overflow="fold", end="")
     described = escape(reveal(visible(" ".join(title.split()))).translate(_NO_XML))
     picture = console.export_svg(title="ngt", code_format=_SVG)
+    picture = _LENGTH.sub(_in_cells, picture)
     return picture.replace("<title>TITLE</title>", f"<title>{described}</title>", 1)
+
+
+def _in_cells(match: re.Match[str]) -> str:
+    """A text with its length in cells; Rich gives one to each character, wide ones too."""
+    length, between, shown = match.groups()
+    text = unescape(shown)
+    return f'textLength="{float(length) * cell_len(text) / len(text):g}"{between}{shown}<'

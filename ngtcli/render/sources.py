@@ -10,6 +10,7 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.grounding.span import Span, share_copied
 from ngtcli.prompt.build import Excerpt
+from ngtcli.render.numbers import counted
 from ngtcli.render.tables import cell
 from ngtcli.render.terminal import visible
 
@@ -97,8 +98,8 @@ class Sources:
         """What the line below an answer says."""
         if not self.found:
             return "nothing stands in the documents word for word"
-        of = "the document" if self.documents == 1 else f"{self.documents} documents"
-        return f"{self.verbatim:.0%} stands in {of} word for word"
+        share = max(1, int(100 * self.verbatim))  # rounded down: 100% is all of it
+        return f"{share}% stands in {counted(self.documents, 'document')} word for word"
 
 
 def sources_of(
