@@ -109,10 +109,14 @@ def test_the_middle_of_an_enormous_document_is_left_out() -> None:
 
 
 def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
-    documents = [Document(f"{i}.txt", "word " * 180_000) for i in range(6)]
-    html = answer_page("T", "", [], sources_of("", []), documents, [])
-    assert html.count("900,000 characters are left out here") == 6
-    assert len(html) < 100_000
+    documents = [Document(f"{i}.txt", "word " * 2_000) for i in range(600)]
+    documents.append(Document("last.txt", "word " * 20_000 + "the ship left port"))
+    answer = "the ship left port"
+    html = answer_page("T", "", [Written(answer, False, 1)], sources_of(answer, documents),
+                       documents, [])  # fmt: skip
+    assert html.count("10,000 characters are left out here") == 600
+    assert html.count("80,000 characters are left out here") == 1
+    assert len(html) < 300_000
 
 
 def test_the_text_around_a_place_is_cut_between_words() -> None:

@@ -110,6 +110,15 @@ def test_a_click_scrolls_the_document_to_the_place(browser: Browser, path: Path)
     assert browser.js("document.querySelector('#place-1').innerText").endswith(FERRY)
 
 
+def test_a_document_that_was_closed_is_opened_by_a_click(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    browser.js("document.querySelectorAll('details').forEach(e => { e.open = false; })")
+    browser.click(FIRST)
+    browser.wait(lambda: focused(browser) == "place-1")
+    assert 0 <= browser.js("document.querySelector('#place-1').getBoundingClientRect().top") < 900
+    assert browser.js("document.querySelectorAll('details[open]').length") == 1
+
+
 def test_the_keyboard_alone_leads_there_and_back(browser: Browser, path: Path) -> None:
     browser.open(path)
     browser.key("Tab")

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from ngtcli.cli.streams import terminal_width
 from ngtcli.render.answer_view import terminal_list, with_marks
-from ngtcli.render.sinks import PlainSink, ShownToken, Sink
+from ngtcli.render.sinks import ShownToken, Sink
 from ngtcli.render.sources import Sources, listed
-from ngtcli.render.terminal import wants_color
+from ngtcli.render.terminal import visible, wants_color
 
 
 def cited(tokens: Sequence[ShownToken], sources: Sources) -> str:
     """The answer with marks, and the list of its sources, without a last newline."""
-    text = PlainSink(sys.stdout).styled(with_marks(tokens, sources))
+    text = visible("".join(words.text for words in with_marks(tokens, sources)))
     return "\n".join([text, *([""] * bool(sources.found)), *_lines(sources)])
 
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from ngtcli.documents.scripts import UNSPACED
 from ngtcli.grounding.span import Span
 
-LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; given by the users
+LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; guess
 # Places kept for four words in a row; guess: an answer of 1,000 words, each four of which stand so
 # often, then takes seconds. A stretch of text that repeats itself more often may be found shorter.
 _MOST_PLACES = 200_000

@@ -1,6 +1,7 @@
 "use strict";
 // What is shown of a stretch is placed above it where there is no room below. Escape hides it, and
-// leads from a place in a document back to the stretch from which it was reached.
+// leads from a place in a document back to the stretch from which it was reached. A document that
+// was closed is opened where a link leads into it.
 let from = null, hidden = null;
 
 function show(event) {
@@ -29,7 +30,15 @@ function escape(event) {
   }
 }
 
+function follow(event) {
+  const link = event.target.closest("a");
+  if (!link) return;
+  from = link;
+  const details = document.querySelector(link.hash).closest("details");
+  if (details) details.open = true;
+}
+
 document.addEventListener("mouseover", show);
 document.addEventListener("focusin", show);
 document.addEventListener("keydown", escape);
-document.addEventListener("click", (event) => { from = event.target.closest("a") || from; });
+document.addEventListener("click", follow);

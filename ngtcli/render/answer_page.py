@@ -31,7 +31,8 @@ _HUE = 137.5  # degrees between the hues of two documents: the golden angle, so 
 _MOST = 1_000_000  # characters of a document; of a longer one, what lies far from all stretches
 # is left out. Guess: browsers lay out a few million characters within seconds.
 _NEAR = 20_000  # characters kept around each stretch of such a document; guess
-_MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which each counts as long; guess
+_MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
+# is in the page; guess
 _QUOTE = 400  # characters of a quotation shown beside a stretch, about; guess
 _TITLE = 200  # characters of a title; guess
 
@@ -58,9 +59,9 @@ def answer_page(
         '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
         f"{''.join(_answer(written, sources))}</p>{_list(sources)}</section>"
     )
-    most = _MOST if sum(len(d.text) for d in documents) <= _MOST_OF_ALL else 2 * _NEAR
+    crowded = sum(len(d.text) for d in documents) > _MOST_OF_ALL
     beside = "".join(
-        _document(i, document, [s for s in sources.found if s.span.document == i], most)
+        _document(i, document, [s for s in sources.found if s.span.document == i], crowded)
         for i, document in enumerate(documents)
     )
     return page(
@@ -150,12 +151,14 @@ def _hue(document: int) -> int:
     return round(_FIRST_HUE + document * _HUE) % 360
 
 
-def _document(index: int, document: Document, found: Sequence[Source], most: int) -> str:
-    """A document with its stretches marked; one without any is closed."""
+def _document(index: int, document: Document, found: Sequence[Source], crowded: bool) -> str:
+    """A document with its stretches marked; one without any is closed, and `crowded` empty."""
     marks: dict[tuple[int, int], Source] = {}
     for source in found:
         marks.setdefault((source.span.source_start, source.span.source_end), source)
-    body = "".join(_marked(document, marks, most))
+    body = _left_out(len(document.text))
+    if marks or not crowded:
+        body = "".join(_marked(document, marks, 2 * _NEAR if crowded else _MOST))
     opened = " open" if found else ""
     count = f"{len(marks)} place{'s' if len(marks) != 1 else ''}" if marks else "not quoted"
     return (
@@ -195,10 +198,13 @@ def _between(
     if not whole and end - start > 2 * _NEAR:
         yield from _paged(shown, start, start + _NEAR * bool(start), sections)
         low = end - _NEAR * (end < len(shown))
-        left_out = low - start - _NEAR * bool(start)
-        yield f'<p class="left-out">{left_out:,} characters are left out here.</p>'
+        yield _left_out(low - start - _NEAR * bool(start))
         start = low
     yield from _paged(shown, start, end, sections)
+
+
+def _left_out(characters: int) -> str:
+    return f'<p class="left-out">{characters:,} characters are left out here.</p>'
 
 
 def _paged(shown: str, start: int, end: int, sections: Mapping[int, Section]) -> Iterator[str]:
