@@ -1,8 +1,10 @@
 """A headless Chromium, driven by the Chrome DevTools protocol over a pair of pipes."""
 
 import base64
+import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -31,7 +33,10 @@ _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
 
 
 class Browser:
-    """One page. `events` has what the page reported: each request, dialog, error."""
+    """One page. `events` has what the page reported: each request, dialog, error.
+
+    Raises RuntimeError where Chromium does not start, and later where it ends or hangs.
+    """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -47,6 +52,13 @@ class Browser:
         os.close(to_write)
         self._buffer, self._number, self._session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(t["targetId"] for t in targets if t["type"] == "page")
         self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -55,7 +67,8 @@ class Browser:
 
     def close(self) -> None:
         """End it, with all its processes."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._in)
         os.close(self._out)
@@ -68,8 +81,11 @@ class Browser:
         if self._session:
             body["sessionId"] = self._session
         message = json.dumps(body).encode() + b"\0"
-        while message:
-            message = message[os.write(self._out, message) :]
+        try:
+            while message:
+                message = message[os.write(self._out, message) :]
+        except BrokenPipeError:
+            raise RuntimeError("Chromium has ended") from None
         while "id" not in (answer := self._next()) or answer["id"] != self._number:
             self.events.append(answer)
         if "error" in answer:
@@ -78,6 +94,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            if not select.select([self._in], [], [], _PATIENCE_S)[0]:
+                raise RuntimeError("Chromium is silent")
             if not (more := os.read(self._in, 1 << 20)):
                 raise RuntimeError("Chromium has ended")
             self._buffer += more
