@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from html import escape, unescape
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.style import Style
-from rich.text import Text
 
 from ngtcli.render.sinks import ShownToken, TerminalSink
 from ngtcli.render.sources import Source, Sources, marked_place, short
@@ -145,6 +143,9 @@ def svg(shown: str, title: str, width: int) -> str:
 
     `title` describes it to those who do not see it.
     """
+    from rich.console import Console  # here: they take long to load, and few runs need them
+    from rich.text import Text
+
     console = Console(
         record=True, file=io.StringIO(), width=width, force_terminal=True, color_system="standard"
     )
