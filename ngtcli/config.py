@@ -116,12 +116,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "parser_seconds": (1, 86_400),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
 }
+IN_PARTS = ("split", "refine")  # ways with what does not fit that take it part by part
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
     "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "overflow": ("auto", "error", "truncate", "retrieve", "split"),
+    "overflow": ("auto", "error", "truncate", "retrieve", "split", "refine"),
     "color": ("auto", "always", "never"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.

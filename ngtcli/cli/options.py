@@ -58,8 +58,9 @@ _HELP: dict[str, str] = {
     "capture": "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
     "compile": "Compile the model's passes with torch.compile; takes minutes.",
     "overflow": "Documents too long: error, truncate to cut them, retrieve to read the passages"
-    " that fit the question best, split to summarize part by part; auto is retrieve for ask,"
-    " split for summarize, else error.",
+    " that fit the question best, split to summarize part by part and then the summaries, refine"
+    " to carry one summary from part to part; auto is retrieve for ask, split for summarize, else"
+    " error.",
     "passages": "Most passages to read; 0 takes as many as fit.",
     "passage_tokens": "Tokens a passage, about.",
     "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
