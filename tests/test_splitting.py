@@ -120,14 +120,24 @@ def test_what_fits_is_not_split() -> None:
 @pytest.fixture
 def book(tmp_path: Path) -> str:
     chapters = [
-        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(230))
+        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(52))
         for i in range(3)
     ]
     (tmp_path / "book.md").write_text("\n\n".join(chapters))
     return str(tmp_path / "book.md")
 
 
-SHORT = ("--max-tokens", "8", "--method", "none")
+@pytest.fixture
+def short(tmp_path: Path) -> tuple[str, ...]:
+    """Flags for short answers of the built-in model with a context in which a chapter fits."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in BUILTIN_PATH.iterdir():
+        (folder / path.name).symlink_to(path)
+    config = json.loads((BUILTIN_PATH / "config.json").read_text())
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 900}))
+    return ("-m", str(folder), "--max-tokens", "8", "--method", "none")
 
 
 def failing(answer: Any, at: int, error: BaseException) -> Any:
@@ -145,11 +155,11 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
 
 @needs_model
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
-    book: str, monkeypatch: Any
+    book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
     from ngtcli.session import Session
 
-    whole = ngt("summarize", book, *SHORT, "--json")
+    whole = ngt("summarize", book, *short, "--json")
     body = json.loads(whole.stdout)
     Draft202012Validator(build("summarize")).validate(body)
     count = len(body["parts"])
@@ -162,11 +172,11 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
 
     answer = Session.answer
     monkeypatch.setattr(Session, "answer", failing(answer, 3, KeyboardInterrupt()))
-    stopped = ngt("summarize", book, *SHORT)
+    stopped = ngt("summarize", book, *short)
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
     monkeypatch.setattr(Session, "answer", answer)
-    again = ngt("summarize", book, *SHORT, "--json")
+    again = ngt("summarize", book, *short, "--json")
     assert f"took 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
     assert [part["kept"] for part in rest["parts"]] == [True, True] + [False] * (count - 2)
@@ -176,7 +186,7 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
 
 @needs_model
 def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
-    book: str, monkeypatch: Any
+    book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
     from ngtcli.session import Session
 
@@ -187,7 +197,7 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
         return answer(session, prompt, *more)
 
     monkeypatch.setattr(Session, "answer", seen)
-    refine = ("summarize", book, *SHORT, "--overflow", "refine")
+    refine = ("summarize", book, *short, "--overflow", "refine")
     whole = ngt(*refine, "--json")
     body = json.loads(whole.stdout)
     Draft202012Validator(build("summarize")).validate(body)
@@ -209,12 +219,12 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
 
 
 @needs_model
-def test_a_part_that_fails_is_named(book: str, monkeypatch: Any) -> None:
+def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
     from ngtcli.session import Session
 
     wrong = ModelError("the model gives no numbers", "Name another one.")
     monkeypatch.setattr(Session, "answer", failing(Session.answer, 2, wrong))
-    done = ngt("summarize", book, *SHORT)
+    done = ngt("summarize", book, *short)
     assert done.returncode == 4 and done.stdout == b""
     told = done.stderr.decode().splitlines()
     assert told[-3].startswith("ngt: failed at part 2 of ") and "book.md, Chapter 1" in told[-3]
@@ -222,15 +232,15 @@ def test_a_part_that_fails_is_named(book: str, monkeypatch: Any) -> None:
 
 
 @needs_model
-def test_a_killed_run_is_taken_up(book: str) -> None:
-    process = subprocess.Popen([*NGT, "summarize", book, *SHORT], stderr=subprocess.DEVNULL)
+def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
+    process = subprocess.Popen([*NGT, "summarize", book, *short], stderr=subprocess.DEVNULL)
     parts, patience = home("cache") / "parts", time.monotonic() + 60
     while not list(parts.glob("*.json")):
         assert process.poll() is None and time.monotonic() < patience
         time.sleep(0.01)
     process.kill()
     process.wait()
-    done = ngt("summarize", book, *SHORT)
+    done = ngt("summarize", book, *short)
     assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
 
 
@@ -247,24 +257,26 @@ def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) 
 
 
 @needs_model
-def test_kept_parts_that_are_damaged_are_made_anew(book: str, monkeypatch: Any) -> None:
+def test_kept_parts_that_are_damaged_are_made_anew(
+    book: str, short: tuple[str, ...], monkeypatch: Any
+) -> None:
     from ngtcli.session import Session
 
     answer = Session.answer
     monkeypatch.setattr(Session, "answer", failing(answer, 2, KeyboardInterrupt()))
-    ngt("summarize", book, *SHORT)
+    ngt("summarize", book, *short)
     monkeypatch.setattr(Session, "answer", answer)
     (kept,) = (home("cache") / "parts").glob("*.json")
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.write_text('{"a": 3}')
-    done = ngt("summarize", book, *SHORT)
+    done = ngt("summarize", book, *short)
     assert done.returncode == 0 and b"made anew" in done.stderr and b"took" not in done.stderr
 
 
 @needs_model
-def test_overflow_of_a_summary_as_it_was(book: str) -> None:
-    assert ngt("summarize", book, "--overflow", "error").returncode == 5
-    dry = ngt("summarize", book, "--dry-run")
+def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
+    assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
+    dry = ngt("summarize", book, *short, "--dry-run")
     assert dry.returncode == 0 and b"this is the first one's" in dry.stderr
     assert b"Chapter 0" in dry.stdout and b"Chapter 2" not in dry.stdout
     for way in ("split", "refine"):
@@ -273,16 +285,16 @@ def test_overflow_of_a_summary_as_it_was(book: str) -> None:
 
 
 @needs_model
-def test_each_file_gets_a_summary_of_its_own(tmp_path: Path) -> None:
+def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:
     docs = tmp_path / "docs"
     (docs / "a").mkdir(parents=True)
     (docs / "a" / "tide.txt").write_text("The tide came in at noon that day.")
     (docs / "a_tide.txt").write_text("A ship left port at dawn.")
     out = tmp_path / "out"
-    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *SHORT)
+    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *short)
     assert done.returncode == 0 and done.stdout == b"", done.stderr
     assert len(list(out.glob("*tide.txt*"))) == 2 and b"(2 of 2)" in done.stderr
-    alone = ngt("summarize", str(docs / "a_tide.txt"), *SHORT)
+    alone = ngt("summarize", str(docs / "a_tide.txt"), *short)
     assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
     for wrong in ([], ["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
         assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2
