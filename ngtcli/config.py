@@ -64,6 +64,7 @@ class Settings:
     field: str = ""
     parser_seconds: int = 60
     parser_mb: int = 1000
+    cache_mb: int = 4000
     color: str = "auto"
 
     def __post_init__(self) -> None:
@@ -114,6 +115,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     "parser_seconds": (1, 86_400),
+    "cache_mb": (1, 100_000_000),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
 }
 IN_PARTS = ("split", "refine")  # ways with what does not fit that take it part by part

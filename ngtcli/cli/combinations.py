@@ -26,7 +26,7 @@ Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
     **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
-    "max_mb": _ALL,
+    **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
     **dict.fromkeys(_FOLDERS, _MODEL),
     **dict.fromkeys(("files", "docs", "prompts", "noise", *_LOADING, *_SAMPLING), _MODEL),
     **dict.fromkeys(_COMPUTING, (LIVE, RECORD, SHAPE)),
@@ -40,7 +40,7 @@ BENCH: Table = {
 TUNE: Table = {
     **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state", "fresh"), _DRAFTS),
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
-    **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb"), _DRAFTS),
+    **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb", "cache_mb"), _DRAFTS),
     **dict.fromkeys(_FOLDERS, (LIVE,)),
     **dict.fromkeys(DRAFTING, _DRAFTS),
     **dict.fromkeys(("docs", "prompts", "draft_model", "calibrate"), (LIVE,)),

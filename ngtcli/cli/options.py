@@ -4,7 +4,7 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Annotated, Any
 
@@ -26,6 +26,8 @@ from ngtcli.config import (
     unknown_variables,
 )
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.render.numbers import counted
+from ngtcli.system.storage import bound_cache
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",
@@ -72,6 +74,7 @@ _HELP: dict[str, str] = {
     "field": "Of JSON and CSV files, read this field alone.",
     "parser_seconds": "Most seconds for one PDF, Word, HTML, … file.",
     "parser_mb": "Most megabytes of memory for reading one of them.",
+    "cache_mb": "Most megabytes kept in the cache; what was used longest ago goes first.",
     "color": "auto, always or never.",
 }
 _PANELS = {
@@ -84,7 +87,7 @@ _PANELS = {
         "presence_penalty", "frequency_penalty",
     ),
     "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
-    "Reading": READING,
+    "Reading": (*READING, "cache_mb"),
     "Passages": RETRIEVING,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
@@ -158,12 +161,32 @@ def _with(names: Sequence[str], command: Command) -> Command:
             for name, value in given.items()
             if value is not None and value != []
         }
-        return command(flags=flags, **arguments)
+        try:
+            return command(flags=flags, **arguments)
+        finally:
+            _bound_cache(_is_verbose(arguments))
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+_cache_mb = _DEFAULTS.cache_mb  # of the settings that were merged last
+
+
+def _bound_cache(verbose: bool) -> None:
+    """Bring the cache within its bound, if this command wrote to it."""
+    removed = bound_cache(_cache_mb * 1_000_000)
+    if removed is not None and removed.files and verbose:
+        Notes(verbose).remark(
+            f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"
+            f" that were used longest ago: it may have {_cache_mb} MB (--cache-mb)."
+        )
+
+
+def _is_verbose(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("verbose"))
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -214,6 +237,8 @@ def _merged(layers: list[Layer]) -> Resolved:
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     resolved = merge(layers)
+    global _cache_mb
+    _cache_mb = resolved.settings.cache_mb
     models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
