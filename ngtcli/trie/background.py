@@ -119,4 +119,5 @@ def _rows(
 
 
 def _stored(counts: npt.NDArray[Any]) -> Ints:
-    return np.minimum(np.rint(counts * UNIT), _LARGEST).astype(np.int32)
+    stored: Ints = np.minimum(np.rint(counts * UNIT), _LARGEST).astype(np.int32)
+    return stored
