@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.auto_memory import AutoMemory
+from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.exact_rows import ExactRows
@@ -120,6 +121,8 @@ class Session:
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             method.check()
+        if method.entry.costs:
+            check_names(settings.background)
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
