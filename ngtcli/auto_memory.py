@@ -85,8 +85,8 @@ class AutoMemory:
     def _backgrounds(self) -> Backgrounds:
         model, settings = self._model, self._settings
         return Backgrounds(
-            settings.background, model.tokenizer, model.vocabulary, settings.model, self._persist,
-            self._warn,
+            settings.background, model.tokenizer, model.vocabulary,
+            model=settings.model, persist=self._persist, warn=self._warn,
         )  # fmt: skip
 
     def load(self) -> None:

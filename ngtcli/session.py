@@ -75,6 +75,7 @@ class Answer:
     ) -> None:
         self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
+        self.background: Callable[[], str] = str  # what general text `auto` drafts from, in words
 
     def __iter__(self) -> Iterator[Step]:
         try:
@@ -231,7 +232,10 @@ class Session:
     def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
         if parsed.entry.costs:
             self.memory.load()
-            own = replace(parsed.settings, costs=self.memory.costs, pool=pool())
+            own = replace(
+                parsed.settings, costs=self.memory.costs, pool=pool(),
+                background=self.memory.backgrounds.load(),
+            )  # fmt: skip
             parsed = replace(parsed, settings=own)
         return parsed.build()
 
@@ -263,7 +267,9 @@ class Session:
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
             lambda read: self._reading(read, total),
         )  # fmt: skip
-        return Answer(run, prompt, report, lambda: self.save(drafter))
+        answer = Answer(run, prompt, report, lambda: self.save(drafter))
+        answer.background = self.memory.backgrounds.words
+        return answer
 
     def _trie(
         self, documents: Sequence[Document], method: MethodSpec, given: NGramTrie | None

@@ -1,7 +1,7 @@
-"""Make backgrounds and store them; the shipped ones in a process of their own.
+"""Make backgrounds and store them; what ships and what is joined in a process of their own.
 
-`python -m ngtcli.background.making NAME MODEL` makes the counts of a shipped background for a
-model's tokenizer. It takes one or two seconds of one core once, so it is started when an answer is
+`python -m ngtcli.background.making MODEL NAME…` makes what lacks of the files of these names for a
+model's tokenizer. It takes some seconds of one core once, so it is started when an answer is
 complete, detached and at the lowest priority. A thread would hold up the process at its end, and
 its Python code what else the process does.
 """
@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ngtcli.background.counting import phrase_counts
-from ngtcli.background.names import SHIPPED, background_key, background_path, failure_path
+from ngtcli.background import stored
+from ngtcli.background.counting import joined, phrase_counts
+from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError
@@ -24,10 +25,10 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts, build_counts
-from ngtcli.trie.background_file import save_background
 from ngtcli.trie.store import about
 
 _FAILURES = (NgtError, DamagedFileError, OSError, ValueError, MemoryError)
+MOST_JOINED = 30_000_000  # nodes; guess: joining takes about 200 bytes of memory for each
 
 
 def make_shipped(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
@@ -45,55 +46,66 @@ def build_background(
     texts = [tokenizer.encode(d.text.strip()) for d in documents]
     counts = build_counts([(ids, 1.0) for ids in texts])
     tokens = sum(map(len, texts))
-    return _save(counts, name, tokenizer, model, tokens, about(documents)), counts, tokens
+    origin = {**about(documents), "tokens": str(tokens), "model": model}
+    return stored.save(name, tokenizer.fingerprint, counts, origin), counts, tokens
 
 
-def _save(
-    counts: BackgroundCounts,
-    name: str,
-    tokenizer: Tokenizer,
-    model: str,
-    tokens: int,
-    origin: Mapping[str, str],
-) -> Path:
-    key = background_key(name, tokenizer.fingerprint)
-    metadata = {
-        "key": key,
-        "name": name,
-        "tokens": str(tokens),
-        "nodes": str(len(counts)),
-        "tokenizer": tokenizer.fingerprint,
-        "model": model,
-        **origin,
-    }
-    return save_background(background_path(key), counts, metadata)
+def start_making(names: Sequence[str], model: str) -> None:
+    """Make what lacks in a process that outlives this one; files appear when they are complete.
 
-
-def start_making(name: str, model: str) -> None:
-    """Make a shipped background in a process that outlives this one; its file appears when done.
-
-    Two such processes at once do no harm: each renames its own complete file. Raises OSError.
+    Two such processes at once do no harm: each renames its own complete files. Raises OSError.
     """
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     subprocess.Popen(
-        [sys.executable, "-m", __name__, name, model],
+        [sys.executable, "-m", __name__, model, *names],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True, env=environ,
     )  # fmt: skip
 
 
-def make_file(name: str, model: str) -> None:
-    """Make and store a shipped background; where that fails, store why."""
+def make_files(names: Sequence[str], model: str) -> None:
+    """Make and store what lacks: those that ship, then what is joined of all that are there."""
     tokenizer = load_tokenizer(model)
+    fingerprint, found = tokenizer.fingerprint, dict[str, BackgroundCounts]()
+    for name in names:
+        with suppress(FileNotFoundError, DamagedFileError):
+            found[name] = stored.open_background(name, fingerprint, len(tokenizer.backend))
+        if name in SHIPPED and name not in found:
+            with _telling(name, fingerprint):
+                phrases = read_phrases(SHIPPED[name])
+                found[name] = phrase_counts(phrases, tokenizer)
+                _save(name, found[name], f"{len(phrases)} words and phrases", tokenizer, model)
+    if len(found) > 1:
+        with _telling(",".join(found), fingerprint):
+            if sum(map(len, found.values())) > MOST_JOINED:
+                raise ValueError("they are too large to be joined")
+            parts = stored.parts_of(list(found), fingerprint)
+            whole = joined(list(found.values()))
+            _save(",".join(found), whole, "joined", tokenizer, model, parts)
+
+
+def _save(
+    name: str,
+    counts: BackgroundCounts,
+    told: str,
+    tokenizer: Tokenizer,
+    model: str,
+    parts: str = "",
+) -> None:
+    origin = {"created": str(int(time.time())), "documents": json.dumps([told]), "parts": parts}
+    origin |= {"tokens": "0", "model": model}
+    stored.save(name, tokenizer.fingerprint, counts, origin)
+
+
+@contextmanager
+def _telling(name: str, fingerprint: str) -> Iterator[None]:
+    """Where making fails, leave the reason for the next run to tell."""
     try:
-        phrases = read_phrases(SHIPPED[name])
-        told = json.dumps([f"{len(phrases)} words and phrases"])
-        origin = {"created": str(int(time.time())), "documents": told}
-        _save(phrase_counts(phrases, tokenizer), name, tokenizer, model, 0, origin)
+        yield
     except _FAILURES as error:
         with suppress(OSError):
-            failed = failure_path(background_key(name, tokenizer.fingerprint))
+            failed = failure_path(name, fingerprint)
             failed.parent.mkdir(parents=True, exist_ok=True)
             failed.write_text(str(error), encoding="utf-8")
 
@@ -102,7 +114,7 @@ def main() -> None:
     """Make what the command line names, at the lowest priority."""
     if hasattr(os, "nice"):
         os.nice(19)
-    make_file(*sys.argv[1:3])
+    make_files(sys.argv[2:], sys.argv[1])
 
 
 if __name__ == "__main__":

@@ -12,26 +12,25 @@ EDITION = 1  # of the shipped files and of how they are counted; a test holds th
 FORMAT = 1  # of the key
 
 
-def background_key(name: str, fingerprint: str) -> str:
-    """A hash of name, tokenizer and what the counts depend on; 32 hex digits."""
-    edition = EDITION if name in SHIPPED else ""
+def background_path(name: str, fingerprint: str) -> Path:
+    """The file for a name and a tokenizer. Raises UsageError as `home` does."""
+    return trie_folder() / f"{_key(name, fingerprint)}{BACKGROUND_SUFFIX}"
+
+
+def failure_path(name: str, fingerprint: str) -> Path:
+    """The file that says why that file could not be made."""
+    return trie_folder() / f"{_key(name, fingerprint)}{FAILED_SUFFIX}"
+
+
+def _key(name: str, fingerprint: str) -> str:
+    edition = EDITION if SHIPPED.keys() & name.split(",") else ""
     return key_of("background", FORMAT, edition, fingerprint, name)
-
-
-def background_path(key: str) -> Path:
-    """The file of the background with that key. Raises UsageError as `home` does."""
-    return trie_folder() / f"{key}{BACKGROUND_SUFFIX}"
-
-
-def failure_path(key: str) -> Path:
-    """The file that says why a background could not be made."""
-    return trie_folder() / f"{key}{FAILED_SUFFIX}"
 
 
 def check_names(names: Sequence[str]) -> None:
     """Raise UsageError for a name of which there is no background, for no tokenizer."""
     for name in (n for n in names if n not in SHIPPED):
-        known = [*SHIPPED, *(file.name for file in list_backgrounds())]
+        known = [*SHIPPED, *(f.name for f in list_backgrounds() if "," not in f.name)]
         if name not in known:
             hint = f"{nearest(name, known)} Build one with ngt trie build --background PATH."
             raise UsageError(f"no background {name!r}", hint)

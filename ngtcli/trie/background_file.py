@@ -14,7 +14,8 @@ from ngtcli.system.storage import DamagedFileError, write_arrays
 from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
 
 FORMAT = 1
-ARRAY = "nodes"
+TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
+_ARRAY = "nodes"
 MOST = 2**31  # bytes of a file; derived: 100 million nodes
 
 
@@ -24,7 +25,7 @@ def save_background(path: Path, counts: BackgroundCounts, metadata: Mapping[str,
     Returns `path`. Raises OSError, EFBIG beyond MOST bytes.
     """
     described = {**metadata, "format": str(FORMAT)}
-    return write_arrays(path, {ARRAY: counts.nodes.reshape(-1)}, described, MOST)
+    return write_arrays(path, {_ARRAY: counts.nodes.reshape(-1)}, described, MOST)
 
 
 def load_background(
@@ -36,7 +37,7 @@ def load_background(
     the file is damaged, foreign, or has other metadata than `wanted`.
     """
     wanted = {"format": str(FORMAT), **(wanted or {})}
-    flat, _ = map_array(path, ARRAY, wanted, MOST)
+    flat, _ = map_array(path, _ARRAY, wanted, MOST)
     if len(flat) % COLUMNS or len(flat) < 2 * COLUMNS:
         raise DamagedFileError("no rows of nodes")
     nodes = flat.reshape(-1, COLUMNS)

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import OWN, SCORES, UNSEEN, advance, bucket_of, named
+from ngtcli.draft.auto.blend import BACKGROUND, OWN, SCORES, UNSEEN, advance, bucket_of, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM
 from ngtcli.system.compiled import njit, unowned
+from ngtcli.trie.background import UNIT
+from ngtcli.trie.background_search import child_rows, count_in, find_row, total_of
 from ngtcli.trie.counts import CHILDREN, COUNT, FOLLOWED, NONE, count_ids, find
 
 _MIN_ESCAPE = CONFIG.min_escape
@@ -91,6 +93,13 @@ def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
             if ranks.weights[node, i] > 0.0 and ranks.successors[node, i] == token:
                 count = ranks.weights[node, i]
         return count, ranks.sums[node, SUM], int(ranks.sums[node, DISTINCT])
+    if source == BACKGROUND:
+        rows = sources.background
+        first, end = child_rows(rows, node)
+        total = total_of(rows, node)
+        row = find_row(rows, node, token) if total > 0 else NONE
+        count = count_in(rows, row, total) / UNIT if row != NONE else 0.0
+        return count, total / UNIT, end - first
     trie = sources.tries[source]
     if trie.counts[node, FOLLOWED] > 0.0:
         child = find(trie.slots, node, token)

@@ -24,6 +24,7 @@ class AutoConfig:
     # Continuations of a context that are read, the most recent first. Swept: -0.56% / -0.24%;
     # +0.02% / +0.08%.
     scanned: int = 24
+    scanned_background: int = 24  # the same of the background, the most frequent first
     # Distance of escape probabilities from 0 and 1, so that no product becomes 0. Swept: 0; 0.
     min_escape: float = 0.001
 
@@ -91,9 +92,11 @@ CONFIG = AutoConfig()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`trust` is how many observations the fitted escape probabilities weigh."""
+    """`trust` is how many observations the fitted escape probabilities weigh; `background`, where
+    named, is a file of counts of a general text for this model's tokenizer."""
 
     trust: float = CONFIG.trust
+    background: str = ""
 
     def __post_init__(self) -> None:
         check_range("trust", self.trust, 1.0, 1e6)

@@ -1,11 +1,12 @@
 """`auto`: all matches blended, the tree grown best-first, as many nodes as pay.
 
 The continuations of all matches, in the generated text, the prompt with its documents, earlier
-answers of the model (the pool) and its own runners-up (scores), are blended into one distribution
-(blend.py), at the root and again at every node from that node's own path. The tree grows best-first
-by the probability of whole paths (growth.py). The policy chooses how many nodes pay (policy.py).
-Escape probabilities start from `escapes.json`, fitted on recorded runs
-(`python -m ngtcli.evaluate.dev.fit_escapes`), and every emitted token moves them on.
+answers of the model (the pool), a general text (background) and the model's own runners-up
+(scores), are blended into one distribution (blend.py), at the root and again at every node from
+that node's own path. The tree grows best-first by the probability of whole paths (growth.py). The
+policy chooses how many nodes pay (policy.py). Escape probabilities start from `escapes.json`,
+fitted on recorded runs (`python -m ngtcli.evaluate.dev.fit_escapes`), and every emitted token moves
+them on.
 """
 
 import time
@@ -24,11 +25,12 @@ from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.repeats import Repeats
-from ngtcli.draft.auto.sources import MatchState, Sources
+from ngtcli.draft.auto.sources import MatchState, Sources, open_background
 from ngtcli.draft.auto.usefulness import ScoreUsefulness
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.background import BackgroundCounts
 
 _EMPTY = DraftTree()
 
@@ -38,8 +40,8 @@ class Auto(Drafter):
 
     Every node counts as paying without `costs`, and where all passes have the same rows. Without
     `pool` nothing outlives an answer but the escape probabilities and what scores taught.
-    `sources`, where given, have the pool's answers counted; several drafters may share those
-    counts.
+    `background` are counts of a general text. `sources`, where given, take its place and have the
+    pool's answers counted; several drafters may share those counts.
     """
 
     origins = ORIGINS
@@ -51,13 +53,14 @@ class Auto(Drafter):
         costs: Costs | None = None,
         pool: Pool | None = None,
         sources: Sources | None = None,
+        background: BackgroundCounts | None = None,
     ) -> None:
-        self._costs = costs
+        self._costs, self._background_file = costs, options.background
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
         self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
-        self.sources, self.matches = sources or Sources(), MatchState()
+        self.sources, self.matches = sources or Sources(None, background), MatchState()
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
@@ -78,6 +81,8 @@ class Auto(Drafter):
         self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
+        if self._background_file:
+            self.sources.background = open_background(self._background_file, context)
         self.sources.start(context)
         self.matches.start(self.sources, context.ids)
         self._prompt, self._repeats = context.ids, Repeats(context.ids)
@@ -247,4 +252,5 @@ def compile_loops() -> None:
 
 def make(settings: DraftSettings, options: Options) -> Drafter:
     compile_loops()
-    return Auto(options, fitted_escapes(), settings.costs, settings.pool)
+    background = settings.background
+    return Auto(options, fitted_escapes(), settings.costs, settings.pool, None, background)

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import (
+    BACKGROUND,
     PROMPT,
-    SCORES,
     Candidates,
     PlainArrays,
     advance,
@@ -20,8 +20,10 @@ from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 _DOCUMENT = ORIGINS.index(DOCUMENT)
-# Tokens that one blend can find: those of every order of the sources with a trie, and of scores.
-_CANDIDATES = SCORES * CONFIG.orders * CONFIG.scanned + CONFIG.ranks_kept
+# Tokens that one blend can find: those of every order of the sources with counts, and of scores.
+_CANDIDATES = (
+    CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background) + CONFIG.ranks_kept
+)
 _MIN_PATH = CONFIG.min_path_probability
 _TOKEN, _PARENT, _SOURCE = range(3)  # columns of `waiting`
 _PROBABILITY, _ROW = range(2)  # columns of `heap`
@@ -32,7 +34,7 @@ class Growth(NamedTuple):
 
     `tokens` int32; `parents` int32, indices, -1 for the root; `probabilities` float64, of whole
     paths; `origins` int8, the source with the longest match; `trie_nodes` int32, the node's place
-    in the trie of that source, by the longest match that leads there, NONE for scores.
+    in the counts of that source, by the longest match that leads there, NONE for scores.
     """
 
     tokens: npt.NDArray[np.int32]
