@@ -6,7 +6,7 @@ keys and values of the wrong type are errors that name the file and the nearest 
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Settings:
     learn_output: bool = False
     pool: bool = True
     pool_documents: bool = False
+    background: tuple[str, ...] = ("english",)
     calibrate: bool = True
     exact: str = "auto"
     max_tokens: int = 256
@@ -137,6 +138,7 @@ READING = (
 )  # fmt: skip
 # The settings that decide which passages are read where not everything fits.
 RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
+NAMES = ("background",)  # lists of names, which may also be written with commas
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()
@@ -250,6 +252,16 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
     return typed
 
 
+def names_of(items: Sequence[str]) -> tuple[str, ...]:
+    """The names in texts, each once; "none" stands for none.
+
+    >>> names_of(["english,notes", "mail"]), names_of(["none"])
+    (('english', 'notes', 'mail'), ())
+    """
+    names = [name.strip() for item in items for name in item.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name and names != ["none"]))
+
+
 def coerce(name: str, value: Any, where: object) -> Any:
     """`value` in the type of setting `name`; ints pass for floats, a string for a list of one."""
     kind = type(getattr(_DEFAULTS, name))
@@ -258,7 +270,7 @@ def coerce(name: str, value: Any, where: object) -> Any:
     if kind is tuple:
         items = [value] if isinstance(value, str) else value
         if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-            return tuple(items)
+            return names_of(items) if name in NAMES else tuple(items)
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)

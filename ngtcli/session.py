@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.auto_memory import AutoMemory
+from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.exact_rows import ExactRows
@@ -76,6 +77,7 @@ class Answer:
     ) -> None:
         self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
+        self.background: Callable[[], str] = str  # what general text `auto` drafts from, in words
 
     def __iter__(self) -> Iterator[Step]:
         try:
@@ -122,6 +124,8 @@ class Session:
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             method.check()
+        if method.entry.costs:
+            check_names(settings.background)
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
@@ -230,7 +234,10 @@ class Session:
     def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
         if parsed.entry.costs:
             self.memory.load()
-            own = replace(parsed.settings, costs=self.memory.costs, pool=pool())
+            own = replace(
+                parsed.settings, costs=self.memory.costs, pool=pool(),
+                background=self.memory.backgrounds.load(),
+            )  # fmt: skip
             parsed = replace(parsed, settings=own)
         return parsed.build()
 
@@ -263,7 +270,9 @@ class Session:
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
             lambda read: self._reading(read, total),
         )  # fmt: skip
-        return Answer(run, prompt, report, lambda: self.save(drafter))
+        answer = Answer(run, prompt, report, lambda: self.save(drafter))
+        answer.background = self.memory.backgrounds.words
+        return answer
 
     def _trie(self, documents: Sequence[Document], method: MethodSpec, keep: bool) -> DocumentsTrie:
         """The trie of a prompt's documents, if the method drafts from one."""

@@ -55,4 +55,6 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
+    # A process for each test that answers would be many.
+    monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
     yield tmp_path / "ngt-home"

@@ -58,6 +58,7 @@ def test_what_is_being_written_measured_learned_or_made_by_the_user_stays(tmp_pa
         put(tmp_path / name, 10, 9)
         for name in (
             "parts/abc.partial", f"tries/a{pool.SUFFIX}", f"tries/b{listing.DATASTORE_SUFFIX}",
+            f"tries/b{listing.BACKGROUND_SUFFIX}",
             "costs/c.json", "compiled/v/d", "ways/e.json", "packed/f", "exact/g", "tune/h.jsonl",
         )
     ]  # fmt: skip

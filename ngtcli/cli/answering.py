@@ -153,6 +153,7 @@ def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes:
         notes.facts([sources.fact(), *summary_facts(request.settings, answer)])
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
+        notes.remark(answer.background())
         notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
         notes.remark(eager_words(answer))

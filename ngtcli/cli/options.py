@@ -14,6 +14,7 @@ from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     CHOICES,
+    NAMES,
     READING,
     RETRIEVING,
     SETTING_NAMES,
@@ -23,8 +24,10 @@ from ngtcli.config import (
     Settings,
     environment_and_file_layers,
     merge,
+    names_of,
     unknown_variables,
 )
+from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.numbers import counted
 from ngtcli.system.storage import bound_cache
@@ -40,6 +43,8 @@ _HELP: dict[str, str] = {
     "learn_output": "Draft from the generated text as well.",
     "pool": "For auto: draft from earlier answers of the model as well, and keep this one.",
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
+    "background": "For auto: draft from what often follows what in general text as well; english"
+    " ships, others are built by ngt trie build --background. May be given again.",
     "calibrate": "For auto: measure at first use what a pass costs on this device.",
     "exact": "The tokens of plain decoding bit for bit, in half precision too: all passes have as"
     " many rows as --num-draft allows; auto: where that costs nothing.",
@@ -80,7 +85,7 @@ _HELP: dict[str, str] = {
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
-        "calibrate", "exact",
+        "background", "calibrate", "exact",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
@@ -105,17 +110,17 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more o
 
 def _parameter(name: str) -> inspect.Parameter:
     default = getattr(_DEFAULTS, name)
-    panel = next(title for title, names in _PANELS.items() if name in names)
     word = name.replace("_", "-")
     switch = isinstance(default, bool) or _is_switch(name)
     flag = f"--{word}/--no-{word}" if switch else f"--{word}"
     flags = [flag, "-m"] if name == "model" else [flag]
     kind: Any = list[str] if isinstance(default, tuple) else bool if switch else type(default)
-    shown = "" if default in ("", ()) else f" [default: {default}]"
+    text = ", ".join(default) if isinstance(default, tuple) else default
+    shown = "" if text == "" else f" [default: {text}]"
     option = typer.Option(
         *flags,
         help=_HELP[name] + shown,
-        rich_help_panel=panel,
+        rich_help_panel=_panel(name),
         show_default=False,
         autocompletion=of_setting(name),
     )
@@ -125,6 +130,24 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
+
+
+def _without(name: str) -> inspect.Parameter:
+    """The flag that empties a list of names."""
+    option = typer.Option(
+        f"--no-{name}", help=f"The same as --{name} none.", rich_help_panel=_panel(name),
+        show_default=False,
+    )  # fmt: skip
+    return inspect.Parameter(
+        f"no_{name}",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, option],
+    )
+
+
+def _panel(name: str) -> str:
+    return next(title for title, names in _PANELS.items() if name in names)
 
 
 def _is_switch(name: str) -> bool:
@@ -151,16 +174,22 @@ def _with(names: Sequence[str], command: Command) -> Command:
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "flags"]
     shared = [name for name in names if name not in signature.parameters]
-    settings = [_parameter(name) for name in shared]
+    emptied = [name for name in NAMES if name in shared]
+    settings = [_parameter(name) for name in shared] + [_without(name) for name in emptied]
 
     @wraps(command)
     def wrapper(**arguments: Any) -> Any:
         given = {name: arguments.pop(name) for name in shared}
+        none = [name for name in emptied if arguments.pop(f"no_{name}")]
         flags = {
             name: _typed(name, value)
             for name, value in given.items()
             if value is not None and value != []
         }
+        for name in none:
+            if name in flags:
+                raise UsageError(f"--{name} beside --no-{name}", "Give one of them.")
+            flags[name] = ()
         try:
             return command(flags=flags, **arguments)
         finally:
@@ -193,6 +222,8 @@ def _typed(name: str, value: Any) -> Any:
     """The value of a flag as its setting has it."""
     if _is_switch(name):
         return "on" if value else "off"
+    if name in NAMES:
+        return names_of(value)
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -2,7 +2,7 @@
 
 Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
 and machines and what is compiled is small and does not; nor do the pools, which were learned, and
-the datastores, which a user made. A file's time of change stands for its last use.
+datastores and backgrounds, which a user made. A file's time of change stands for its last use.
 """
 
 import os
@@ -16,6 +16,7 @@ from pathlib import Path
 PARTIAL = ".partial"  # end of the name of a file that is being written
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
+BACKGROUND = ".background.safetensors"
 _SPARED = ("compiled", "costs", "exact", "packed", "tune", "ways")  # folders
 _MARK_S = 3600.0  # seconds after which another use of a file is noted; guess
 
@@ -70,7 +71,7 @@ def _files(folder: str, depth: int = 0) -> Iterator[_File]:
             if entry.is_dir(follow_symlinks=False):
                 if depth or entry.name not in _SPARED:
                     yield from _files(entry.path, depth + 1)
-            elif not entry.name.endswith((PARTIAL, POOL, DATASTORE)):
+            elif not entry.name.endswith((PARTIAL, POOL, DATASTORE, BACKGROUND)):
                 about = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(about.st_mode):
                     yield _File(about.st_mtime_ns, about.st_size, entry.path)

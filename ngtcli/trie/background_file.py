@@ -14,7 +14,6 @@ from ngtcli.system.storage import DamagedFileError, write_arrays
 from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
 
 FORMAT = 1
-SUFFIX = ".background.safetensors"
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
 _ARRAY = "nodes"
 MOST = 2**31  # bytes of a file; derived: 100 million nodes

@@ -44,6 +44,8 @@ from ngtcli.trie.counts import (
 
 # Those before the background have a trie that grows; scores have none.
 OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
+_SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
+_AGREE = CONFIG.background_agrees
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
 UNSEEN = CONFIG.unseen_probability
 _SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
@@ -94,6 +96,21 @@ def bucket_of(total: float, distinct: int) -> int:
     """The bucket of a match seen `total` times with `distinct` continuations, 0 to 11."""
     seen = 0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3
     varied = 0 if distinct == 1 else 1 if distinct == 2 else 2
+    return seen * 3 + varied
+
+
+@njit(inline="always")
+def background_bucket(rows: Any, node: int) -> int:
+    """The bucket of a match in the background: how often it was seen, how far its texts agree.
+
+    What agrees is the share of the most frequent continuation.
+    """
+    first, end = child_rows(rows, node)
+    total = total_of(rows, node)
+    row = ranked_row(rows, first, end, 0)
+    top = count_in(rows, row, total) if row != NONE else 0
+    seen = 0 if total < _SEEN[0] else 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
+    varied = 0 if top >= _AGREE[0] * total else 1 if top >= _AGREE[1] * total else 2
     return seen * 3 + varied
 
 
@@ -156,9 +173,7 @@ def blend(
                                     candidates, found)  # fmt: skip
         node, rows = match_nodes[BACKGROUND, order], sources.background
         if node != NONE and total_of(rows, node) > 0:
-            first, end = child_rows(rows, node)
-            total = total_of(rows, node) / UNIT
-            e = escape[BACKGROUND, order, bucket_of(total, end - first)]
+            e = escape[BACKGROUND, order, background_bucket(rows, node)]
             scale = escape_mass * (1.0 - e) / total_of(rows, node)
             escape_mass *= e
             if scale * total_of(rows, node) >= min_probability:
