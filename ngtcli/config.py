@@ -35,6 +35,7 @@ class Settings:
     pool: bool = True
     pool_documents: bool = False
     background: tuple[str, ...] = ("english",)
+    draft_from: str = "prompt"
     calibrate: bool = True
     exact: str = "auto"
     max_tokens: int = 256
@@ -125,6 +126,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "draft_from": ("prompt", "all"),
     "overflow": ("auto", "error", "truncate", "retrieve", "split", "refine"),
     "color": ("auto", "always", "never"),
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.auto_memory import AutoMemory
+from ngtcli.background.folder import FolderCounts
 from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
@@ -25,6 +26,7 @@ from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.system import compiled
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
 
@@ -137,6 +139,9 @@ class Session:
             self._assistant = self._load_assistant()
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
+        self._folder = FolderCounts(
+            self.model.tokenizer, self.model.vocabulary, self._progress, warn
+        )
         self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self._progress)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
@@ -262,6 +267,7 @@ class Session:
         context = Context(
             prompt.ids, trie, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
+            self._folder_counts(prompt, parsed) if num_draft else None,
         )  # fmt: skip
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
@@ -273,6 +279,13 @@ class Session:
         answer = Answer(run, prompt, report, lambda: self.save(drafter))
         answer.background = self.memory.backgrounds.words
         return answer
+
+    def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
+        """Counts of all documents given, where the prompt has a part and drafts come from all."""
+        is_wanted = self.settings.draft_from == "all" and method.entry.costs
+        if not is_wanted or not prompt.given or self.model.plain_reason:
+            return None
+        return self._folder.of(prompt.given, self.memory.backgrounds.load())
 
     def _trie(self, documents: Sequence[Document], method: MethodSpec, keep: bool) -> DocumentsTrie:
         """The trie of a prompt's documents, if the method drafts from one."""

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
@@ -119,8 +120,10 @@ class Splitting:
         return prompt
 
     def answer(self, prompt: Prompt) -> Answer:
-        """The prepared answer to that prompt."""
-        return self._session.answer(prompt, self._options)
+        """The prepared answer to that prompt, or to the one of a part."""
+        whole = prompt.documents == tuple(self._documents)
+        given = () if whole else tuple(self._documents)
+        return self._session.answer(replace(prompt, given=given), self._options)
 
     def _task(self, documents: Sequence[Document]) -> Task:
         return self._session.task(self._preset, documents)
@@ -192,7 +195,7 @@ class Splitting:
         self._status(f"{name} …")
         texts, told = [], time.monotonic()
         try:
-            for step in self._session.answer(part.prompt, self._options):
+            for step in self.answer(part.prompt):
                 texts += [token.text for token in step.tokens]
                 if time.monotonic() - told > _INTERVAL_S:
                     told = time.monotonic()

@@ -20,7 +20,7 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "overflow", *RETRIEVING, "exact")
+_LOADING = ("model", "overflow", *RETRIEVING, "draft_from", "exact")
 _COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]
 

@@ -45,6 +45,8 @@ _HELP: dict[str, str] = {
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
     "background": "For auto: draft from what often follows what in general text as well; english"
     " ships, others are built by ngt trie build --background. May be given again.",
+    "draft_from": "For auto, where not everything fits: draft from the prompt, or from all of the"
+    " documents.",
     "calibrate": "For auto: measure at first use what a pass costs on this device.",
     "exact": "The tokens of plain decoding bit for bit, in half precision too: all passes have as"
     " many rows as --num-draft allows; auto: where that costs nothing.",
@@ -85,7 +87,7 @@ _HELP: dict[str, str] = {
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
-        "background", "calibrate", "exact",
+        "background", "draft_from", "calibrate", "exact",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",

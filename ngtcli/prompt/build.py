@@ -102,7 +102,7 @@ class Prompt:
 
     Each run overlaps the documents beside it by a few tokens, so that it has the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
-    `selection` the `documents` are excerpts of those that were given.
+    `selection` the `documents` are excerpts of those that were `given`; so are those of a part.
     """
 
     text: str
@@ -112,6 +112,7 @@ class Prompt:
     cuts: tuple[Cut, ...] = ()
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
+    given: tuple[Document, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class Auto(Drafter):
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
         self.sources, self.matches = sources or Sources(None, background), MatchState()
+        self._background = self.sources.background
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
@@ -81,6 +82,7 @@ class Auto(Drafter):
         self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
+        self.sources.background = context.background or self._background
         if self._background_file:
             self.sources.background = open_background(self._background_file, context)
         self.sources.start(context)
