@@ -78,8 +78,11 @@ def test_reading_a_file_of_the_cache_counts_as_its_use_and_leaves_others_alone(
         path.write_text('{"a": 1}')
         os.utime(path, (time.time() - 5 * DAY,) * 2)
         read_json(path, 100)
-    assert time.time() - own.stat().st_mtime < 60
+    assert time.time() - own.stat().st_atime < 60 and time.time() - own.stat().st_mtime > DAY
+    assert bound(home("cache"), 8).files == 0
     assert time.time() - other.stat().st_mtime > DAY
+    own_old = put(home("cache") / "parts" / "old", 5, 3)
+    assert bound(home("cache"), 8).files == 1 and own.exists() and not own_old.exists()
 
 
 def test_nothing_is_looked_at_where_nothing_was_written() -> None:

@@ -15,7 +15,14 @@ import numpy as np
 
 from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_arrays, write_arrays
+from ngtcli.system.storage import (
+    DamagedFileError,
+    home,
+    key_of,
+    mark_used,
+    read_arrays,
+    write_arrays,
+)
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.background_file import TOKENIZER, load_background, save_background
@@ -66,7 +73,9 @@ class FolderCounts:
         path = _cache() / f"{name}.safetensors"
         about = {TOKENIZER: self._tokenizer.fingerprint, "content": content}
         with suppress(FileNotFoundError, DamagedFileError):
-            return load_background(path, self._vocabulary, about)
+            found = load_background(path, self._vocabulary, about)
+            mark_used(path)
+            return found
         counts = make()
         try:
             save_background(path, counts, about)

@@ -2,7 +2,8 @@
 
 Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
 and machines and what is compiled is small and does not; nor do the pools, which were learned, and
-datastores and backgrounds, which a user made. A file's time of change stands for its last use.
+datastores and backgrounds, which a user made. The last use of a file is its time of access, which
+is set here, since not all systems keep it.
 """
 
 import os
@@ -18,7 +19,7 @@ POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
 _SPARED = ("compiled", "costs", "exact", "packed", "tune", "ways")  # folders
-_MARK_S = 3600.0  # seconds after which another use of a file is noted; guess
+_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,9 @@ class _File:
 def mark_used(path: str | Path) -> None:
     """Note that a file of the cache is used now; what cannot be noted is not."""
     with suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _MARK_S:
-            os.utime(path)
+        about = os.stat(path)
+        if time.time() - _used_ns(about) / 1e9 > _MARK_S:
+            os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
 def bound(folder: Path, most: int) -> Removed:
@@ -74,13 +76,18 @@ def _files(folder: str, depth: int = 0) -> Iterator[_File]:
             elif not entry.name.endswith((PARTIAL, POOL, DATASTORE, BACKGROUND)):
                 about = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(about.st_mode):
-                    yield _File(about.st_mtime_ns, about.st_size, entry.path)
+                    yield _File(_used_ns(about), about.st_size, entry.path)
+
+
+def _used_ns(about: os.stat_result) -> int:
+    """When a file was used last: read or written."""
+    return max(about.st_atime_ns, about.st_mtime_ns)
 
 
 def _remove(file: _File) -> bool:
     """Remove the file unless it was used or replaced since it was found."""
     with suppress(OSError):  # another process may have removed it
-        if os.stat(file.path, follow_symlinks=False).st_mtime_ns == file.used:
+        if _used_ns(os.stat(file.path, follow_symlinks=False)) == file.used:
             os.unlink(file.path)
             return True
     return False
