@@ -89,7 +89,10 @@ class KeptParts:
 
 
 class Splitting:
-    """Makes the last prompt, the one after all parts; `reports` has the parts that are done."""
+    """Makes the last prompt, the one after all parts; `reports` has the parts that are done.
+
+    `begin_part` is told which part the `status` lines that follow are of, "" after the last.
+    """
 
     def __init__(
         self,
@@ -98,9 +101,11 @@ class Splitting:
         documents: Sequence[Document],
         status: Callable[[str], None],
         warn: Callable[[str], None],
+        *,
+        begin_part: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._session, self._preset, self._documents = session, preset, documents
-        self._status, self._warn = status, warn
+        self._status, self._warn, self._begin_part = status, warn, begin_part
         self._kept = KeptParts(session, preset, documents, warn)
         self._taken = 0  # parts of an earlier run that were not told of yet
         self.reports: list[PartReport] = []
@@ -115,7 +120,10 @@ class Splitting:
         process.unwind_on_interrupt()  # what is finished is told
         self._options = AnswerOptions(trie=self._session.documents_trie(self._documents))
         is_refined = self._session.settings.overflow == "refine"
-        prompt = self._refined(task) if is_refined else self._of_summaries(task)
+        try:
+            prompt = self._refined(task) if is_refined else self._of_summaries(task)
+        finally:
+            self._begin_part("")
         self._tell_taken()
         return prompt
 
@@ -179,6 +187,7 @@ class Splitting:
         is_kept = text is not None
         if text is None:
             self._tell_taken()
+            self._begin_part(number)
             text, tokens = self._answer(part, f"{number}, {part.name}")
             self._kept.put(part.prompt, text)
         self._taken += is_kept
@@ -192,14 +201,14 @@ class Splitting:
 
     def _answer(self, part: Part, name: str) -> tuple[str, int]:
         """The model's text for a part, and its number of tokens; an error names the part."""
-        self._status(f"{name} …")
+        self._status(f"{part.name} …")
         texts, told = [], time.monotonic()
         try:
             for step in self.answer(part.prompt):
                 texts += [token.text for token in step.tokens]
                 if time.monotonic() - told > _INTERVAL_S:
                     told = time.monotonic()
-                    self._status(f"{name}: {len(texts)} tokens …")
+                    self._status(f"{len(texts)} tokens …")
         except Exception:
             if process.interrupted():  # a library made this of the Ctrl-C
                 raise KeyboardInterrupt from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import NGT, FakeBackend, ngt
+from helpers import NGT, FakeBackend, in_terminal, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -229,6 +229,18 @@ def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypat
     told = done.stderr.decode().splitlines()
     assert told[-3].startswith("ngt: failed at part 2 of ") and "book.md, Chapter 1" in told[-3]
     assert "kept 1 of " in told[-3] and told[-2] == "ngt: the model gives no numbers"
+
+
+@needs_model
+def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) -> None:
+    shown, code = in_terminal("summarize", book, *short, columns=100)
+    passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
+    parts = {line.partition(":")[0] for line in passing if line.startswith("Part ")}
+    assert code == 0 and len(parts) > 2 and all(re.fullmatch(r"Part \d+ of \d+", p) for p in parts)
+    assert not passing[-1].startswith("Part ")  # the prompt of the summaries
+    told = ngt("summarize", book, *short, "-v").stderr.decode()
+    for part in parts:
+        assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
 
 
 @needs_model

@@ -82,7 +82,10 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
         return None
     from ngtcli.splitting import Splitting  # here: it loads torch
 
-    return Splitting(session, request.preset, request.documents, notes.status, notes.warn)
+    return Splitting(
+        session, request.preset, request.documents, notes.status, notes.warn,
+        begin_part=notes.begin_part,
+    )  # fmt: skip
 
 
 def open_session(request: AnswerRequest, notes: Notes) -> "Session":
