@@ -29,7 +29,7 @@ from ngtcli.trie.background_file import TOKENIZER, load_background, save_backgro
 from ngtcli.trie.ngram import Ints
 
 TOKENS = 4_000_000  # counted at most; guess: they take 1 GB of memory and some 25 s
-_LEAST = (1, 2)  # how often a token, and a longer sequence, occurs at least to be counted; guess
+LEAST = (1, 2)  # how often a token, and a longer sequence, occurs at least to be counted; guess
 _FORMAT = 1
 _MOST = 2**26  # bytes of a file of ids; derived: TOKENS of 4 bytes, and digests
 _ARRAYS = ("digests", "lengths", "ids")
@@ -88,7 +88,7 @@ class FolderCounts:
         """The counts of the documents alone."""
         ids = self._ids(documents, _cache() / f"{place}.ids.safetensors")
         self._status(f"Counting {sum(map(len, ids))} tokens of the documents …")
-        return build_counts([(one, 1.0) for one in ids], least=_LEAST)
+        return build_counts([(one, 1.0) for one in ids], least=LEAST)
 
     def _ids(self, documents: Sequence[Document], path: Path) -> list[Ints]:
         """The token ids of each document; what was encoded before is read from `path`."""
