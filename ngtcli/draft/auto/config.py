@@ -24,9 +24,11 @@ class AutoConfig:
     # Continuations of a context that are read, the most recent first. Swept: -0.56% / -0.24%;
     # +0.02% / +0.08%.
     scanned: int = 24
+    scanned_background: int = 12  # the same of the background, the most frequent first; @@
+    # Of the background, matches differ by how often they were seen and by the share of the most
+    # frequent continuation: bounds of both. @@
     background_seen: tuple[float, ...] = (1.5, 4.5, 24.5)
     background_agrees: tuple[float, ...] = (0.75, 0.3)
-    scanned_background: int = 24  # the same of the background, the most frequent first
     # Distance of escape probabilities from 0 and 1, so that no product becomes 0. Swept: 0; 0.
     min_escape: float = 0.001
 
