@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, OWN, SCORES, UNSEEN, advance, background_bucket, bucket_of, named
+from ngtcli.draft.auto.blend import (
+    BACKGROUND,
+    OWN,
+    SCORES,
+    UNSEEN,
+    advance,
+    background_bucket,
+    bucket_of,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM
 from ngtcli.system.compiled import njit, unowned
