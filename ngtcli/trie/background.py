@@ -23,6 +23,10 @@ TOKEN, FIRST, COUNT, FOLLOWED, RANKED = range(5)
 COLUMNS = 5
 DEPTH = 7  # tokens; derived: a context of 6 and what follows, as `auto` matches them
 UNIT = 64  # a count of 1 is stored as so much; guess: weights such as log2(5) keep two digits
+# Least counts of sequences of 1, 2, … tokens. Swept over 0.94 million tokens of English, mean
+# acceptance length on odd ids at 32 nodes, with the pool: 2.655 with all (87 MB), 2.653 with these
+# (21 MB), 2.643 with (1, 1, 2) (10 MB), 2.620 with (1, 2) (7 MB).
+LEAST = (1.0, 1.0, 1.0, 2.0)
 _LARGEST = 2**31 - 1  # a stored number; derived: int32
 
 
@@ -53,7 +57,7 @@ class BackgroundCounts:
 def build_counts(
     texts: Iterable[tuple[Sequence[int] | Ints, float]],
     depth: int = DEPTH,
-    least: Sequence[float] = (),
+    least: Sequence[float] = LEAST,
 ) -> BackgroundCounts:
     """The counts of `texts`, pairs of token ids and the weight that one occurrence has.
 

@@ -107,11 +107,9 @@ CONFIG = AutoConfig()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`trust` is how many observations the fitted escape probabilities weigh; `background`, where
-    named, is a file of counts of a general text for this model's tokenizer."""
+    """`trust` is how many observations the fitted escape probabilities weigh."""
 
     trust: float = CONFIG.trust
-    background: str = ""
 
     def __post_init__(self) -> None:
         check_range("trust", self.trust, 1.0, 1e6)

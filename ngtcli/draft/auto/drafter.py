@@ -26,7 +26,7 @@ from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.repeats import Repeats
-from ngtcli.draft.auto.sources import MatchState, Sources, open_background
+from ngtcli.draft.auto.sources import MatchState, Sources
 from ngtcli.draft.auto.usefulness import ScoreUsefulness
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS
@@ -56,7 +56,7 @@ class Auto(Drafter):
         sources: Sources | None = None,
         background: BackgroundCounts | None = None,
     ) -> None:
-        self._costs, self._background_file = costs, options.background
+        self._costs = costs
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
         self.policy = self._own_policy
         self.pool = pool
@@ -83,8 +83,6 @@ class Auto(Drafter):
         self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
-        if self._background_file:
-            self.sources.background = open_background(self._background_file, context)
         self.sources.start(context)
         self.matches.start(self.sources, context.ids)
         self._familiarity.start(self.sources.background, context.ids, context.vocabulary)

@@ -1,7 +1,6 @@
 """What `auto` draws its predictions from, and where the text so far matches in it."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +12,7 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import SOURCES
-from ngtcli.errors import InputError
-from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.background import BackgroundCounts, build_counts
-from ngtcli.trie.background_file import TOKENIZER, load_background
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
@@ -117,14 +113,3 @@ class MatchState:
         )
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
-
-
-def open_background(file: str, context: Context) -> BackgroundCounts:
-    """The counts in `file`, made for the context's tokenizer. Raises InputError without them."""
-    hint = "Name a file of counts for this model's tokenizer."
-    try:
-        return load_background(Path(file), context.vocabulary, {TOKENIZER: context.tokenizer})
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file", hint) from None
-    except DamagedFileError as error:
-        raise InputError(f"{file}: no counts of a background ({error})", hint) from None
