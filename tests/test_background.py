@@ -1,5 +1,8 @@
 """Counts of a general text, their file, and what `auto` draws from them."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.config import Options
+from ngtcli.draft.auto.drafter import Auto, make
+from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.background import RANKED, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.background_file import load_background, save_background
@@ -91,3 +100,60 @@ def test_any_bytes_are_refused_or_opened(
     except DamagedFileError:
         return
     assert isinstance(counts, BackgroundCounts) and counts.nodes.dtype == np.int32
+
+
+def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
+    """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
+    script = Path(__file__).parent / "hostile_background.py"
+    ran = subprocess.run(
+        [sys.executable, str(script), "1", "40"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        stdout=subprocess.PIPE, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert int(ran.stdout) > 100
+
+
+def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
+    counts = build_counts([(text, 1.0)], least=())
+    drafter = make(DraftSettings(background=counts, pool=pool), Options())
+    assert isinstance(drafter, Auto)
+    return drafter
+
+
+def test_what_only_the_background_knows_is_drafted_and_named_after_it() -> None:
+    drafter = drafter_with([1, 2, 3, 4, 5])
+    drafter.reset(Context((9, 1, 2), vocabulary=10))
+    tree = drafter.propose((), 8)
+    assert tree.tokens[:2] == (3, 4)
+    assert {tree.origin(i) for i in range(2)} == {"background"}
+
+
+def test_prompt_and_pool_are_asked_before_the_background() -> None:
+    drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
+    drafter.reset(Context((1, 2, 8, 1, 2), vocabulary=10))
+    tree = drafter.propose((), 16)
+    after = [i for i in range(len(tree)) if tree.parents[i] == -1]
+    named = {tree.tokens[i]: tree.origin(i) for i in after}
+    assert (named[8], named[7], named[3]) == ("prompt", "pool", "background")
+
+
+def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
+    counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
+    batch = BatchDrafter(background=counts)
+    drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
+    trees = batch.propose(drafters, [2, 2])
+    assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
+
+
+def test_an_empty_background_is_none() -> None:
+    with_empty = Auto(Options(), fitted_escapes(), background=build_counts(()))
+    without = Auto(Options(), fitted_escapes())
+    for drafter in (with_empty, without):
+        drafter.reset(Context((1, 2, 3, 1, 2), vocabulary=10))
+    assert with_empty.propose((), 8) == without.propose((), 8)
+
+
+def test_a_shape_of_tallies_from_before_is_begun_anew() -> None:
+    fewer = np.ones(SHAPE)[1:]
+    drafter = Auto(Options(), fitted_escapes(), pool=Pool(predicted=fewer / 2, reached=fewer))
+    assert drafter.tallies.arrays.escape == pytest.approx(fitted_escapes())

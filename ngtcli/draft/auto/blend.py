@@ -83,12 +83,14 @@ def named(arrays: Any) -> Any:
 class Candidates(NamedTuple):
     """Room for one blend: token ids (int32), probabilities (float64), sources (int8).
 
-    The source of a token is the one that predicted it first, from the longest match.
+    The source of a token is the one that predicted it first, from the longest match. `best`, int32,
+    has room for the indices of the likeliest.
     """
 
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
+    best: npt.NDArray[np.int32]
 
 
 @njit(inline="always")

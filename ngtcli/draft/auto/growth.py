@@ -93,8 +93,9 @@ def _grow(
     rows = children * (budget + 1)
     frontier = Frontier(np.empty((rows, 2)), np.empty((rows, 3), np.int32))
     candidates = Candidates(
-        np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8)
-    )
+        np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8),
+        np.empty(children, np.int32),
+    )  # fmt: skip
     n = _fill(
         named(arrays), matches, escape, min_probability, frontier, candidates, growth, children
     )
@@ -139,20 +140,35 @@ def _offer(
 ) -> Any:  # fmt: skip
     """Put the likeliest candidates on the frontier: (size of the heap, rows of `waiting`)."""
     probabilities = candidates.probabilities
-    for _ in range(min(children, found)):
-        best = 0
-        for other in range(1, found):
-            if probabilities[other] > probabilities[best]:
-                best = other
+    for i in range(_rank(probabilities, found, candidates.best, children)):
+        best = candidates.best[i]
         if path * probabilities[best] < _MIN_PATH:
             break
         frontier.waiting[listed, _TOKEN] = candidates.tokens[best]
         frontier.waiting[listed, _PARENT] = parent
         frontier.waiting[listed, _SOURCE] = candidates.origins[best]
         size = _push(frontier.heap, size, path * probabilities[best], listed)
-        probabilities[best] = 0.0
         listed += 1
     return size, listed
+
+
+@njit(inline="always")
+def _rank(probabilities: Any, found: int, best: Any, most: int) -> int:
+    """Put the indices of the highest of `found` probabilities into `best`, falling; how many.
+
+    They are `most` at most. Of equal ones the first is first.
+    """
+    size = 0
+    for i in range(found):
+        if size == most and probabilities[i] <= probabilities[best[most - 1]]:
+            continue
+        at = min(size, most - 1)
+        while at > 0 and probabilities[best[at - 1]] < probabilities[i]:
+            best[at] = best[at - 1]
+            at -= 1
+        best[at] = i
+        size = min(size + 1, most)
+    return size
 
 
 @njit(inline="always")
