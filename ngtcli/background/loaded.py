@@ -9,7 +9,7 @@ from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.stored import open_background, open_joined
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import BackgroundCounts
+from ngtcli.trie.background import TOKEN, BackgroundCounts
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess
 _FAILURES = (OSError, DamagedFileError)
@@ -48,6 +48,8 @@ class Backgrounds:
             self._loaded = self._joined(
                 {name: part for name, part in found.items() if part is not None}, fingerprint
             )
+            if self._loaded is not None:  # those that were made here know no bound yet
+                self._loaded.nodes[0, TOKEN] = self._vocabulary
         self._done = True
         return self._loaded
 

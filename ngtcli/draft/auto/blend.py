@@ -28,7 +28,7 @@ from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
-from ngtcli.trie.background import UNIT
+from ngtcli.trie.background import DEPTH, UNIT
 from ngtcli.trie.background_search import child_rows, count_in, find_row, ranked_row, total_of
 from ngtcli.trie.counts import (
     CHILDREN,
@@ -81,14 +81,18 @@ def named(arrays: Any) -> Any:
 
 
 class Candidates(NamedTuple):
-    """Room for one blend: token ids (int32), probabilities (float64), sources (int8).
+    """Room for blends: token ids (int32), probabilities (float64), sources (int8).
 
-    The source of a token is the one that predicted it first, from the longest match.
+    The source of a token is the one that predicted it first, from the longest match. `slots`, int32
+    (2^n, 2), is a hash table from tokens to their indices, each with the number of the blend that
+    it is of. `best`, int32, has room for the indices of the likeliest.
     """
 
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
+    slots: npt.NDArray[np.int32]
+    best: npt.NDArray[np.int32]
 
 
 @njit(inline="always")
@@ -127,7 +131,7 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
             node = match_nodes[source, order]
             match_nodes[source, order + 1] = find(slots, node, token) if node != NONE else NONE
     rows = sources.background
-    for order in range(match_nodes.shape[1] - 2, -1, -1):
+    for order in range(DEPTH - 2, -1, -1):
         node = match_nodes[BACKGROUND, order]
         match_nodes[BACKGROUND, order + 1] = find_row(rows, node, token) if node != NONE else NONE
     known = token < len(sources.ranks.successors)
@@ -147,11 +151,17 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
 
 @unowned
 def blend(
-    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any
+    sources: Any,
+    match_nodes: Any,
+    escape: Any,
+    min_probability: float,
+    candidates: Any,
+    number: int,
 ) -> int:
     """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
 
-    Contributions below `min_probability` are left out.
+    Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
+    the same candidates had it, and none has 0.
     """
     found, escape_mass = 0, 1.0
     for order in range(match_nodes.shape[1] - 1, -1, -1):
@@ -170,14 +180,16 @@ def blend(
             escape_mass *= e
             if scale * total >= min_probability:
                 found = _add_counts(trie, node, order, scale, min_probability, source,
-                                    candidates, found)  # fmt: skip
+                                    candidates, found, number)  # fmt: skip
         node, rows = match_nodes[BACKGROUND, order], sources.background
         if node != NONE and total_of(rows, node) > 0:
             e = escape[BACKGROUND, order, background_bucket(rows, node)]
             scale = escape_mass * (1.0 - e) / total_of(rows, node)
             escape_mass *= e
             if scale * total_of(rows, node) >= min_probability:
-                found = _add_background(rows, node, scale, min_probability, candidates, found)
+                found = _add_background(
+                    rows, node, scale, min_probability, candidates, found, number
+                )
         last = match_nodes[SCORES, 1]
         if order == 1 and last != NONE and sources.ranks.sums[last, SUM] > 0.0:
             total, distinct = sources.ranks.sums[last, SUM], sources.ranks.sums[last, DISTINCT]
@@ -185,14 +197,16 @@ def blend(
             scale = escape_mass * (1.0 - e) / total
             escape_mass *= e
             if scale * total >= min_probability:
-                found = _add_ranks(sources.ranks, last, scale, min_probability, candidates, found)
+                found = _add_ranks(
+                    sources.ranks, last, scale, min_probability, candidates, found, number
+                )
     return found
 
 
 @njit(inline="always")
 def _add_counts(
     trie: Any, node: int, order: int, scale: float, min_probability: float, source: int,
-    candidates: Any, found: int,
+    candidates: Any, found: int, number: int,
 ) -> int:  # fmt: skip
     """Add the continuations of a match, most recent first; of the root, most frequent first."""
     child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
@@ -200,7 +214,7 @@ def _add_counts(
     while child != NONE and scanned < _SCANNED and found < len(candidates.tokens):
         probability = scale * trie.counts[child, COUNT]
         if probability >= min_probability:
-            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found)
+            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found, number)
         scanned += 1
         child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
     return found
@@ -208,7 +222,13 @@ def _add_counts(
 
 @njit(inline="always")
 def _add_background(
-    rows: Any, node: int, scale: float, min_probability: float, candidates: Any, found: int
+    rows: Any,
+    node: int,
+    scale: float,
+    min_probability: float,
+    candidates: Any,
+    found: int,
+    number: int,
 ) -> int:
     """Add the continuations of a match, the most frequent first; `scale` is of a stored count."""
     first, end = child_rows(rows, node)
@@ -219,28 +239,41 @@ def _add_background(
         probability = scale * count_in(rows, row, total_of(rows, node))
         if probability < min_probability or probability <= 0.0:
             break
-        found = _add(rows[row, TOKEN], probability, BACKGROUND, candidates, found)
+        found = _add(rows[row, TOKEN], probability, BACKGROUND, candidates, found, number)
     return found
 
 
 @njit(inline="always")
 def _add_ranks(
-    ranks: Any, last: int, scale: float, min_probability: float, candidates: Any, found: int
+    ranks: Any,
+    last: int,
+    scale: float,
+    min_probability: float,
+    candidates: Any,
+    found: int,
+    number: int,
 ) -> int:
     for i in range(ranks.weights.shape[1]):
         probability = scale * ranks.weights[last, i]
         wanted = probability > 0.0 and probability >= min_probability
         if wanted and found < len(candidates.tokens):
-            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found)
+            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found, number)
     return found
 
 
 @njit(inline="always")
-def _add(token: int, probability: float, source: int, candidates: Any, found: int) -> int:
-    for i in range(found):
-        if candidates.tokens[i] == token:
-            candidates.probabilities[i] += probability
+def _add(
+    token: int, probability: float, source: int, candidates: Any, found: int, number: int
+) -> int:
+    slots = candidates.slots
+    at = token & (len(slots) - 1)
+    while slots[at, 0] == number:
+        index = slots[at, 1]
+        if candidates.tokens[index] == token:
+            candidates.probabilities[index] += probability
             return found
+        at = (at + 1) & (len(slots) - 1)
+    slots[at, 0], slots[at, 1] = number, found
     candidates.tokens[found], candidates.probabilities[found] = token, probability
     candidates.origins[found] = source
     return found + 1

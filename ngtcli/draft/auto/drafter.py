@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS
+from ngtcli.draft.auto.blend import BACKGROUND, ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.pool import Pool
@@ -63,6 +64,7 @@ class Auto(Drafter):
         self.sources, self.matches = sources or Sources(None, background), MatchState()
         self._background = self.sources.background
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
+        self._familiarity = Familiarity()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
             if sources is None:
@@ -85,6 +87,7 @@ class Auto(Drafter):
         self.sources.background = context.background or self._background
         self.sources.start(context)
         self.matches.start(self.sources, context.ids)
+        self._familiarity.start(self.sources.background, context.ids, context.vocabulary)
         self._prompt, self._repeats = context.ids, Repeats(context.ids)
         self._unlearned, self._growth = [], None
         self._paused, self._drafting_s = False, 0.0
@@ -129,8 +132,10 @@ class Auto(Drafter):
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         self._paused = False
         self._learn_output()
+        known, tallies = self._familiarity.familiar, self.tallies
+        escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
         self._growth = grow(
-            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
+            self.sources.arrays, self.matches.nodes, escapes, budget,
             self._search.min_probability, children,
         )  # fmt: skip
         return self._growth.probabilities
@@ -195,6 +200,7 @@ class Auto(Drafter):
         self._unlearned = []
         before = self.tallies.predicted_by_scores()
         self.matches.learn(self.sources, new, self.tallies)
+        self._familiarity.learn(new)
         self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
     def has_repeated(self) -> bool:
