@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.system.cache_bound import mark_used
 from ngtcli.system.storage import (
     DamagedFileError,
     check_regular,
@@ -38,6 +39,7 @@ def map_arrays(
     """
     try:
         check_regular(path, most)
+        mark_used(path)
         stamp = _stamp(path)
         arrays, metadata = _mapped(path, names)
     except (OSError, ValueError, TypeError, KeyError, MemoryError) as error:
