@@ -58,6 +58,8 @@ class Settings:
     passages: int = 5
     passage_tokens: int = 200
     passage_overlap: int = 0
+    embedder: str = ""
+    reranker: str = ""
     max_mb: int = 256
     max_files: int = 100_000
     max_depth: int = 100
@@ -139,7 +141,7 @@ READING = (
     "parser_mb",
 )  # fmt: skip
 # The settings that decide which passages are read where not everything fits.
-RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
+RETRIEVING = ("passages", "passage_tokens", "passage_overlap", "embedder", "reranker")
 NAMES = ("background",)  # lists of names, which may also be written with commas
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
