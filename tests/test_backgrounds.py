@@ -1,5 +1,6 @@
 """Backgrounds: the phrases that ship, their counts, their files, names and commands."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tokenizers_of_kinds import KINDS, backend
 from ngtcli.background import making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.background.names import SHIPPED, background_path, failure_path
+from ngtcli.background.names import EDITION, SHIPPED, background_path, failure_path
 from ngtcli.background.phrases import (
     LONGEST,
     MOST_PACKED,
@@ -188,6 +189,12 @@ def test_what_ships_is_phrases_of_several_texts_in_less_than_4_mb() -> None:
     assert (rows == fact).all(1).any()
     # A phrase counts at least once for each of the documents that it must stand in.
     assert min(int(counts.min()) for _, counts in phrases.rows) >= 3
+
+
+def test_the_edition_is_that_of_the_file_that_ships() -> None:
+    """Else counts of another file would be taken from the cache."""
+    digest = hashlib.sha256(SHIPPED["english"].read_bytes()).hexdigest()
+    assert EDITION.endswith(f"-{digest[:8]}")
 
 
 # --- the counts ---

@@ -118,4 +118,4 @@ class Backgrounds:
         """What is in use, in sentences; "" where none is wanted or nothing was loaded."""
         if not self._names or not self._done:
             return ""
-        return " ".join([f"Background: {self._used or 'none yet'}.", *self._remarks])
+        return " ".join([f"Background: {self._used or 'none'}.", *self._remarks])
