@@ -28,7 +28,7 @@ from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
-from ngtcli.trie.background import UNIT
+from ngtcli.trie.background import DEPTH, UNIT
 from ngtcli.trie.background_search import child_rows, count_in, find_row, ranked_row, total_of
 from ngtcli.trie.counts import (
     CHILDREN,
@@ -81,15 +81,17 @@ def named(arrays: Any) -> Any:
 
 
 class Candidates(NamedTuple):
-    """Room for one blend: token ids (int32), probabilities (float64), sources (int8).
+    """Room for blends: token ids (int32), probabilities (float64), sources (int8).
 
-    The source of a token is the one that predicted it first, from the longest match. `best`, int32,
-    has room for the indices of the likeliest.
+    The source of a token is the one that predicted it first, from the longest match. `slots`, int32
+    (2^n, 2), is a hash table from tokens to their indices, each with the number of the blend that
+    it is of. `best`, int32, has room for the indices of the likeliest.
     """
 
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
+    slots: npt.NDArray[np.int32]
     best: npt.NDArray[np.int32]
 
 
@@ -107,11 +109,13 @@ def background_bucket(rows: Any, node: int) -> int:
 
     What agrees is the share of the most frequent continuation.
     """
-    first, end = child_rows(rows, node)
     total = total_of(rows, node)
+    if total < _SEEN[0]:  # of one continuation
+        return 0
+    first, end = child_rows(rows, node)
     row = ranked_row(rows, first, end, 0)
     top = count_in(rows, row, total) if row != NONE else 0
-    seen = 0 if total < _SEEN[0] else 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
+    seen = 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
     varied = 0 if top >= _AGREE[0] * total else 1 if top >= _AGREE[1] * total else 2
     return seen * 3 + varied
 
@@ -129,7 +133,7 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
             node = match_nodes[source, order]
             match_nodes[source, order + 1] = find(slots, node, token) if node != NONE else NONE
     rows = sources.background
-    for order in range(match_nodes.shape[1] - 2, -1, -1):
+    for order in range(DEPTH - 2, -1, -1):
         node = match_nodes[BACKGROUND, order]
         match_nodes[BACKGROUND, order + 1] = find_row(rows, node, token) if node != NONE else NONE
     known = token < len(sources.ranks.successors)
@@ -149,11 +153,17 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
 
 @unowned
 def blend(
-    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any
+    sources: Any,
+    match_nodes: Any,
+    escape: Any,
+    min_probability: float,
+    candidates: Any,
+    number: int,
 ) -> int:
     """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
 
-    Contributions below `min_probability` are left out.
+    Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
+    the same candidates had it, and none has 0.
     """
     found, escape_mass = 0, 1.0
     for order in range(match_nodes.shape[1] - 1, -1, -1):
@@ -172,14 +182,16 @@ def blend(
             escape_mass *= e
             if scale * total >= min_probability:
                 found = _add_counts(trie, node, order, scale, min_probability, source,
-                                    candidates, found)  # fmt: skip
+                                    candidates, found, number)  # fmt: skip
         node, rows = match_nodes[BACKGROUND, order], sources.background
         if node != NONE and total_of(rows, node) > 0:
             e = escape[BACKGROUND, order, background_bucket(rows, node)]
             scale = escape_mass * (1.0 - e) / total_of(rows, node)
             escape_mass *= e
             if scale * total_of(rows, node) >= min_probability:
-                found = _add_background(rows, node, scale, min_probability, candidates, found)
+                found = _add_background(
+                    rows, node, scale, min_probability, candidates, found, number
+                )
         last = match_nodes[SCORES, 1]
         if order == 1 and last != NONE and sources.ranks.sums[last, SUM] > 0.0:
             total, distinct = sources.ranks.sums[last, SUM], sources.ranks.sums[last, DISTINCT]
@@ -187,14 +199,16 @@ def blend(
             scale = escape_mass * (1.0 - e) / total
             escape_mass *= e
             if scale * total >= min_probability:
-                found = _add_ranks(sources.ranks, last, scale, min_probability, candidates, found)
+                found = _add_ranks(
+                    sources.ranks, last, scale, min_probability, candidates, found, number
+                )
     return found
 
 
 @njit(inline="always")
 def _add_counts(
     trie: Any, node: int, order: int, scale: float, min_probability: float, source: int,
-    candidates: Any, found: int,
+    candidates: Any, found: int, number: int,
 ) -> int:  # fmt: skip
     """Add the continuations of a match, most recent first; of the root, most frequent first."""
     child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
@@ -202,7 +216,7 @@ def _add_counts(
     while child != NONE and scanned < _SCANNED and found < len(candidates.tokens):
         probability = scale * trie.counts[child, COUNT]
         if probability >= min_probability:
-            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found)
+            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found, number)
         scanned += 1
         child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
     return found
@@ -210,7 +224,13 @@ def _add_counts(
 
 @njit(inline="always")
 def _add_background(
-    rows: Any, node: int, scale: float, min_probability: float, candidates: Any, found: int
+    rows: Any,
+    node: int,
+    scale: float,
+    min_probability: float,
+    candidates: Any,
+    found: int,
+    number: int,
 ) -> int:
     """Add the continuations of a match, the most frequent first; `scale` is of a stored count."""
     first, end = child_rows(rows, node)
@@ -221,28 +241,41 @@ def _add_background(
         probability = scale * count_in(rows, row, total_of(rows, node))
         if probability < min_probability or probability <= 0.0:
             break
-        found = _add(rows[row, TOKEN], probability, BACKGROUND, candidates, found)
+        found = _add(rows[row, TOKEN], probability, BACKGROUND, candidates, found, number)
     return found
 
 
 @njit(inline="always")
 def _add_ranks(
-    ranks: Any, last: int, scale: float, min_probability: float, candidates: Any, found: int
+    ranks: Any,
+    last: int,
+    scale: float,
+    min_probability: float,
+    candidates: Any,
+    found: int,
+    number: int,
 ) -> int:
     for i in range(ranks.weights.shape[1]):
         probability = scale * ranks.weights[last, i]
         wanted = probability > 0.0 and probability >= min_probability
         if wanted and found < len(candidates.tokens):
-            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found)
+            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found, number)
     return found
 
 
 @njit(inline="always")
-def _add(token: int, probability: float, source: int, candidates: Any, found: int) -> int:
-    for i in range(found):
-        if candidates.tokens[i] == token:
-            candidates.probabilities[i] += probability
+def _add(
+    token: int, probability: float, source: int, candidates: Any, found: int, number: int
+) -> int:
+    slots = candidates.slots
+    at = token & (len(slots) - 1)
+    while slots[at, 0] == number:
+        index = slots[at, 1]
+        if candidates.tokens[index] == token:
+            candidates.probabilities[index] += probability
             return found
+        at = (at + 1) & (len(slots) - 1)
+    slots[at, 0], slots[at, 1] = number, found
     candidates.tokens[found], candidates.probabilities[found] = token, probability
     candidates.origins[found] = source
     return found + 1

@@ -24,6 +24,7 @@ _DOCUMENT = ORIGINS.index(DOCUMENT)
 _CANDIDATES = (
     CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background) + CONFIG.ranks_kept
 )
+_SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
 _MIN_PATH = CONFIG.min_path_probability
 _TOKEN, _PARENT, _SOURCE = range(3)  # columns of `waiting`
 _PROBABILITY, _ROW = range(2)  # columns of `heap`
@@ -94,7 +95,7 @@ def _grow(
     frontier = Frontier(np.empty((rows, 2)), np.empty((rows, 3), np.int32))
     candidates = Candidates(
         np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8),
-        np.empty(children, np.int32),
+        np.zeros((_SLOTS, 2), np.int32), np.empty(children, np.int32),
     )  # fmt: skip
     n = _fill(
         named(arrays), matches, escape, min_probability, frontier, candidates, growth, children
@@ -116,7 +117,7 @@ def _fill(
     """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i."""
     size, listed, used, path = 0, 0, 0, 1.0
     while used < len(growth.tokens):
-        found = blend(sources, matches[used], escape, min_probability / path, candidates)
+        found = blend(sources, matches[used], escape, min_probability / path, candidates, used + 1)
         size, listed = _offer(candidates, found, path, used, frontier, size, listed, children)
         if size == 0:
             break
