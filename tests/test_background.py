@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.auto.batch import BatchDrafter
@@ -95,6 +95,7 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_any_bytes_are_refused_or_opened(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

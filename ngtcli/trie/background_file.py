@@ -11,7 +11,7 @@ import numpy as np
 
 from ngtcli.system.mapping import map_array
 from ngtcli.system.storage import DamagedFileError, write_arrays
-from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts, with_all_tokens
+from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
 
 FORMAT = 1
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
@@ -20,12 +20,12 @@ MOST = 2**31  # bytes of a file; derived: 100 million nodes
 
 
 def save_background(path: Path, counts: BackgroundCounts, metadata: Mapping[str, str]) -> Path:
-    """Write counts, with all tokens, and what is said of them; only the owner can read the file.
+    """Write the counts and what is said of them; only the owner can read the file.
 
     Returns `path`. Raises OSError, EFBIG beyond MOST bytes.
     """
     described = {**metadata, "format": str(FORMAT)}
-    return write_arrays(path, {_ARRAY: with_all_tokens(counts).nodes.reshape(-1)}, described, MOST)
+    return write_arrays(path, {_ARRAY: counts.nodes.reshape(-1)}, described, MOST)
 
 
 def load_background(

@@ -24,8 +24,8 @@ class AutoConfig:
     # Continuations of a context that are read, the most recent first. Swept: -0.56% / -0.24%;
     # +0.02% / +0.08%.
     scanned: int = 24
-    # The same of the background, the most frequent first. Swept with the shipped one: 2.653;
-    # 2.655 with 24; 2.651 with 8.
+    # The same of the background, the most frequent first. Swept with the shipped one, as below:
+    # 2.653; 2.655 with 24; 2.651 with 8.
     scanned_background: int = 12
     # Of the background, matches differ by how often they were seen and by the share of the most
     # frequent continuation: bounds of both. Swept with 0.94 million tokens of English,
