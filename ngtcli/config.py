@@ -35,6 +35,7 @@ class Settings:
     pool: bool = True
     pool_documents: bool = False
     background: tuple[str, ...] = ("english",)
+    draft_from: str = "prompt"
     calibrate: bool = True
     exact: str = "auto"
     max_tokens: int = 256
@@ -65,6 +66,7 @@ class Settings:
     field: str = ""
     parser_seconds: int = 60
     parser_mb: int = 1000
+    cache_mb: int = 4000
     color: str = "auto"
 
     def __post_init__(self) -> None:
@@ -115,14 +117,17 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     "parser_seconds": (1, 86_400),
+    "cache_mb": (1, 100_000_000),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
 }
+IN_PARTS = ("split", "refine")  # ways with what does not fit that take it part by part
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
     "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "overflow": ("auto", "error", "truncate", "retrieve", "split"),
+    "draft_from": ("prompt", "all"),
+    "overflow": ("auto", "error", "truncate", "retrieve", "split", "refine"),
     "color": ("auto", "always", "never"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.

@@ -20,13 +20,13 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "overflow", *RETRIEVING, "exact")
+_LOADING = ("model", "overflow", *RETRIEVING, "draft_from", "exact")
 _COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
     **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
-    "max_mb": _ALL,
+    **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
     **dict.fromkeys(_FOLDERS, _MODEL),
     **dict.fromkeys(("files", "docs", "prompts", "noise", *_LOADING, *_SAMPLING), _MODEL),
     **dict.fromkeys(_COMPUTING, (LIVE, RECORD, SHAPE)),
@@ -40,7 +40,7 @@ BENCH: Table = {
 TUNE: Table = {
     **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state", "fresh"), _DRAFTS),
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
-    **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb"), _DRAFTS),
+    **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb", "cache_mb"), _DRAFTS),
     **dict.fromkeys(_FOLDERS, (LIVE,)),
     **dict.fromkeys(("background", "no_background", *DRAFTING), _DRAFTS),
     **dict.fromkeys(("docs", "prompts", "draft_model", "calibrate"), (LIVE,)),

@@ -11,7 +11,7 @@ from ngtcli.config import OF_TRIE, Settings
 from ngtcli.errors import UsageError
 
 _SAMPLING = ("top_p", "top_k", "min_p")
-_OF_AUTO = ("pool", "pool_documents", "background", "calibrate")
+_OF_AUTO = ("pool", "pool_documents", "background", "draft_from", "calibrate")
 _DRAFTING = (*OF_TRIE, *_OF_AUTO, "draft_model")
 
 

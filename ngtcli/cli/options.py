@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import pairwise
 from typing import Annotated, Any
@@ -31,6 +31,8 @@ from ngtcli.config import (
 )
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.render.numbers import counted
+from ngtcli.system.storage import bound_cache
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",
@@ -45,6 +47,8 @@ _HELP: dict[str, str] = {
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
     "background": "For auto: draft from what often follows what in general text as well; english"
     " ships, others are built by ngt trie build --background. May be given again.",
+    "draft_from": "For auto, where not everything fits: draft from the prompt, or from all of the"
+    " documents.",
     "calibrate": "For auto: measure at first use what a pass costs on this device.",
     "exact": "The tokens of plain decoding bit for bit, in half precision too: all passes have as"
     " many rows as --num-draft allows; auto: where that costs nothing.",
@@ -65,8 +69,9 @@ _HELP: dict[str, str] = {
     "capture": "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
     "compile": "Compile the model's passes with torch.compile; takes minutes.",
     "overflow": "Documents too long: error, truncate to cut them, retrieve to read the passages"
-    " that fit the question best, split to summarize part by part; auto is retrieve for ask,"
-    " split for summarize, else error.",
+    " that fit the question best, split to summarize part by part and then the summaries, refine"
+    " to carry one summary from part to part; auto is retrieve for ask, split for summarize, else"
+    " error.",
     "passages": "Most passages to read; 0 takes as many as fit.",
     "passage_tokens": "Tokens a passage, about.",
     "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
@@ -78,19 +83,20 @@ _HELP: dict[str, str] = {
     "field": "Of JSON and CSV files, read this field alone.",
     "parser_seconds": "Most seconds for one PDF, Word, HTML, … file.",
     "parser_mb": "Most megabytes of memory for reading one of them.",
+    "cache_mb": "Most megabytes kept in the cache; what was used longest ago goes first.",
     "color": "auto, always or never.",
 }
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
-        "background", "calibrate", "exact",
+        "background", "draft_from", "calibrate", "exact",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
         "presence_penalty", "frequency_penalty",
     ),
     "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
-    "Reading": READING,
+    "Reading": (*READING, "cache_mb"),
     "Passages": RETRIEVING,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
@@ -188,12 +194,32 @@ def _with(names: Sequence[str], command: Command) -> Command:
             if name in flags:
                 raise UsageError(f"--{name} beside --no-{name}", "Give one of them.")
             flags[name] = ()
-        return command(flags=flags, **arguments)
+        try:
+            return command(flags=flags, **arguments)
+        finally:
+            _bound_cache(_is_verbose(arguments))
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
+
+
+_cache_mb = _DEFAULTS.cache_mb  # of the settings that were merged last
+
+
+def _bound_cache(verbose: bool) -> None:
+    """Bring the cache within its bound, if this command wrote to it."""
+    removed = bound_cache(_cache_mb * 1_000_000)
+    if removed is not None and removed.files and verbose:
+        Notes(verbose).remark(
+            f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"
+            f" that were used longest ago: it may have {_cache_mb} MB (--cache-mb)."
+        )
+
+
+def _is_verbose(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("verbose"))
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -246,6 +272,8 @@ def _merged(layers: list[Layer]) -> Resolved:
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     resolved = merge(layers)
+    global _cache_mb
+    _cache_mb = resolved.settings.cache_mb
     models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported

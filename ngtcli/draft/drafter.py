@@ -30,6 +30,7 @@ class Context:
     `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
     `rows` is what every pass has, so that a node costs nothing; None where each costs its row.
+    `background` takes the place of the drafter's own, if it has one.
     """
 
     ids: Sequence[int]
@@ -39,6 +40,7 @@ class Context:
     tokenizer: str = ""
     vocabulary: int = 0
     rows: int | None = None
+    background: BackgroundCounts | None = None
 
 
 class Assistant(Protocol):

@@ -5,12 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ngtcli.system import cache_bound
 from ngtcli.system.storage import DamagedFileError, home, parse_json, read_header, remove_leftovers
 
 SUFFIX = ".trie.safetensors"
-DATASTORE_SUFFIX = ".datastore.safetensors"
+DATASTORE_SUFFIX = cache_bound.DATASTORE
 DATASTORE_ARRAYS = ("stream", "order")
-BACKGROUND_SUFFIX = ".background.safetensors"
+BACKGROUND_SUFFIX = cache_bound.BACKGROUND
 FAILED_SUFFIX = ".background.failed"  # why a background could not be made
 
 

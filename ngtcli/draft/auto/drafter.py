@@ -62,6 +62,7 @@ class Auto(Drafter):
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
         self.sources, self.matches = sources or Sources(None, background), MatchState()
+        self._background = self.sources.background
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
         self._familiarity = Familiarity()
         if pool is not None:
@@ -83,6 +84,7 @@ class Auto(Drafter):
         self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
+        self.sources.background = context.background or self._background
         self.sources.start(context)
         self.matches.start(self.sources, context.ids)
         self._familiarity.start(self.sources.background, context.ids, context.vocabulary)
