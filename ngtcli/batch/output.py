@@ -67,10 +67,16 @@ class FileOutput:
         self._file: IO[bytes] | None = None
         try:
             self._journal = self._opened(self._journal_path, 0o600)
-            _lock(self._journal, self._path)
-            self._begin(head, restart)
         except OSError as error:
             raise self._failure(error) from None
+        try:
+            _lock(self._journal, self._path)
+            self._begin(head, restart)
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise self._failure(error) from None
+            raise
 
     def _opened(self, path: Path, mode: int) -> IO[bytes]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
@@ -87,7 +93,7 @@ class FileOutput:
             self._journal.truncate(0)
             self._file = self._opened(self._path, 0o666)
             self._file.truncate(0)
-            self._append(self._journal, json.dumps(head.as_json()))
+            _append(self._journal, json.dumps(head.as_json()))
             return
         then = Head.read(first)
         if then is None:
@@ -150,13 +156,13 @@ class FileOutput:
         try:
             with process.unbroken():
                 if index == self._written and self._file is not None:
-                    self._append(self._file, text)
+                    _append(self._file, text)
                     self._written += 1
                     self._note(index, failed)
                     self._drain()
                 else:
                     start = self._journal.seek(0, os.SEEK_END) + len(f"{index}\t")
-                    self._append(self._journal, f"{index}\t{text}")
+                    _append(self._journal, f"{index}\t{text}")
                     if index < self._written:
                         self._stale.add(index)
                     self._journaled(index, start, len(text.encode()) + 1, failed)
@@ -167,18 +173,12 @@ class FileOutput:
         """Move lines whose turn has come from the journal to the file."""
         while self._file is not None and self._written in self._places:
             text = self._text(self._written)
-            self._append(self._file, text)
+            _append(self._file, text)
             self._written += 1
 
     def _text(self, index: int) -> str:
         start, size = self._places[index]
         return os.pread(self._journal.fileno(), size, start).decode().rstrip("\n")
-
-    def _append(self, file: IO[bytes], text: str) -> None:
-        data = f"{text}\n".encode()
-        while data:
-            data = data[file.write(data) :]
-        os.fsync(file.fileno())
 
     def _replace(self) -> None:
         """Write the file anew, with the lines that the journal replaces."""
@@ -203,15 +203,27 @@ class FileOutput:
                     self._journal.seek(0)
                     self._journal.truncate(len(self._journal.readline()))
                     self._places.clear()
-                self._journal.close()
-                if self._file is not None:
-                    self._file.close()
+                self._release()
         except OSError as error:
             raise self._failure(error) from None
+
+    def _release(self) -> None:
+        """Close both files, which ends the lock."""
+        self._journal.close()
+        if self._file is not None:
+            self._file.close()
 
     def _failure(self, error: OSError) -> NgtError:
         reason = (error.strerror or str(error)).lower()
         return NgtError(f"{self._path}: {reason}", "Make room, or name another file with -o.")
+
+
+def _append(file: IO[bytes], text: str) -> None:
+    """Write a line to disk. Raises OSError."""
+    data = f"{text}\n".encode()
+    while data:
+        data = data[file.write(data) :]
+    os.fsync(file.fileno())
 
 
 def _whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
