@@ -87,7 +87,7 @@ class _Trial:
         self._folder, self._options, self._rng = folder, options, random.Random(seed)
         rows = lines(count, self._rng)
         (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self._start(folder / "first.jsonl", "killed", "--limit", "1").wait()  # fills the cache
+        self._run_whole(folder / "first.jsonl", "--limit", "1")  # compiles, once
         self.start_s = self._run_whole(folder / "one.jsonl", "--limit", "1")
         self.seconds = self._run_whole(folder / "whole.jsonl")
         self.whole = self._read(folder / "whole.jsonl")[0]
@@ -105,7 +105,11 @@ class _Trial:
         command = [sys.executable, "-m", "ngtcli", "batch", str(self._folder / "in.jsonl")]
         return subprocess.Popen(
             [*command, "-o", str(output), *self._options, *more],
-            env={**os.environ, "NGT_HOME": str(self._folder / home)},
+            env={
+                **os.environ,
+                "NGT_HOME": str(self._folder / home),
+                "NUMBA_CACHE_DIR": str(self._folder / "compiled"),
+            },
             stderr=subprocess.DEVNULL,
         )
 
