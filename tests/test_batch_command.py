@@ -302,7 +302,7 @@ def test_a_terminal_shows_one_line_in_place(source: Path, fake: FakeAnswers) -> 
 @needs_model
 def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
     text = Path(HARBOUR).read_text()
-    long = "The tide came in at noon that day. " * 900
+    long = "The tide came in at noon that day. " * 400
     rows = [
         {"id": 1, "context": text},
         {"id": 2, "documents": [{"name": "harbour.txt", "text": text}], "question": "Who?"},

@@ -30,6 +30,7 @@ def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
     from ngtcli.session import Session
 
     session = Session(settings, progress.show, progress.warn)
+    session.model.keeps_chunks = True  # lines with the same documents follow one another
     return Engine(session, answers, size, session.model.passes.as_json)
 
 

@@ -41,7 +41,7 @@ def read_prompt(
     with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
     """
     chunk = PREFILL_CHUNK
-    model.start(capacity, rows)
+    model.start(capacity, rows, ids)
     while not fits(model, partial(_read_rest, model, ids, chunk, progress)):
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)

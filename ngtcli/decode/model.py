@@ -66,6 +66,7 @@ class TargetModel:
         layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
         self._progress = progress
+        self.keeps_chunks = False  # whether the start of a prompt may stay for the next one
         self._use_way()
 
     @property
@@ -123,11 +124,12 @@ class TargetModel:
         return self._cache.length if self._rolls_back else self._plain.length
 
     @torch.inference_mode()
-    def start(self, capacity: int, rows: int | None = None) -> None:
+    def start(self, capacity: int, rows: int | None = None, ids: Sequence[int] = ()) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
         With `rows`, all passes until the next `start` have that many rows; otherwise each is padded
-        to the next of the sizes (shapes.py).
+        to the next of the sizes (shapes.py). If the model `keeps_chunks`, whole chunks in the cache
+        that `ids` begin with stay: read again, their rows would be the same, bit for bit.
         """
         if not self._rolls_back:
             self._plain = PlainRows(self.hf, self.way)
@@ -137,7 +139,7 @@ class TargetModel:
         places = places if rows else min(places, self.context)
         # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
         if places == self._cache.capacity or (not rows and places < self._cache.capacity):
-            self._cache.reset()
+            self._cache.reset(ids if self.keeps_chunks else ())
         else:
             self._cache = RollbackCache(self._narrow, places)
             self.passes.forget()
@@ -186,7 +188,7 @@ class TargetModel:
         # Behind nothing the model's own causal mask is quicker: often it needs none.
         mask = self._masks.of_chunk(start, rows, first) if start else None
         self._pass(torch.tensor(list(ids), device=self.device), positions, mask, 1)
-        self._cache.length += rows
+        self._cache.read(ids, rows == PREFILL_CHUNK)
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree."""
