@@ -7,6 +7,7 @@ from ngtcli.decode.batch.drafts import Drafts, JointDrafts, OwnDrafts
 from ngtcli.decode.batch.run import Batch, Begun, Member
 from ngtcli.decode.batch.target import why_not
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.reference import runs_exactly
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.costs import SHORT, CostCurve
@@ -16,6 +17,10 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session, sampling_settings
 
 Given = tuple[int, Prompt | NgtError]
+_MAY_DIFFER = (
+    "in half precision an answer given beside others may differ from its own run where scores"
+    " nearly tie; --batch-size 1 gives that one"
+)
 # Rows at which the cost of a pass over several texts is learned, beside those that are measured
 # over one; a guess.
 _ROWS = (96, 128, 192, 256, 384, 512, 1024)
@@ -40,6 +45,8 @@ def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[A
     if reason := _why_one_by_one(session):
         session.warn(f"prompts are answered one after another: {reason}")
         return _one_by_one(session, prompts)
+    if session.settings.exact == "auto" and not runs_exactly(session.model.hf):
+        session.warn(_MAY_DIFFER)
     return _together(session, prompts, size)
 
 
