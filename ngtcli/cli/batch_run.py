@@ -42,10 +42,12 @@ def run_lines(
     deliver: Callable[[Outcome, "Engine"], bool],
     progress: Progress,
     notes: Notes,
+    interrupted: str,
 ) -> None:
     """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
 
-    `engine` is opened when there is something to do. Raises NgtError for what ends the run; exits
+    `engine` is opened when there is something to do; `interrupted` says what an interruption leaves
+    behind. Raises NgtError for what ends the run; exits
     130 when interrupted.
     """
     try:
@@ -62,7 +64,7 @@ def run_lines(
                 progress.add(outcome, deliver(outcome, opened))
     except KeyboardInterrupt:
         progress.conclude()
-        notes.warn("interrupted; what is done is kept")
+        notes.warn(f"interrupted; {interrupted}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         notes.clear()

@@ -95,7 +95,7 @@ def run_per_file(request: AnswerRequest, folder: Path, paths: list[str], hint: s
 
         run_lines(
             KnownLines(lines), lambda shown: open_engine(request.settings, 0, shown),
-            read, deliver, progress, notes,
+            read, deliver, progress, notes, "the same command goes on from there",
         )  # fmt: skip
     check_failed(
         failed, len(targets) + bad, "file", "The same command tries them again, and no others."
