@@ -105,6 +105,7 @@ def batch(
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
+    _check_apart(source, given.output)
     tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
@@ -220,6 +221,13 @@ def _stream(source: str) -> IO[bytes]:
     if stream is None:
         raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
     return stream
+
+
+def _check_apart(source: str, output: Path | None) -> None:
+    """Raise UsageError where the answers would be written over the lines."""
+    if output is not None and source != STDIN and output.is_file() and Path(source).is_file():
+        if output.samefile(source):
+            raise UsageError(f"{output}: it is the input", "Name another file with -o.")
 
 
 def _is_file(path: Path | None) -> bool:
