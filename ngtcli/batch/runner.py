@@ -60,6 +60,7 @@ class Runner:
         lines: Lines,
         read: Callable[[Line], Work],
         error_of: Callable[[Exception], NgtError],
+        *,
         status: Notify = lambda _: None,
         warn: Notify = lambda _: None,
     ) -> None:

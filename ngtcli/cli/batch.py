@@ -181,10 +181,14 @@ class _Batch:
             return "error" in row
 
         run_lines(
-            lines, lambda shown: open_engine(self._settings, self._given.batch_size, shown),
-            lambda line: self._work(line, path), deliver, self._progress, self._notes,
-            interrupted,
-        )  # fmt: skip
+            lines,
+            engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
+            read=lambda line: self._work(line, path),
+            deliver=deliver,
+            progress=self._progress,
+            notes=self._notes,
+            interrupted=interrupted,
+        )
 
     def _work(self, line: Line, path: Path | None) -> Work:
         """What a line asks for, its documents read. Raises NgtError."""

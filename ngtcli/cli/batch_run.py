@@ -37,6 +37,7 @@ def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
 
 def run_lines(
     lines: "Lines",
+    *,
     engine: Callable[[Progress], "Engine"],
     read: Callable[[Line], Work],
     deliver: Callable[[Outcome, "Engine"], bool],
@@ -58,7 +59,7 @@ def run_lines(
 
         process.unwind_on_interrupt()
         progress.begin()
-        runner = Runner(opened, lines, read, unexpected, progress.show, progress.warn)
+        runner = Runner(opened, lines, read, unexpected, status=progress.show, warn=progress.warn)
         with closing(runner.run()) as outcomes:
             for outcome in outcomes:
                 progress.add(outcome, deliver(outcome, opened))
