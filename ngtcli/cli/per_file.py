@@ -22,7 +22,7 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> None:
         raise UsageError("--per-file writes a file for each summary", "Name a folder with -o.")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
-    others = {"--dry-run": request.dry_run, "--html": request.html}
+    others = {"--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg}
     refuse_beside("--per-file", others, "Leave out --per-file.")
 
 
