@@ -11,6 +11,7 @@ import typer
 from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
 from ngtcli.cli.options import resolve, with_flags, with_settings
+from ngtcli.config import IN_PARTS
 from ngtcli.documents.names import utf8
 from ngtcli.errors import UsageError
 
@@ -43,9 +44,9 @@ def ask(
     settings = resolved.settings
     if settings.overflow == "auto":
         settings = replace(settings, overflow="retrieve")
-    if settings.overflow == "split":
+    if settings.overflow in IN_PARTS:
         raise UsageError(
-            "--overflow split makes a summary of summaries, and a question is asked",
+            f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
             "Use --overflow retrieve, which reads the passages that fit the question best.",
         )
     request = given.request(

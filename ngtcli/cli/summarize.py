@@ -35,6 +35,11 @@ def summarize(
             "--overflow retrieve chooses passages by a question, and a summary has none",
             "Use --overflow truncate to cut the documents.",
         )
+    if settings.overflow == "refine" and not chosen.refine:
+        raise UsageError(
+            f"preset {chosen.name} has no wording for --overflow refine",
+            "Put `refine:` in it, a template with {documents} and {summary}.",
+        )
     output = given.output
     request = given.request(task="summarize", settings=settings, preset=chosen)
     if per_file:
