@@ -175,7 +175,11 @@ class Session:
         if self.settings.capture or self.settings.compile:
             model.passes.switch_on(model.device, self.settings.compile, self._warn)
 
-    def _reading(self, read: int, total: int) -> None:
+    def warn(self, message: str) -> None:
+        """Say what the user should know and may change."""
+        self._warn(message)
+
+    def reading(self, read: int, total: int) -> None:
         """Say how much of the prompt is read, as `_progress` does."""
         self._show_reading(read, total)
         compiled.announce(self._tell)
@@ -249,6 +253,10 @@ class Session:
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it, and what numba compiled."""
         drafter.finish()
+        self.save_memory()
+
+    def save_memory(self) -> None:
+        """Store what `auto` learned from the answers that have ended, and what numba compiled."""
         self.memory.save()
         if remark := compiled.keep():
             self._warn(remark)
@@ -262,23 +270,38 @@ class Session:
         num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
         rows = self._exact_rows.choose(s.exact, num_draft, tokens)
-        whole = prompt.selection is None  # passages are others for each question
-        trie, report = options.trie or self._trie(prompt.documents, parsed, keep=whole)
-        context = Context(
-            prompt.ids, trie, prompt.outside, prompt.references,
-            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
-            self._folder_counts(prompt, parsed) if num_draft else None,
-        )  # fmt: skip
+        context, report = self.context(
+            prompt, parsed, options.trie, rows=rows, drafts=bool(num_draft)
+        )
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
-            lambda read: self._reading(read, total),
+            lambda read: self.reading(read, total),
         )  # fmt: skip
         answer = Answer(run, prompt, report, lambda: self.save(drafter))
         answer.background = self.memory.backgrounds.words
         return answer
+
+    def context(
+        self,
+        prompt: Prompt,
+        method: MethodSpec,
+        trie: DocumentsTrie | None = None,
+        *,
+        rows: int | None = None,
+        drafts: bool = True,
+    ) -> tuple[Context, TrieReport]:
+        """What a drafter of this method is told of a prompt, and how its trie was had."""
+        whole = prompt.selection is None  # passages are others for each question
+        found, report = trie or self._trie(prompt.documents, method, keep=whole)
+        context = Context(
+            prompt.ids, found, prompt.outside, prompt.references,
+            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
+            self._folder_counts(prompt, method) if drafts else None,
+        )  # fmt: skip
+        return context, report
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""

@@ -224,7 +224,10 @@ def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Pa
         (["--svg", "."], "a folder"),
         (["--svg", "a", "--html", "./a"], "--html and --svg both name"),
         (["--svg", "a.svg", "--dry-run"], "--svg does nothing with --dry-run"),
-        (["--svg", "a.svg", "--per-file", "-o", "out"], "--svg does nothing with --per-file"),
+        (
+            ["--svg", "a.svg", "--per-file", "-o", "out"],
+            "--svg does nothing with a file for each summary",
+        ),
     ],
 )
 def test_a_picture_that_cannot_be_is_refused_before_the_answer(

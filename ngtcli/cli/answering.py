@@ -9,12 +9,14 @@ import typer
 
 from ngtcli.cli.answer_files import facts_of, write_beside
 from ngtcli.cli.answer_report import (
+    Told,
     answer_json,
     eager_words,
     exact_words,
     explanation,
     origins,
     policy_words,
+    told,
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
@@ -188,17 +190,21 @@ def _deliver(
     notes: Notes,
 ) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
+    if request.cite and not request.output:
+        print_cited(kept.tokens, sources, _sink(request, answer, notes), request.settings.color)
+    elif request.whole:
+        hint = "The answer went to standard output; choose another file with -o."
+        write_result(body_of(request, told(answer), kept, sources, parts), request.output, hint)
+
+
+def body_of(
+    request: AnswerRequest,
+    answer: Told,
+    kept: Collector,
+    sources: Sources,
+    parts: Sequence["PartReport"],
+) -> str:
+    """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept, sources, parts))
-    elif request.cite:
-        if not request.output:
-            sink = _sink(request, answer, notes)
-            print_cited(kept.tokens, sources, sink, request.settings.color)
-            return
-        body = cited(kept.tokens, sources)
-    elif request.output:
-        body = visible(kept.text.rstrip("\n"))
-    else:
-        return
-    hint = "The answer went to standard output; choose another file with -o."
-    write_result(body, request.output, hint)
+        return dump_json(answer_json(request, answer, kept, sources, parts))
+    return cited(kept.tokens, sources) if request.cite else visible(kept.text.rstrip("\n"))

@@ -9,7 +9,7 @@ from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
 from ngtcli.cli.options import resolve, with_flags, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
-from ngtcli.errors import UsageError
+from ngtcli.prompt.tasks import for_task
 
 
 @with_settings
@@ -19,7 +19,7 @@ def summarize(
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     per_file: Annotated[
-        bool, typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER.")
+        bool, typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER/.")
     ] = False,
     *,
     given: AnswerFlags,
@@ -27,28 +27,14 @@ def summarize(
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, given.preset, "summarize")
-    settings = resolved.settings
-    if settings.overflow == "auto":
-        settings = replace(settings, overflow="split")
-    if settings.overflow == "retrieve":
-        raise UsageError(
-            "--overflow retrieve chooses passages by a question, and a summary has none",
-            "Use --overflow truncate to cut the documents.",
-        )
-    if settings.overflow == "refine" and not chosen.refine:
-        raise UsageError(
-            f"preset {chosen.name} has no wording for --overflow refine",
-            "Put `refine:` in it, a template with {documents} and {summary}.",
-        )
-    output = given.output
+    settings = for_task("summarize", resolved.settings, chosen)
     request = given.request(task="summarize", settings=settings, preset=chosen)
-    if per_file:
+    folder = given.folder or (request.output if per_file else None)
+    hint = "Name a file or a folder, or pipe a text in."
+    if per_file or folder:
         request = replace(request, output=None)
-    check_request(request, flags or {})
-    if per_file:
-        check_folder(request, output)
-    loaded = documents_of(files or [], request, "Name a file or a folder, or pipe a text in.")
-    if per_file and output:
-        run_per_file(replace(request, loaded=loaded), output)
+        check_request(request, flags or {})
+        run_per_file(request, check_folder(request, folder), files or [], hint)
     else:
-        run(replace(request, loaded=loaded))
+        check_request(request, flags or {})
+        run(replace(request, loaded=documents_of(files or [], request, hint)))

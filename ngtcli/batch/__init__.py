@@ -1,0 +1,1 @@
+"""Many answers in one run."""

@@ -1,0 +1,259 @@
+"""`ngt batch`: a file or stream of questions and texts, a line each; an answer a line."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ngtcli.batch.head import Head, deciding
+from ngtcli.batch.lines import below
+from ngtcli.batch.output import FileOutput, Output, StreamOutput
+from ngtcli.batch.source import Choice, KnownLines, StreamLines, asked_of, scan
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
+from ngtcli.cli.app import unexpected
+from ngtcli.cli.batch_rows import Progress, error_row, row_of
+from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
+from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import (
+    PresetOption,
+    VerboseOption,
+    resolve_tasks,
+    with_flags,
+    with_settings,
+)
+from ngtcli.cli.output import check_output_file, print_line
+from ngtcli.cli.reading import standard_input
+from ngtcli.config import Settings
+from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.documents.reading import reason_of
+from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.tasks import TASKS, for_task
+from ngtcli.render.numbers import counted
+from ngtcli.render.sinks import dump_json
+
+if TYPE_CHECKING:
+    from ngtcli.batch.runner import Engine, Lines
+
+_OUT = typer.Option(
+    "--output", "-o", help="Write to this file; the same command goes on after a kill."
+)
+_SIZE = typer.Option(
+    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
+)
+_RETRY = typer.Option("--retry-failed", help="Run only the lines again that failed.")
+_RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
+_SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
+_LIMIT = typer.Option("--limit", min=0, help="Only the first lines, so many; 0: all.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFlags:
+    """The flags of `ngt batch`, but for the input and the settings."""
+
+    output: Annotated[Path | None, _OUT] = None
+    preset: PresetOption = None
+    batch_size: Annotated[int, _SIZE] = 0
+    retry_failed: Annotated[bool, _RETRY] = False
+    restart: Annotated[bool, _RESTART] = False
+    shard: Annotated[str, _SHARD] = "1/1"
+    limit: Annotated[int, _LIMIT] = 0
+    verbose: VerboseOption = False
+
+    @property
+    def choice(self) -> Choice:
+        """The lines that are meant. Raises UsageError."""
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
+        part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not 1 <= part <= parts:
+            raise UsageError(f"--shard {self.shard}", "Give it as in --shard 1/4, up to 4/4.")
+        return Choice(part, parts, self.limit)
+
+
+Tasks = Mapping[str, tuple[Settings, Preset]]
+
+
+@with_settings
+@with_flags(BatchFlags)
+def batch(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
+    ],
+    *,
+    given: BatchFlags,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl
+
+    A line is {"id", "task", "documents"|"paths"|"context", "question", "settings"}.
+
+    Of these only the texts are needed: documents is a list of texts, or of {"name", "text"},
+    paths a list of files, folders and patterns, context one text. With a question the task is ask,
+    else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
+    """
+    resolved = resolve_tasks(flags or {}, given.preset, TASKS)
+    refuse_colour("ngt batch", flags or {})
+    refuse_ignored(flags or {}, resolved["ask"][0].settings)
+    check_output_file(given.output)
+    if given.output is None:
+        others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
+        refuse_beside("standard output", others, "Name a file with -o.")
+    _check_apart(source, given.output)
+    tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
+    path = Path(source)
+    folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
+    run = _Batch(given, tasks, folder)
+    if source != STDIN and (path.is_file() or not path.exists()) and _is_file(given.output):
+        run.run_file(path)
+    else:
+        run.run_stream(source)
+
+
+class _Batch:
+    """One run of the command; paths of lines are taken from `folder`."""
+
+    def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
+        self._given, self._tasks, self._folder = given, tasks, folder
+        self._choice, self._notes = given.choice, Notes(given.verbose)
+        self._progress = Progress(self._notes)
+        self._settings = tasks["ask"][0]
+
+    def run_file(self, path: Path) -> None:
+        """Answer the lines of a file, into a file that is gone on with."""
+        assert self._given.output is not None
+        self._notes.status(f"Reading {path} …")
+        found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
+        self._notes.clear()
+        chosen = found.lines[: self._choice.limit or None]
+        self._progress.total = len(chosen)
+        answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
+        head = Head(found.sha256, self._given.shard, "ngt", answers)
+        with closing(
+            FileOutput(self._given.output, head, found.lines, self._given.restart)
+        ) as kept:
+            left = KnownLines(self._left(chosen, kept))
+            self._answer(left, path, kept, "the same command goes on from there")
+        self._check(sum(line.index in kept.failed for line in chosen), len(chosen))
+
+    def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
+        """The lines that are to be answered now."""
+        if self._given.retry_failed:
+            left = [line for line in chosen if line.index in kept.failed]
+        else:
+            left = [line for line in chosen if line.index not in kept.done]
+        self._progress.before = len(chosen) - len(left)
+        if self._progress.before:
+            of = counted(len(chosen), "line")
+            self._notes.warn(f"{self._progress.before} of {of} were done before")
+        return left
+
+    def run_stream(self, source: str) -> None:
+        """Answer lines as they arrive, or of a file to a stream. Nothing is gone on with."""
+        refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
+        out = self._given.output
+        if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
+            raise UsageError(
+                f"{out}: it is there, and what comes from a stream is not gone on with",
+                "Name another file with -o, or write it anew with --restart.",
+            )
+        most = self._settings.max_mb * 1_000_000
+        name = "standard input" if source == STDIN else source
+        with ExitStack() as stack:
+            stream = _stream(source)
+            if Path(source).is_file():  # closing others would wait for what is being read
+                stack.enter_context(stream)
+            lines = StreamLines(stream, most, self._choice, name)
+            output = StreamOutput(_writer(out))
+            self._answer(lines, None, output, "what is done is put out")
+        self._check(len(output.failed), lines.count)
+
+    def _answer(self, lines: "Lines", path: Path | None, output: Output, interrupted: str) -> None:
+        def deliver(outcome: Outcome, engine: "Engine") -> bool:
+            row = self._row(outcome, engine)
+            if self._given.output is None:
+                self._notes.clear()  # both may be on one terminal
+            output.put(outcome.line.index, dump_json(row, None), "error" in row)
+            return "error" in row
+
+        run_lines(
+            lines,
+            engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
+            read=lambda line: self._work(line, path),
+            deliver=deliver,
+            progress=self._progress,
+            notes=self._notes,
+            interrupted=interrupted,
+        )
+
+    def _work(self, line: Line, path: Path | None) -> Work:
+        """What a line asks for, its documents read. Raises NgtError."""
+        asked = asked_of(line, path)
+        settings, preset = self._tasks[asked.task]
+        settings = for_task(asked.task, replace(settings, **asked.settings), preset)
+        loaded = Loaded(asked.documents)
+        if asked.paths:
+            loaded = load(below(self._folder, asked.paths), None, settings)
+        return Work(asked.task, settings, preset, loaded, asked.question)
+
+    def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
+        try:
+            return row_of(outcome, engine.passes())
+        except Exception as error:
+            return error_row(outcome.line.id, unexpected(error))
+
+    def _check(self, failed: int, total: int) -> None:
+        hint = "Each has its error in its line."
+        if self._given.output is not None:
+            hint = "Each has its error in its line; --retry-failed runs them again."
+        check_failed(failed, total, "line", hint)
+
+
+def _stream(source: str) -> IO[bytes]:
+    """The lines' stream. Raises InputError."""
+    if source != STDIN:
+        try:
+            return open(source, "rb")
+        except OSError as error:
+            what = f"{source}: {reason_of(error)}"
+            raise InputError(what, "Name a file of JSON lines.") from None
+    stream = standard_input([STDIN])
+    if stream is None:
+        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
+    return stream
+
+
+def _check_apart(source: str, output: Path | None) -> None:
+    """Raise UsageError where the answers would be written over the lines."""
+    if output is not None and source != STDIN and output.is_file() and Path(source).is_file():
+        if output.samefile(source):
+            raise UsageError(f"{output}: it is the input", "Name another file with -o.")
+
+
+def _is_file(path: Path | None) -> bool:
+    """Whether a file stands there, or may be made there: no device and no pipe."""
+    return path is not None and (path.is_file() or not path.exists())
+
+
+def _writer(path: Path | None) -> Callable[[str], object]:
+    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
+    if path is None:
+        return print_line
+    try:
+        file = path.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise NgtError(
+            f"{path}: {(error.strerror or str(error)).lower()}", "Choose another file."
+        ) from None
+
+    def write(line: str) -> None:
+        file.write(f"{line}\n")
+        file.flush()
+
+    return write
