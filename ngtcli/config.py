@@ -65,6 +65,11 @@ class Settings:
     parser_seconds: int = 60
     parser_mb: int = 1000
     color: str = "auto"
+    engine: str = "ngt"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    ray: bool = False
 
     def __post_init__(self) -> None:
         for name in (*RANGES, *CHOICES):
@@ -115,6 +120,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     "parser_seconds": (1, 86_400),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
+    "tensor_parallel": (1, 10_000),
+    "pipeline_parallel": (1, 10_000),
+    "data_parallel": (1, 10_000),
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -123,6 +131,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "overflow": ("auto", "error", "truncate", "retrieve", "split"),
     "color": ("auto", "always", "never"),
+    "engine": ("ngt", "vllm"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.
 DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
@@ -134,6 +143,9 @@ READING = (
 )  # fmt: skip
 # The settings that decide which passages are read where not everything fits.
 RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
+# The settings that say how a vLLM engine spreads over devices, and whether there is one.
+SPREADING = ("tensor_parallel", "pipeline_parallel", "data_parallel", "ray")
+OF_ENGINE = ("engine", *SPREADING)
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()
