@@ -8,11 +8,11 @@ import asyncio
 import logging
 import os
 import re
-import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,7 +25,24 @@ T = TypeVar("T")
 _LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
 _ERROR = re.compile(r"(?:\b\w+\.)*(\w+(?:Error|Exception)): (\S.*)")
 _OF_PARENT = "Engine core initialization failed"  # says only that another line says why
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_PATIENCE_S = 5  # for vLLM's processes to end when told to; guess
+# Python's tracker of shared memory is among the children: it ends last, by itself, and cleans up.
+_KEEPER = """
+import os, signal, sys, time
+patience, *children = map(int, sys.argv[1:])
+def alive(pid):
+    try:
+        return b"resource_tracker" not in open(f"/proc/{pid}/cmdline", "rb").read()
+    except OSError:
+        return False
+sys.stdin.read()
+for number in (signal.SIGTERM, signal.SIGKILL):
+    for pid in filter(alive, children):
+        os.kill(pid, number)
+    until = time.monotonic() + patience
+    while any(map(alive, children)) and time.monotonic() < until:
+        time.sleep(0.02)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +114,8 @@ class VllmEngine:
         async def start() -> Any:
             return AsyncLLM.from_engine_args(arguments)
 
-        _end_with_this_process()
         self._vllm = self.loop.run_until_complete(start())
+        self._keeper = _keeper()
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are told as NgtErrors
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -135,13 +152,10 @@ class VllmEngine:
         return found[-1] if found else ""
 
     def close(self) -> None:
-        """End vLLM's processes."""
-        with _output_to(self._log):
+        """End vLLM's processes, and wait for that."""
+        with _output_to(self._log), suppress(Exception):
             self._vllm.shutdown()
-            for task in asyncio.all_tasks(self.loop):
-                task.cancel()
-            self.loop.run_until_complete(asyncio.sleep(0))
-            self.loop.close()
+        self._keeper.communicate()
 
 
 def _piece(output: Any) -> Piece:
@@ -174,10 +188,15 @@ def _output_to(file: BinaryIO) -> Iterator[None]:
             os.close(handle)
 
 
-def _end_with_this_process(once: Callable[..., None] = os.register_at_fork) -> None:
-    """Processes forked from now on end when this one does, however it ends (on Linux)."""
-    if sys.platform == "linux":
-        import ctypes
+def _keeper() -> subprocess.Popen[bytes]:
+    """A process that ends the children of this one when it ends, in whatever way.
 
-        libc = ctypes.CDLL(None)
-        once(after_in_child=lambda: libc.prctl(_DIES_WITH_PARENT, signal.SIGKILL))
+    vLLM's processes would wait on for a parent that was killed, the model still loaded.
+    """
+    import psutil  # here: it comes with vLLM
+
+    children = [str(child.pid) for child in psutil.Process().children(recursive=True)]
+    return subprocess.Popen(
+        [sys.executable, "-ISc", _KEEPER, str(_PATIENCE_S), *children],
+        stdin=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
