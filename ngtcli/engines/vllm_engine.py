@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine, Iterator
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
+from ngtcli.engines import keeper
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.importing import without_collection
 
@@ -25,24 +25,6 @@ T = TypeVar("T")
 _LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
 _ERROR = re.compile(r"(?:\b\w+\.)*(\w+(?:Error|Exception)): (\S.*)")
 _OF_PARENT = "Engine core initialization failed"  # says only that another line says why
-_PATIENCE_S = 5  # for vLLM's processes to end when told to; guess
-# Python's tracker of shared memory is among the children: it ends last, by itself, and cleans up.
-_KEEPER = """
-import os, signal, sys, time
-patience, *children = map(int, sys.argv[1:])
-def alive(pid):
-    try:
-        return b"resource_tracker" not in open(f"/proc/{pid}/cmdline", "rb").read()
-    except OSError:
-        return False
-sys.stdin.read()
-for number in (signal.SIGTERM, signal.SIGKILL):
-    for pid in filter(alive, children):
-        os.kill(pid, number)
-    until = time.monotonic() + patience
-    while any(map(alive, children)) and time.monotonic() < until:
-        time.sleep(0.02)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +96,8 @@ class VllmEngine:
         async def start() -> Any:
             return AsyncLLM.from_engine_args(arguments)
 
+        self._keeper = keeper.start()
         self._vllm = self.loop.run_until_complete(start())
-        self._keeper = _keeper()
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are told as NgtErrors
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -155,7 +137,7 @@ class VllmEngine:
         """End vLLM's processes, and wait for that."""
         with _output_to(self._log), suppress(Exception):
             self._vllm.shutdown()
-        self._keeper.communicate()
+        keeper.end(self._keeper)
 
 
 def _piece(output: Any) -> Piece:
@@ -186,17 +168,3 @@ def _output_to(file: BinaryIO) -> Iterator[None]:
         for number, handle in saved.items():
             os.dup2(handle, number)
             os.close(handle)
-
-
-def _keeper() -> subprocess.Popen[bytes]:
-    """A process that ends the children of this one when it ends, in whatever way.
-
-    vLLM's processes would wait on for a parent that was killed, the model still loaded.
-    """
-    import psutil  # here: it comes with vLLM
-
-    children = [str(child.pid) for child in psutil.Process().children(recursive=True)]
-    return subprocess.Popen(
-        [sys.executable, "-ISc", _KEEPER, str(_PATIENCE_S), *children],
-        stdin=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
