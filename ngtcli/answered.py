@@ -7,6 +7,7 @@ from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
+from ngtcli.trie.documents import TrieReport
 
 _NO_PROMPT = Prompt("", [], (), ())
 
@@ -17,7 +18,7 @@ class Answered:
 
     `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
     are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter reports, JSON-ready.
+    drafter reports, JSON-ready; `exact` says whether in any dtype no token depends on drafts.
     """
 
     key: int
@@ -27,6 +28,8 @@ class Answered:
     statistics: Statistics = field(default_factory=Statistics)
     policy: dict[str, Any] = field(default_factory=dict)
     error: NgtError | None = None
+    exact: bool = False
+    trie: TrieReport = TrieReport("none")
 
     @property
     def text(self) -> str:

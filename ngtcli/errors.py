@@ -7,7 +7,8 @@ NgtError (1)
 ├── ModelError (4)            the model cannot be loaded
 ├── ContextOverflowError (5)  the prompt does not fit the context
 ├── ClosedPipeError (0)       standard output was closed, as by head
-└── DifferenceError (6)       `ngt check` found different tokens
+├── DifferenceError (6)       `ngt check` found different tokens
+└── FailedLinesError (7)      some lines, or files, of a batch failed
 
 `str(error)` is one line for what happened, `hint` one for what to do.
 """
@@ -70,6 +71,12 @@ class DifferenceError(NgtError):
     """Drafted and plain decoding gave different tokens."""
 
     exit_code = 6
+
+
+class FailedLinesError(NgtError):
+    """Some lines or files of a batch failed; the others are done."""
+
+    exit_code = 7
 
 
 def shortened(path: str, most: int = 80) -> str:

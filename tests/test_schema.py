@@ -140,7 +140,7 @@ def test_the_exit_codes_are_those_of_the_readme() -> None:
     for entry in exit_codes()["oneOf"]:
         assert f"{entry['const']} " in readme.split("### Exit codes")[1][:400]
         assert entry["description"]
-    assert [e["const"] for e in exit_codes()["oneOf"]] == [0, 1, 2, 3, 4, 5, 6, 130]
+    assert [e["const"] for e in exit_codes()["oneOf"]] == [0, 1, 2, 3, 4, 5, 6, 7, 130]
 
 
 def test_what_has_no_schema_is_not_guessed() -> None:

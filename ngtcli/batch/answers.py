@@ -28,5 +28,7 @@ def _alone(session: Session, key: int, prompt: Prompt) -> Answered:
         steps = tuple(answer)
     except NgtError as error:
         return failed(key, error, prompt)
-    statistics = answer.run.statistics
-    return Answered(key, prompt, steps, answer.finish_reason, statistics, answer.policy)
+    return Answered(
+        key, prompt, steps, answer.finish_reason, answer.run.statistics, answer.policy,
+        exact=answer.run.exact, trie=answer.trie,
+    )  # fmt: skip

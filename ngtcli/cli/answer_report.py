@@ -1,7 +1,7 @@
 """What is reported of an answer: its JSON, the summary line, a line for each step."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
@@ -11,21 +11,47 @@ from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources
 
 if TYPE_CHECKING:
+    from ngtcli.decode.stats import Statistics
     from ngtcli.decode.steps import Step
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session import Answer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an engine tells of a finished answer; `trie` and `passes` are JSON-ready."""
+
+    prompt: "Prompt"
+    finish_reason: str
+    exact: bool
+    trie: dict[str, Any]
+    passes: dict[str, Any]
+    statistics: "Statistics"
+    policy: dict[str, Any]
+
+
+def told(answer: "Answer") -> Told:
+    """What is told of an answer of the session's."""
+    return Told(
+        prompt=answer.prompt,
+        finish_reason=answer.finish_reason,
+        exact=answer.run.exact,
+        trie=answer.trie.as_json(),
+        passes=answer.run.model.passes.as_json(),
+        statistics=answer.run.statistics,
+        policy=answer.policy,
+    )
+
+
 def answer_json(
     request: AnswerRequest,
-    answer: "Answer",
+    answer: Told,
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"] = (),
 ) -> dict[str, Any]:
     """The object that --json prints."""
-    prompt: Prompt = answer.prompt
     body: dict[str, Any] = {
         "text": kept.text,
         "task": request.task,
@@ -33,17 +59,17 @@ def answer_json(
         "model": request.settings.model,
         "method": request.settings.method,
         "finish_reason": answer.finish_reason,
-        "exact": answer.run.exact,
+        "exact": answer.exact,
         "settings": shown_settings(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
         "skipped": skipped_json(request.loaded.skipped),
-        "truncated": [asdict(cut) for cut in prompt.cuts],
-        "retrieval": _retrieval(prompt),
+        "truncated": [asdict(cut) for cut in answer.prompt.cuts],
+        "retrieval": _retrieval(answer.prompt),
         "parts": [part.as_json() for part in parts],
-        "trie": answer.trie.as_json(),
-        "passes": answer.run.model.passes.as_json(),
-        "statistics": answer.run.statistics.as_json(),
+        "trie": answer.trie,
+        "passes": answer.passes,
+        "statistics": answer.statistics.as_json(),
         "sources": sources.as_json(),
     }
     if answer.policy:

@@ -15,6 +15,7 @@ from ngtcli.cli.answer_report import (
     origins,
     policy_words,
     summary_facts,
+    told,
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
@@ -185,7 +186,7 @@ def _deliver(
 ) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, answer, kept, sources, parts))
+        body = dump_json(answer_json(request, told(answer), kept, sources, parts))
     elif request.cite:
         if not request.output:
             print_cited(kept.text, sources, request.settings.color)

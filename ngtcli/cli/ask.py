@@ -13,6 +13,7 @@ from ngtcli.cli.answering import run
 from ngtcli.cli.options import resolve, with_flags, with_settings
 from ngtcli.documents.names import utf8
 from ngtcli.errors import UsageError
+from ngtcli.prompt.tasks import for_task
 
 
 @with_settings
@@ -36,18 +37,7 @@ def ask(
     if not question.strip():
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     resolved, chosen = resolve(flags or {}, given.preset, "ask")
-    if "{question}" not in chosen.template:
-        raise UsageError(
-            f"preset {chosen.name} has no place for a question", "Put {question} in its template."
-        )
-    settings = resolved.settings
-    if settings.overflow == "auto":
-        settings = replace(settings, overflow="retrieve")
-    if settings.overflow == "split":
-        raise UsageError(
-            "--overflow split makes a summary of summaries, and a question is asked",
-            "Use --overflow retrieve, which reads the passages that fit the question best.",
-        )
+    settings = for_task("ask", resolved.settings, chosen)
     request = given.request(
         task="ask", question=utf8(question.strip()), settings=settings, preset=chosen,
         show_passages=show_passages,

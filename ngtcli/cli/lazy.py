@@ -27,6 +27,11 @@ COMMANDS: dict[str, Entry] = {
         "ask",
         'Answer a question from documents: ngt ask --docs ./notes "When is high tide?" ',
     ),
+    "batch": Entry(
+        "batch",
+        "batch",
+        "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
+    ),
     "check": Entry(
         "check",
         "check",

@@ -212,18 +212,31 @@ def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
-    chosen = load_preset(preset or task)
-    return _merged([Layer("flag", flags), *environment_and_file_layers(), chosen.settings]), chosen
+    return resolve_tasks(flags, preset, (task,))[task]
+
+
+def resolve_tasks(
+    flags: dict[str, Any], preset: str | None, tasks: Sequence[str]
+) -> dict[str, tuple[Resolved, Preset]]:
+    """For each task, settings from all layers and its preset. Raises UsageError."""
+    layers = [Layer("flag", flags), *environment_and_file_layers()]
+    presets = {task: load_preset(preset or task) for task in tasks}
+    _remark_variables()
+    return {task: (_merged([*layers, p.settings]), p) for task, p in presets.items()}
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
+    _remark_variables()
     return _merged([Layer("flag", flags), *environment_and_file_layers()])
 
 
-def _merged(layers: list[Layer]) -> Resolved:
+def _remark_variables() -> None:
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
+
+
+def _merged(layers: list[Layer]) -> Resolved:
     resolved = merge(layers)
     models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):

@@ -9,7 +9,7 @@ from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
 from ngtcli.cli.options import resolve, with_flags, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
-from ngtcli.errors import UsageError
+from ngtcli.prompt.tasks import for_task
 
 
 @with_settings
@@ -27,14 +27,7 @@ def summarize(
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, given.preset, "summarize")
-    settings = resolved.settings
-    if settings.overflow == "auto":
-        settings = replace(settings, overflow="split")
-    if settings.overflow == "retrieve":
-        raise UsageError(
-            "--overflow retrieve chooses passages by a question, and a summary has none",
-            "Use --overflow truncate to cut the documents.",
-        )
+    settings = for_task("summarize", resolved.settings, chosen)
     output = given.output
     request = given.request(task="summarize", settings=settings, preset=chosen)
     if per_file:

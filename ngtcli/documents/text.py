@@ -66,15 +66,25 @@ def decode_text(data: bytes) -> str:
     Line ends become "\\n". Raises Unreadable for known formats that are no text, binary data,
     other encodings, and text that is only white space.
     """
-    for start, what, advice in _FORMATS:
-        if data.startswith(start):
-            raise Unreadable(what, advice)
+    check_format(data)
     mark, encoding = next((m for m in _MARKS if data.startswith(m[0])), (b"", ""))
     encoding = encoding or _unmarked(data)
     try:
         text = data.decode(encoding).removeprefix("\ufeff") if mark else data.decode(encoding)
     except UnicodeDecodeError as error:
         raise _undecodable(data, encoding, error.start) from None
+    return checked_text(text)
+
+
+def check_format(data: bytes) -> None:
+    """Raise Unreadable for bytes that begin as a known format that is no text."""
+    for start, what, advice in _FORMATS:
+        if data.startswith(start):
+            raise Unreadable(what, advice)
+
+
+def checked_text(text: str) -> str:
+    """`text` with line ends as "\\n". Raises Unreadable for binary data and white space alone."""
     if "\0" in text:
         raise Unreadable("binary, not text", "Give a text file (.txt, .md, .rst).")
     text = text.replace("\r\n", "\n").replace("\r", "\n")

@@ -201,6 +201,14 @@ def _answer() -> Schema:
     return shape(keys, ("policy", "tokens"))
 
 
+def _batch() -> tuple[Schema, Schema]:
+    """A line of `ngt batch`: an answer with its id, or the error in its place."""
+    answer, own = _answer(), {"type": ["string", "integer"]}
+    error = shape({"message": _TEXT, "hint": _TEXT, "exit_code": _WHOLE})
+    properties = {"id": own, **answer["properties"]}
+    return shape(properties, ("policy", "tokens")), shape({"id": own, "error": error})
+
+
 def _dry_run() -> Schema:
     """The output of --dry-run --json; the prompt's parts are null if it does not fit."""
     keys: dict[str, Schema] = {
@@ -274,12 +282,14 @@ def _presets() -> tuple[Schema, Schema]:
 def _outputs() -> dict[str, dict[str, Schema]]:
     """For each command the names and schemas of its outputs."""
     answers = {"answer": _answer(), "dry_run": _dry_run()}
+    line, failed = _batch()
     (trie, trie_shown), (preset, preset_shown) = _tries(), _presets()
     documents, documents_shown = _documents()
     values = {k: shape({"value": v, "origin": _TEXT}) for k, v in _settings().items()}
     return {
         "summarize": answers,
         "ask": answers,
+        "batch": {"line": line, "failed": failed},
         "check": {"check": _check()},
         "config show": {"settings": shape(values)},
         "presets list": {"presets": rows(preset)},

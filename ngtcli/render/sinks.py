@@ -122,10 +122,10 @@ class Collector:
         return "".join(t.text for t in self.tokens)
 
 
-def dump_json(value: Any) -> str:
+def dump_json(value: Any, indent: int | None = 2) -> str:
     """`value` as indented JSON: other than ASCII is kept, control characters are escaped.
 
-    Raises TypeError for what JSON does not have.
+    With `indent` None it is one line. Raises TypeError for what JSON does not have.
     """
-    text = json.dumps(value, ensure_ascii=False, indent=2)
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -118,15 +118,16 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     return parse_json(data, dict)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 to a file of the user's, completely or not at all. Raises OSError.
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+    """Write `text`, or its pieces, in UTF-8 to a file of the user's, completely or not at all.
 
     Links are followed, and an existing file keeps its mode. A device or named pipe is written to
-    directly.
+    directly. Raises OSError.
     """
     path = path.resolve()
+    pieces = [text] if isinstance(text, str) else text
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+        path.write_text("".join(pieces), encoding="utf-8")
         return
     mask = os.umask(0)
     os.umask(mask)
@@ -134,7 +135,7 @@ def write_atomically(path: Path, text: str) -> None:
 
     def write(partial: Path) -> None:
         with partial.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         partial.chmod(mode)

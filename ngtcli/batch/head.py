@@ -1,0 +1,84 @@
+"""What an output was begun with: the command that goes on with it must ask for the same."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from ngtcli.config import SECRET, Settings
+from ngtcli.errors import UsageError
+from ngtcli.prompt.preset import Preset
+from ngtcli.system.storage import DamagedFileError, key_of, parse_json
+from ngtcli.system.yaml_file import shown
+
+FORMAT, VERSION = "ngt-batch", 1
+# Settings that decide no text, only how fast or within which bounds it comes.
+_FREE = {
+    "pool", "pool_documents", "calibrate", "threads", "packed", "capture", "compile", "color",
+    "max_mb", "max_files", "max_depth", "parser_seconds", "parser_mb", *SECRET,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """SHA-256 of the input in hex, which of its lines are meant, and how they are answered.
+
+    `answers` are settings and wording by task, JSON-ready; see `deciding`.
+    """
+
+    input: str
+    shard: str
+    engine: str
+    answers: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, and the format's name and version."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    @classmethod
+    def read(cls, line: bytes) -> Self | None:
+        """The head in a line; None for another one's line, or one of another version."""
+        try:
+            found = parse_json(line, dict)
+            same = (found.pop("format"), found.pop("version")) == (FORMAT, VERSION)
+            return cls(**found) if same and isinstance(found["answers"], dict) else None
+        except (DamagedFileError, KeyError, TypeError):
+            return None
+
+    def check(self, now: "Head", path: object) -> None:
+        """Raise UsageError, which names what differs, unless `now` asks for the same."""
+        changed = list(_changes(self, now))
+        if not changed:
+            return
+        more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise UsageError(
+            f"{path} was begun with {changed[0]}{more}",
+            "Name another file with -o, or write it anew with --restart.",
+        )
+
+
+def _changes(then: Head, now: Head) -> Iterator[str]:
+    """What was otherwise, in words."""
+    if then.input != now.input:
+        yield "other lines: the input has changed"
+    for name in ("shard", "engine"):
+        before, after = getattr(then, name), getattr(now, name)
+        if before != after:
+            yield f"{name} {before}, now {after}"
+    told: set[str] = set()
+    for task in sorted({*then.answers, *now.answers}):
+        before, after = then.answers.get(task, {}), now.answers.get(task, {})
+        for name in sorted({*before, *after}):
+            was, is_ = before.get(name), after.get(name)
+            if was != is_ and name not in told:
+                told.add(name)
+                if name == "wording":
+                    yield f"another wording of preset {task}"
+                else:
+                    yield f"{name} {shown(was)}, now {shown(is_)}"
+
+
+def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
+    """The settings on which the answers of a task depend, and a hash of its wording, JSON-ready."""
+    wording = (preset.template, preset.document, preset.titled_document, preset.separator)
+    values = {name: value for name, value in asdict(settings).items() if name not in _FREE}
+    return {**values, "stop": list(settings.stop), "wording": key_of(*wording)}

@@ -1,0 +1,251 @@
+"""Where the answers of a batch go, a line each, in the order of the input.
+
+A file only grows by whole lines. What is finished before its turn stands in a journal beside it,
+`NAME.journal`, until then: a line for the head, then one for each such answer, its index before it.
+A run that was killed leaves at most one torn line in each, which is cut off. What the journal says
+last of an index counts, so that lines are replaced by it as well: the file is then written anew.
+The journal is locked while a run writes. When all is written, only its head stays.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Protocol
+
+from ngtcli.batch.head import Head
+from ngtcli.batch.waiting import Line
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.system import process
+from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
+
+_ANEW = "Name another file with -o, or write it anew with --restart."
+
+
+class Output(Protocol):
+    """Gets each finished line once, in any order."""
+
+    def put(self, index: int, text: str, failed: bool) -> None:
+        """Take the line of that index, without its line feed."""
+
+
+class StreamOutput:
+    """Writes lines in order, each at once when its turn comes; those before it wait in memory."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write, self._next = write, 0
+        self._waiting: dict[int, str] = {}
+        self.failed: set[int] = set()
+
+    def put(self, index: int, text: str, failed: bool) -> None:
+        """Take a line. Raises what `write` raises."""
+        if failed:
+            self.failed.add(index)
+        self._waiting[index] = text
+        while self._next in self._waiting:
+            text = self._waiting.pop(self._next)
+            self._next += 1
+            self._write(text)
+
+
+class FileOutput:
+    """The file of a batch and its journal, for `lines` in their order.
+
+    `done` are the indices of lines that are finished, `failed` those of them that are errors.
+    Raises UsageError where the file is not one that this command began, or where another process
+    writes it; NgtError where it cannot be written. `close` it.
+    """
+
+    def __init__(self, path: Path, head: Head, lines: Sequence[Line], restart: bool) -> None:
+        self._path, self._lines = path.resolve(), lines
+        self._journal_path = self._path.with_name(f"{self._path.name}.journal")
+        self.done: set[int] = set()
+        self.failed: set[int] = set()
+        self._written = 0  # lines in the file
+        self._places: dict[int, tuple[int, int]] = {}  # in the journal: start and size
+        self._stale: set[int] = set()  # lines of the file that the journal replaces
+        self._file: IO[bytes] | None = None
+        try:
+            self._journal = self._opened(self._journal_path, 0o600)
+        except OSError as error:
+            raise self._failure(error) from None
+        try:
+            _lock(self._journal, self._path)
+            self._begin(head, restart)
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise self._failure(error) from None
+            raise
+
+    def _opened(self, path: Path, mode: int) -> IO[bytes]:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        return os.fdopen(handle, "r+b", buffering=0)
+
+    def _begin(self, head: Head, restart: bool) -> None:
+        first = self._journal.readline()
+        there = self._path.exists() and self._path.stat().st_size > 0
+        if restart or not first.endswith(b"\n"):
+            if there and not restart:
+                self._journal_path.unlink()
+                what = "is there, and no journal says what it was made from"
+                raise UsageError(f"{self._path}: {what}", _ANEW)
+            self._journal.truncate(0)
+            self._file = self._opened(self._path, 0o666)
+            self._file.truncate(0)
+            _append(self._journal, json.dumps(head.as_json()))
+            return
+        then = Head.read(first)
+        if then is None:
+            raise UsageError(f"{self._path}: begun by another version of ngt", _ANEW)
+        then.check(head, self._path)
+        self._file = self._opened(self._path, 0o666)
+        self._read_file(self._file)
+        self._read_journal()
+        self._replace()
+        self._drain()
+
+    def _read_file(self, file: IO[bytes]) -> None:
+        """Note which lines are there, and cut off a torn one."""
+        for index, (start, raw) in enumerate(_whole_lines(file)):
+            if not raw:
+                file.truncate(start)
+                break
+            try:
+                found = parse_json(raw, dict)
+            except DamagedFileError:
+                found = {}
+            if index >= len(self._lines) or found.get("id") != self._lines[index].id:
+                what = f"line {index + 1} is not as it was written"
+                raise UsageError(f"{self._path}: {what}", _ANEW)
+            self._note(index, "error" in found)
+            self._written = index + 1
+
+    def _read_journal(self) -> None:
+        """Note what stands there, and cut off a torn line."""
+        self._journal.seek(0)
+        for number, (start, raw) in enumerate(_whole_lines(self._journal)):
+            if not number:
+                continue
+            index, _, text = raw.partition(b"\t")
+            try:
+                found = parse_json(text, dict)
+                place = int(index)
+                if not 0 <= place < len(self._lines):
+                    raise ValueError
+            except (DamagedFileError, ValueError):  # torn: nothing whole can follow
+                self._journal.truncate(start)
+                break
+            if place < self._written and place in self.failed:  # others were moved, and are equal
+                self._stale.add(place)
+            self._journaled(place, start + len(index) + 1, len(text), "error" in found)
+
+    def _journaled(self, index: int, start: int, size: int, failed: bool) -> None:
+        self._places[index] = start, size
+        self._note(index, failed)
+
+    def _note(self, index: int, failed: bool) -> None:
+        self.done.add(index)
+        if failed:
+            self.failed.add(index)
+        else:
+            self.failed.discard(index)
+
+    def put(self, index: int, text: str, failed: bool) -> None:
+        """Take a line; it is on disk when this returns. Raises NgtError where it cannot be."""
+        try:
+            with process.unbroken():
+                if index == self._written and self._file is not None:
+                    _append(self._file, text)
+                    self._written += 1
+                    self._note(index, failed)
+                    self._drain()
+                else:
+                    start = self._journal.seek(0, os.SEEK_END) + len(f"{index}\t")
+                    _append(self._journal, f"{index}\t{text}")
+                    if index < self._written:
+                        self._stale.add(index)
+                    self._journaled(index, start, len(text.encode()) + 1, failed)
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _drain(self) -> None:
+        """Move lines whose turn has come from the journal to the file."""
+        while self._file is not None and self._written in self._places:
+            text = self._text(self._written)
+            _append(self._file, text)
+            self._written += 1
+
+    def _text(self, index: int) -> str:
+        start, size = self._places[index]
+        return os.pread(self._journal.fileno(), size, start).decode().rstrip("\n")
+
+    def _replace(self) -> None:
+        """Write the file anew, with the lines that the journal replaces."""
+        if not self._stale or self._file is None:
+            return
+        self._file.seek(0)
+        write_atomically(self._path, self._merged(self._file))
+        self._file.close()
+        self._file = self._opened(self._path, 0o666)
+        self._stale.clear()
+
+    def _merged(self, file: IO[bytes]) -> Iterator[str]:
+        for index, (_, raw) in enumerate(_whole_lines(file)):
+            yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
+
+    def close(self) -> None:
+        """Put replaced lines in place; when all is written, empty the journal but for its head."""
+        try:
+            with process.unbroken():
+                self._replace()
+                if self._written == len(self._lines):
+                    self._journal.seek(0)
+                    self._journal.truncate(len(self._journal.readline()))
+                    self._places.clear()
+                self._release()
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _release(self) -> None:
+        """Close both files, which ends the lock."""
+        self._journal.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _failure(self, error: OSError) -> NgtError:
+        reason = (error.strerror or str(error)).lower()
+        return NgtError(f"{self._path}: {reason}", "Make room, or name another file with -o.")
+
+
+def _append(file: IO[bytes], text: str) -> None:
+    """Write a line to disk. Raises OSError."""
+    data = f"{text}\n".encode()
+    while data:
+        data = data[file.write(data) :]
+    os.fsync(file.fileno())
+
+
+def _whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each line with its start; b"" in place of a last one without a line feed."""
+    start = file.seek(0)
+    with os.fdopen(os.dup(file.fileno()), "rb") as buffered:
+        for raw in buffered:
+            yield start, raw if raw.endswith(b"\n") else b""
+            start += len(raw)
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Lock the journal for as long as it is open. Raises UsageError where another process has."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"{path}: another process is writing it", "Wait for it, or name another file with -o."
+        ) from None
+    except OSError:  # a file system without locks
+        return

@@ -1,0 +1,169 @@
+"""Answers the lines of a batch: those of one kind together, each kind with its own settings.
+
+A summary of what does not fit is made from summaries of its parts, which the session answers
+itself; this is done while no other line is being answered.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ngtcli.answered import Answered, failed
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
+from ngtcli.config import Settings
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.splitting import PartReport, fits
+from ngtcli.session import Session
+from ngtcli.splitting import Splitting
+from ngtcli.system import process
+
+_SESSIONS = 4  # with other settings, and drafters of their own, that are kept; guess
+Notify = Callable[[str], None]
+Prompts = Iterable[tuple[int, Prompt | NgtError]]
+Answers = Callable[[Session, Prompts, int], Iterator[Answered]]
+
+
+class Lines(Protocol):
+    """Lines that are to be answered; see `FileLines`."""
+
+    def wait(self) -> bool: ...
+    def first_kind(self) -> str: ...
+    def take(self, kind: str) -> Line | None: ...
+    def done(self, line: Line) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What answers: a session, or what stands for one, and the function that answers with it.
+
+    `size` is for that function: how many sequences together, 0 for as many as memory allows.
+    `passes` says what is reported of the model's passes, JSON-ready.
+    """
+
+    session: Session
+    answers: Answers
+    size: int
+    passes: Callable[[], dict[str, Any]]
+
+
+class Runner:
+    """Answers all `lines`; `read` gives the work of a line, and raises NgtError where it cannot.
+
+    `error_of` says what an unexpected error of one line is.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lines: Lines,
+        read: Callable[[Line], Work],
+        error_of: Callable[[Exception], NgtError],
+        status: Notify = lambda _: None,
+        warn: Notify = lambda _: None,
+    ) -> None:
+        self._engine, self._lines, self._read, self._error_of = engine, lines, read, error_of
+        self._status, self._warn = status, warn
+        self._session = engine.session
+        self._sessions: dict[Settings, Session] = {}
+        self._begun: dict[int, tuple[Line, Work | None]] = {}
+        self._long: list[tuple[Line, Work]] = []
+
+    def run(self) -> Generator[Outcome, None, None]:
+        """All lines as they are done, in any order. Raises what the engine raises."""
+        while self._lines.wait():
+            kind = self._lines.first_kind()
+            first = self._lines.take(kind)
+            if first is not None:
+                yield from self._of_kind(kind, first)
+
+    def _of_kind(self, kind: str, first: Line) -> Iterator[Outcome]:
+        """Lines of one kind, as long as there are any."""
+        work = self._work(first)
+        if isinstance(work, NgtError):
+            yield self._outcome(first, None, failed(first.index, work))
+            return
+        self._session = self._session_for(work.settings)
+        prompts = self._prompts(kind, first, work)
+        for answered in self._engine.answers(self._session, prompts, self._engine.size):
+            yield self._outcome(*self._begun.pop(answered.key), answered)
+        while self._long:
+            yield self._split(*self._long.pop(0))
+
+    def _session_for(self, settings: Settings) -> Session:
+        """The session with these settings, whose model is loaded. Raises UsageError."""
+        found = self._sessions.pop(settings, None)
+        try:
+            found = found or self._engine.session.with_settings(settings)
+        except ValueError as error:
+            raise UsageError(
+                f"the presets of the tasks name different models: {error}",
+                "Give -m, --device and --dtype, which stand above what presets say.",
+            ) from None
+        self._sessions[settings] = found  # the last used is the last
+        if len(self._sessions) > _SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return found
+
+    def _prompts(
+        self, kind: str, first: Line, work: Work
+    ) -> Iterator[tuple[int, Prompt | NgtError]]:
+        line: Line | None = first
+        found: Work | NgtError = work
+        while line is not None:
+            prompt = found if isinstance(found, NgtError) else self._prompt(line, found)
+            if prompt is not None:
+                self._begun[line.index] = line, None if isinstance(found, NgtError) else found
+                yield line.index, prompt
+            line = self._lines.take(kind)
+            if line is not None:
+                found = self._work(line)
+
+    def _work(self, line: Line) -> Work | NgtError:
+        try:
+            return self._read(line)
+        except Exception as error:
+            return self._told(error)
+
+    def _prompt(self, line: Line, work: Work) -> Prompt | NgtError | None:
+        """The prompt of a line; None for one that does not fit and is split later."""
+        try:
+            documents = work.loaded.documents
+            if work.settings.overflow != "split":
+                return self._session.prompt(work.preset, documents, work.question)
+            prompt = fits(self._session.task(work.preset, documents))
+        except Exception as error:
+            return self._told(error)
+        if prompt is None:
+            self._long.append((line, work))
+        return prompt
+
+    def _split(self, line: Line, work: Work) -> Outcome:
+        """The answer to a line that does not fit, part by part."""
+        splitting = Splitting(
+            self._session, work.preset, work.loaded.documents, self._status, self._warn
+        )
+        try:
+            prompt = splitting.prompt()
+        except Exception as error:
+            return self._outcome(line, work, failed(line.index, self._told(error)))
+        (answered,) = self._engine.answers(self._session, [(line.index, prompt)], 1)
+        splitting.forget()
+        return self._outcome(line, work, answered, splitting.reports)
+
+    def _told(self, error: Exception) -> NgtError:
+        """The error that one line ends with. Raises KeyboardInterrupt if that was the cause."""
+        if process.interrupted():  # a library made this of the Ctrl-C
+            raise KeyboardInterrupt from error
+        return error if isinstance(error, NgtError) else self._error_of(error)
+
+    def _outcome(
+        self,
+        line: Line,
+        work: Work | None,
+        answered: Answered,
+        parts: Sequence[PartReport] = (),
+    ) -> Outcome:
+        self._lines.done(line)
+        return Outcome(line, work, answered, parts)

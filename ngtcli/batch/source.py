@@ -1,0 +1,252 @@
+"""The lines of a batch: of a file, which is read twice, or of a stream, as they arrive.
+
+A file is read once for what is in it and where, and each line again when its turn comes, so that no
+more than some facts about each line are kept.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from ngtcli.batch.lines import Asked, Id, read_line
+from ngtcli.batch.waiting import Line, Waiting
+from ngtcli.documents.reading import reason_of
+from ngtcli.documents.text import Unreadable, check_format
+from ngtcli.errors import InputError, NgtError
+
+_PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
+_HEAD = 1024  # bytes that tell a format
+AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
+_MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which lines are answered: the `part`-th of every `parts` (from 1), `limit` of them at most.
+
+    0 is no limit.
+    """
+
+    part: int = 1
+    parts: int = 1
+    limit: int = 0
+
+    def has(self, place: int) -> bool:
+        """Whether the line at that place, from 0, is one of them, the limit left aside."""
+        return place % self.parts == self.part - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What stands in a file: the chosen lines, and SHA-256 in hex of all of its bytes.
+
+    The limit of the choice is left aside.
+    """
+
+    lines: list[Line]
+    sha256: str
+
+
+class _Reader:
+    """Lines of a stream as `Line`s, numbered, with what is wrong with them."""
+
+    def __init__(self, stream: IO[bytes], most: int, choice: Choice) -> None:
+        self._stream, self._most, self._choice = stream, most, choice
+        self._sha256 = hashlib.sha256()
+        self._ids: dict[Id, int] = {}  # the number of the line with each id
+        self._start = 0
+        self.count = 0  # lines so far, chosen or not
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    def lines(self) -> Iterator[Line]:
+        """The chosen lines; those of white space alone are passed over."""
+        number = index = 0
+        while raw := self._stream.readline(self._most + 1):
+            start, number = self._start, number + 1
+            too_long = len(raw) > self._most
+            self._count(raw)
+            if number == 1:
+                _check(raw[:_HEAD])
+                raw = raw.removeprefix(_MARK)
+                start = self._start - len(raw)
+            if too_long:
+                self._pass_over(raw)
+                raw = b""
+            elif not raw.strip():
+                continue
+            self.count += 1
+            if self._choice.has(self.count - 1):
+                yield self._line(index, number, start, raw)
+                index += 1
+
+    def _count(self, raw: bytes) -> None:
+        self._sha256.update(raw)
+        self._start += len(raw)
+
+    def _pass_over(self, raw: bytes) -> None:
+        while raw and not raw.endswith(b"\n"):
+            raw = self._stream.readline(_PIECE)
+            self._count(raw)
+
+    def _line(self, index: int, number: int, start: int, raw: bytes) -> Line:
+        own: Id | None
+        asked: Asked | NgtError
+        if raw:
+            own, asked = read_line(raw)
+        else:
+            own, asked = None, _too_long(self._most)
+        own = number if own is None else own
+        first = self._ids.setdefault(own, number)
+        if first != number and not isinstance(asked, NgtError):
+            asked = InputError(
+                f"id {own!r} stands in line {first} already", "Give each line an id of its own."
+            )
+        line = Line(index, number, own, start=start, size=len(raw), raw=raw)
+        if isinstance(asked, NgtError):
+            return replace(line, wrong=asked, raw=b"")
+        return replace(line, kind=asked.kind, texts=asked.texts)
+
+
+def _check(head: bytes) -> None:
+    """Raise Unreadable where a file begins as none of lines does."""
+    check_format(head)
+    if b"\0" in head:
+        raise Unreadable("no text in UTF-8", "Give JSON lines in UTF-8.")
+
+
+def _too_long(most: int) -> InputError:
+    return InputError(f"a line of more than {most / 1e6:g} MB", "Raise the bound with --max-mb.")
+
+
+def scan(path: Path, most: int, choice: Choice) -> Scan:
+    """What stands in a file, of lines of at most `most` bytes. Raises InputError."""
+    try:
+        with path.open("rb") as file:
+            reader = _Reader(file, most, choice)
+            lines = [replace(line, raw=b"") for line in reader.lines()]
+    except Unreadable as error:
+        raise error.of(str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
+    if not reader.count:
+        raise InputError(f"{path}: empty", "Write one JSON object a line.")
+    return Scan(lines, reader.sha256)
+
+
+def asked_of(line: Line, path: Path | None = None) -> Asked:
+    """What a line asks for, read again from its file where it has no bytes. Raises NgtError."""
+    if line.wrong is not None:
+        raise line.wrong
+    raw = line.raw
+    if path is not None:
+        try:
+            with path.open("rb") as file:
+                file.seek(line.start)
+                raw = file.read(line.size)
+        except OSError as error:
+            raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
+    _, asked = read_line(raw)
+    if isinstance(asked, NgtError):
+        raise asked
+    return asked
+
+
+class KnownLines:
+    """Lines that are known beforehand."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._waiting = Waiting(lines)
+
+    def wait(self) -> bool:
+        """Whether there is a line to answer."""
+        return bool(self._waiting)
+
+    def first_kind(self) -> str:
+        """The kind of the line to be answered next."""
+        return self._waiting.first_kind()
+
+    def take(self, kind: str) -> Line | None:
+        """The next line of a kind; None where there is none now."""
+        return self._waiting.take(kind)
+
+    def done(self, line: Line) -> None:
+        """A line is answered."""
+
+
+class StreamLines:
+    """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
+
+    At most `most` bytes of lines are kept, and one line more.
+    """
+
+    def __init__(self, stream: IO[bytes], most: int, choice: Choice) -> None:
+        self._waiting, self._most, self._limit = Waiting(), most, choice.limit
+        self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
+        self._ended = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self.count = 0  # lines read so far
+        reader = _Reader(stream, most, choice)
+        threading.Thread(target=self._read, args=(reader,), daemon=True).start()
+
+    def _read(self, reader: _Reader) -> None:
+        try:
+            for line in reader.lines():
+                with self._changed:
+                    self._changed.wait_for(partial(self._has_room, line.index))
+                    self._open[line.index] = len(line.raw)
+                    self._waiting.add(line)
+                    self.count += 1
+                    self._changed.notify_all()
+                if self.count == self._limit:
+                    break
+        except BaseException as error:  # raised where lines are waited for
+            self._error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _has_room(self, index: int) -> bool:
+        if not self._open:
+            return True
+        return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
+
+    def wait(self) -> bool:
+        """Wait for a line; False at the end. Raises InputError for a stream that is none of lines.
+
+        What else fails in reading is raised here as well.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            if self._waiting:
+                return True
+        if isinstance(self._error, Unreadable):
+            raise self._error.of("standard input")
+        if self._error is not None:
+            raise self._error
+        if not self.count:
+            raise InputError("standard input: empty", "Pipe JSON lines in.")
+        return False
+
+    def first_kind(self) -> str:
+        """The kind of the line to be answered next."""
+        with self._changed:
+            return self._waiting.first_kind()
+
+    def take(self, kind: str) -> Line | None:
+        """The next line of a kind; None where there is none now."""
+        with self._changed:
+            return self._waiting.take(kind)
+
+    def done(self, line: Line) -> None:
+        """A line is answered: there is room for another one."""
+        with self._changed:
+            self._open.pop(line.index, None)
+            self._changed.notify_all()

@@ -1,0 +1,35 @@
+"""What is answered for a line, and what came of it. Loads nothing heavy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ngtcli.batch.waiting import Line
+from ngtcli.config import Settings
+from ngtcli.documents.load import Loaded
+from ngtcli.prompt.preset import Preset
+
+if TYPE_CHECKING:
+    from ngtcli.answered import Answered
+    from ngtcli.prompt.splitting import PartReport
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is answered for a line, and how."""
+
+    task: str
+    settings: Settings
+    preset: Preset
+    loaded: Loaded
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A line that is done: its answer or error. `work` is None where it was not even read."""
+
+    line: Line
+    work: Work | None
+    answered: "Answered"
+    parts: "Sequence[PartReport]" = ()

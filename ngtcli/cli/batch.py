@@ -1,0 +1,234 @@
+"""`ngt batch`: a file or stream of questions and texts, a line each; an answer a line."""
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ngtcli.batch.head import Head, deciding
+from ngtcli.batch.lines import below
+from ngtcli.batch.output import FileOutput, Output, StreamOutput
+from ngtcli.batch.source import Choice, KnownLines, StreamLines, asked_of, scan
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
+from ngtcli.cli.app import unexpected
+from ngtcli.cli.batch_rows import Progress, error_row, row_of
+from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
+from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import (
+    PresetOption,
+    VerboseOption,
+    resolve_tasks,
+    with_flags,
+    with_settings,
+)
+from ngtcli.cli.output import check_output_file, print_line
+from ngtcli.cli.reading import standard_input
+from ngtcli.config import Settings
+from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.tasks import TASKS, for_task
+from ngtcli.render.numbers import counted
+from ngtcli.render.sinks import dump_json
+
+if TYPE_CHECKING:
+    from ngtcli.batch.runner import Engine, Lines
+
+_OUT = typer.Option(
+    "--output", "-o", help="Write to this file; the same command goes on after a kill."
+)
+_SIZE = typer.Option(
+    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
+)
+_RETRY = typer.Option("--retry-failed", help="Run only the lines again that failed.")
+_RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
+_SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
+_LIMIT = typer.Option("--limit", min=0, help="Only the first lines, so many; 0: all.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFlags:
+    """The flags of `ngt batch`, but for the input and the settings."""
+
+    output: Annotated[Path | None, _OUT] = None
+    preset: PresetOption = None
+    batch_size: Annotated[int, _SIZE] = 0
+    retry_failed: Annotated[bool, _RETRY] = False
+    restart: Annotated[bool, _RESTART] = False
+    shard: Annotated[str, _SHARD] = "1/1"
+    limit: Annotated[int, _LIMIT] = 0
+    verbose: VerboseOption = False
+
+    @property
+    def choice(self) -> Choice:
+        """The lines that are meant. Raises UsageError."""
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
+        part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not 1 <= part <= parts:
+            raise UsageError(f"--shard {self.shard}", "Give it as in --shard 1/4, up to 4/4.")
+        return Choice(part, parts, self.limit)
+
+
+Tasks = Mapping[str, tuple[Settings, Preset]]
+
+
+@with_settings
+@with_flags(BatchFlags)
+def batch(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
+    ],
+    *,
+    given: BatchFlags,
+    flags: dict[str, Any] | None = None,
+) -> None:
+    """Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl
+
+    A line is {"id", "task", "documents"|"paths"|"context", "question", "settings"}.
+
+    Of these only the texts are needed: documents is a list of texts, or of {"name", "text"},
+    paths a list of files, folders and patterns, context one text. With a question the task is ask,
+    else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
+    """
+    resolved = resolve_tasks(flags or {}, given.preset, TASKS)
+    refuse_colour("ngt batch", flags or {})
+    refuse_ignored(flags or {}, resolved["ask"][0].settings)
+    check_output_file(given.output)
+    if given.output is None:
+        others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
+        refuse_beside("standard output", others, "Name a file with -o.")
+    tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
+    path = Path(source)
+    if source == STDIN or (path.exists() and not path.is_file() and not path.is_dir()):
+        _Batch(given, tasks, os.getcwd()).run_stream(source)
+    else:
+        _Batch(given, tasks, str(path.absolute().parent)).run_file(path)
+
+
+class _Batch:
+    """One run of the command; paths of lines are taken from `folder`."""
+
+    def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
+        self._given, self._tasks, self._folder = given, tasks, folder
+        self._choice, self._notes = given.choice, Notes(given.verbose)
+        self._progress = Progress(self._notes)
+        self._settings = tasks["ask"][0]
+
+    def run_file(self, path: Path) -> None:
+        """Answer the lines of a file, into a file that is gone on with, or to a stream."""
+        self._notes.status(f"Reading {path} …")
+        found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
+        self._notes.clear()
+        chosen = found.lines[: self._choice.limit or None]
+        self._progress.total = len(chosen)
+        if self._given.output is None or not _is_regular(self._given.output):
+            output = StreamOutput(_writer(self._given.output))
+            self._answer(KnownLines(chosen), path, output)
+            self._check(len(output.failed), len(chosen))
+            return
+        answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
+        head = Head(found.sha256, self._given.shard, "ngt", answers)
+        with closing(
+            FileOutput(self._given.output, head, found.lines, self._given.restart)
+        ) as kept:
+            self._answer(KnownLines(self._left(chosen, kept)), path, kept)
+        self._check(sum(line.index in kept.failed for line in chosen), len(chosen))
+
+    def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
+        """The lines that are to be answered now."""
+        if self._given.retry_failed:
+            left = [line for line in chosen if line.index in kept.failed]
+        else:
+            left = [line for line in chosen if line.index not in kept.done]
+        self._progress.before = len(chosen) - len(left)
+        if self._progress.before:
+            of = counted(len(chosen), "line")
+            self._notes.warn(f"{self._progress.before} of {of} were done before")
+        return left
+
+    def run_stream(self, source: str) -> None:
+        """Answer lines as they arrive. A file that is written is not gone on with."""
+        refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
+        out = self._given.output
+        if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
+            raise UsageError(
+                f"{out}: it is there, and what comes from a stream is not gone on with",
+                "Name another file with -o, or write it anew with --restart.",
+            )
+        most = self._settings.max_mb * 1_000_000
+        lines = StreamLines(_stream(source), most, self._choice)
+        output = StreamOutput(_writer(out))
+        self._answer(lines, None, output)
+        self._check(len(output.failed), lines.count)
+
+    def _answer(self, lines: "Lines", path: Path | None, output: Output) -> None:
+        def deliver(outcome: Outcome, engine: "Engine") -> bool:
+            row = self._row(outcome, engine)
+            output.put(outcome.line.index, dump_json(row, None), "error" in row)
+            return "error" in row
+
+        run_lines(
+            lines, lambda shown: open_engine(self._settings, self._given.batch_size, shown),
+            lambda line: self._work(line, path), deliver, self._progress, self._notes,
+        )  # fmt: skip
+
+    def _work(self, line: Line, path: Path | None) -> Work:
+        """What a line asks for, its documents read. Raises NgtError."""
+        asked = asked_of(line, path)
+        settings, preset = self._tasks[asked.task]
+        settings = for_task(asked.task, replace(settings, **asked.settings), preset)
+        loaded = Loaded(asked.documents)
+        if asked.paths:
+            loaded = load(below(self._folder, asked.paths), None, settings)
+        return Work(asked.task, settings, preset, loaded, asked.question)
+
+    def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
+        try:
+            return row_of(outcome, engine.passes())
+        except Exception as error:
+            return error_row(outcome.line.id, unexpected(error))
+
+    def _check(self, failed: int, total: int) -> None:
+        hint = "Each has its error in its line."
+        if self._given.output is not None:
+            hint = "Each has its error in its line; --retry-failed runs them again."
+        check_failed(failed, total, "line", hint)
+
+
+def _stream(source: str) -> IO[bytes]:
+    if source != STDIN:
+        return open(source, "rb")
+    stream = standard_input([STDIN])
+    if stream is None:
+        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
+    return stream
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether a file stands there, or may be made there: no device and no pipe."""
+    return path.is_file() or not path.exists()
+
+
+def _writer(path: Path | None) -> Callable[[str], object]:
+    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
+    if path is None:
+        return print_line
+    try:
+        file = path.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise NgtError(
+            f"{path}: {(error.strerror or str(error)).lower()}", "Choose another file."
+        ) from None
+
+    def write(line: str) -> None:
+        file.write(f"{line}\n")
+        file.flush()
+
+    return write

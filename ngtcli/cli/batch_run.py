@@ -1,0 +1,73 @@
+"""Runs many texts for `ngt batch` and `ngt summarize -o FOLDER`: loads, answers, shows progress."""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import typer
+
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
+from ngtcli.cli.app import unexpected
+from ngtcli.cli.batch_rows import Progress
+from ngtcli.cli.notes import Notes
+from ngtcli.config import Settings
+from ngtcli.errors import INTERRUPTED, FailedLinesError
+from ngtcli.model_files.checkpoint import check_models
+from ngtcli.render.numbers import counted
+from ngtcli.system import process
+
+if TYPE_CHECKING:
+    from ngtcli.batch.runner import Engine, Lines
+
+
+def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
+    """What answers the lines. Loads the model; raises ModelError."""
+    check_models(settings.model, settings.draft_model)
+    progress.show("Starting …")
+    from ngtcli.batch.answers import answers  # here: they load torch
+    from ngtcli.batch.runner import Engine
+    from ngtcli.session import Session
+
+    session = Session(settings, progress.show, progress.warn)
+    return Engine(session, answers, size, session.model.passes.as_json)
+
+
+def run_lines(
+    lines: "Lines",
+    engine: Callable[[Progress], "Engine"],
+    read: Callable[[Line], Work],
+    deliver: Callable[[Outcome, "Engine"], bool],
+    progress: Progress,
+    notes: Notes,
+) -> None:
+    """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
+
+    `engine` is opened when there is something to do. Raises NgtError for what ends the run; exits
+    130 when interrupted.
+    """
+    try:
+        if not lines.wait():
+            return
+        opened = engine(progress)
+        from ngtcli.batch.runner import Runner  # here: it loads torch
+
+        process.unwind_on_interrupt()
+        progress.begin()
+        runner = Runner(opened, lines, read, unexpected, progress.show, progress.warn)
+        with closing(runner.run()) as outcomes:
+            for outcome in outcomes:
+                progress.add(outcome, deliver(outcome, opened))
+    except KeyboardInterrupt:
+        progress.conclude()
+        notes.warn("interrupted; what is done is kept")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        notes.clear()
+    progress.conclude()
+
+
+def check_failed(failed: int, total: int, what: str, hint: str) -> None:
+    """Raise FailedLinesError, exit code 7, where some failed."""
+    if failed:
+        raise FailedLinesError(f"{failed} of {counted(total, what)} failed", hint)

@@ -1,0 +1,33 @@
+"""The tasks, `summarize` and `ask`: what each needs, and what it does where not everything fits."""
+
+from dataclasses import replace
+
+from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+from ngtcli.prompt.preset import Preset
+
+TASKS = ("summarize", "ask")
+
+
+def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
+    """The settings with `overflow` as this task has it.
+
+    Raises UsageError where the task cannot have it, or the preset has no place for a question.
+    """
+    if task == "ask" and "{question}" not in preset.template:
+        raise UsageError(
+            f"preset {preset.name} has no place for a question", "Put {question} in its template."
+        )
+    if task == "ask" and settings.overflow == "split":
+        raise UsageError(
+            "--overflow split makes a summary of summaries, and a question is asked",
+            "Use --overflow retrieve, which reads the passages that fit the question best.",
+        )
+    if task == "summarize" and settings.overflow == "retrieve":
+        raise UsageError(
+            "--overflow retrieve chooses passages by a question, and a summary has none",
+            "Use --overflow truncate to cut the documents.",
+        )
+    if settings.overflow == "auto":
+        return replace(settings, overflow="retrieve" if task == "ask" else "split")
+    return settings

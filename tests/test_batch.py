@@ -1,0 +1,363 @@
+"""Lines of a batch, the order they are answered in, and an output that outlives kills."""
+
+import io
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.batch import output as output_module
+from ngtcli.batch.head import Head
+from ngtcli.batch.lines import Asked, below, read_line
+from ngtcli.batch.output import FileOutput, StreamOutput
+from ngtcli.batch.source import AHEAD, Choice, StreamLines, asked_of, scan
+from ngtcli.batch.waiting import Line, Waiting
+from ngtcli.errors import InputError, NgtError, UsageError
+
+HEAD = Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 8}})
+MOST = 10_000
+
+
+def lines(count: int) -> list[Line]:
+    return [Line(i, i + 1, i) for i in range(count)]
+
+
+def text(index: int, failed: bool = False, extra: str = "") -> str:
+    body: dict[str, Any] = {"error": {"message": extra}} if failed else {"text": f"潮{extra}"}
+    return json.dumps({"id": index, **body}, ensure_ascii=False)
+
+
+# --- what a line asks for ---
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"[1]", "no JSON object"),
+        (b'{"context": "\xff"}', "not UTF-8 (byte 13)"),
+        (b'{"context": "\\ud800"}', "surrogate"),
+        (b'{"context": "a"' + b"[" * 99999, "not JSON|nested"),
+        (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
+        (b'{"id": true, "context": "a"}', "id is True"),
+        (b"{}", "no documents"),
+        (b'{"context": "a", "paths": ["b"]}', "paths and context together"),
+        (b'{"context": " "}', "document 1: empty"),
+        (b'{"context": "a\\u0000b"}', "binary"),
+        (b'{"documents": []}', "documents is []"),
+        (b'{"documents": [{"name": "a"}]}', "document 1 is"),
+        (b'{"paths": "a.txt"}', "paths is 'a.txt'"),
+        (b'{"paths": []}', "no paths"),
+        (b'{"context": "a", "quesiton": "b"}', "unknown key 'quesiton'"),
+        (b'{"context": "a", "task": "ask"}', "no question"),
+        (b'{"context": "a", "task": "translate"}', "task is 'translate'"),
+        (b'{"context": "a", "task": "summarize", "question": "Why?"}', "a question beside"),
+        (b'{"context": "a", "settings": {"model": "m"}}', "cannot be set for one line"),
+        (b'{"context": "a", "settings": {"top_p": 3}}', "top_p is 3"),
+        (b'{"context": "a", "settings": {"max_tokens": "3"}}', "max_tokens is '3'"),
+        (b'{"context": "a", "settings": 3}', "settings is 3"),
+    ],
+)
+def test_a_wrong_line_is_told_in_its_error(raw: bytes, words: str) -> None:
+    _, asked = read_line(raw)
+    assert isinstance(asked, NgtError)
+    assert any(part in str(asked) for part in words.split("|")), str(asked)
+
+
+def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None:
+    own, asked = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
+    assert own == "a" and isinstance(asked, Asked)
+    assert (asked.task, asked.question) == ("ask", "When?")
+    assert asked.documents[0].text == "The tide.\n"
+    own, asked = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
+    assert own is None and isinstance(asked, Asked) and asked.task == "summarize"
+    assert [d.name for d in asked.documents] == ["document 1", "n"]
+
+
+def test_paths_of_a_line_are_taken_from_the_inputs_folder(tmp_path: Path) -> None:
+    odd = tmp_path / "a[1]"
+    odd.mkdir()
+    (odd / "x.txt").write_text("x")
+    assert below(str(odd), ["x.txt", "/y", "~/z"]) == [f"{odd}/x.txt", "/y", "~/z"]
+    assert below(str(odd), ["*.txt"]) == [f"{tmp_path}/a[[]1]/*.txt"]
+
+
+# --- files and streams of lines ---
+
+
+def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"context": "one"}\n\n{"id": "b", "context": "two"}\r\n'
+        b'{"id": "b", "context": "three"}\n{"context": "' + b"x" * MOST + b'"}\n{"context": "end"}'
+    )
+    found = scan(path, MOST, Choice())
+    assert [(line.index, line.number, line.id) for line in found.lines] == [
+        (0, 1, 1), (1, 3, "b"), (2, 4, "b"), (3, 5, 5), (4, 6, 6),
+    ]  # fmt: skip
+    texts = [asked_of(found.lines[i], path).documents[0].text for i in (0, 1, 4)]
+    assert texts == ["one", "two", "end"]
+    with pytest.raises(InputError, match="id 'b' stands in line 3 already"):
+        asked_of(found.lines[2], path)
+    with pytest.raises(InputError, match="a line of more than"):
+        asked_of(found.lines[3], path)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b"", "empty"), (b"\n \n", "empty"), (b"%PDF-1.7", "a PDF"), (b"a\0b", "no text in UTF-8")],
+)
+def test_a_file_without_lines_is_refused_whole(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=words):
+        scan(path, MOST, Choice())
+    with pytest.raises(InputError, match=words):
+        StreamLines(io.BytesIO(data), MOST, Choice()).wait()
+    with pytest.raises(InputError, match="no such file"):
+        scan(tmp_path / "none", MOST, Choice())
+
+
+@given(st.integers(0, 20), st.integers(1, 7))
+@settings(max_examples=30, deadline=None)
+def test_every_line_is_in_one_shard(count: int, parts: int) -> None:
+    data = b"x\n" + b"".join(b'{"id": "%d", "context": "a"}\n\n' % i for i in range(count))
+    found: list[int] = []
+    for part in range(1, parts + 1):
+        stream = StreamLines(io.BytesIO(data), MOST, Choice(part, parts))
+        while stream_waits(stream):
+            line = stream.take(stream.first_kind())
+            assert line is not None
+            found.append(line.number)
+            stream.done(line)
+    assert sorted(found) == [1, *range(2, 2 + 2 * count, 2)]
+
+
+def stream_waits(stream: StreamLines) -> bool:
+    try:
+        return stream.wait()
+    except InputError:
+        return False
+
+
+def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None:
+    kinds = "abab"
+    texts = "xyxzzyxx"
+    waiting = Waiting(
+        Line(i, i + 1, i, kind=kinds[i % 4], texts=texts[i]) for i in range(len(texts))
+    )
+    order = []
+    while waiting:
+        kind = waiting.first_kind()
+        while (line := waiting.take(kind)) is not None:
+            order.append((line.kind, line.texts, line.index))
+    assert order == [
+        ("a", "x", 0), ("a", "x", 2), ("a", "x", 6), ("a", "z", 4),
+        ("b", "z", 3), ("b", "y", 1), ("b", "y", 5), ("b", "x", 7),
+    ]  # fmt: skip
+
+
+def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
+    data = b"".join(b'{"context": "%d"}\n' % i for i in range(3 * AHEAD))
+    stream = StreamLines(io.BytesIO(data), MOST, Choice())
+    patience = time.monotonic() + 5
+    while stream.count < AHEAD and time.monotonic() < patience:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    assert stream.count == AHEAD
+    first = stream.take(stream.first_kind())
+    assert first is not None
+    stream.done(first)
+    while stream.count < AHEAD + 1 and time.monotonic() < patience:
+        time.sleep(0.001)
+    assert stream.count == AHEAD + 1
+
+
+def test_a_line_of_a_stream_can_be_taken_before_the_next_one_comes() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as stream, os.fdopen(write, "wb", buffering=0) as pipe:
+        found = StreamLines(stream, MOST, Choice())
+        threading.Timer(0.05, pipe.write, [b'{"context": "a"}\n']).start()
+        assert found.wait()
+        assert found.take(found.first_kind()) is not None
+        assert found.take("") is None
+        pipe.close()
+        assert not found.wait()
+
+
+# --- the output ---
+
+
+def test_a_stream_output_is_in_order_whatever_finishes_first() -> None:
+    written: list[str] = []
+    out = StreamOutput(written.append)
+    for index in (2, 0, 3, 1):
+        out.put(index, text(index), False)
+    assert written == [text(i) for i in range(4)]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Killing:
+    """In place of appending: at the `at`-th write only a part is written, then all ends."""
+
+    def __init__(self, at: int, share: float) -> None:
+        self.left, self.share = at, share
+
+    def __call__(self, file: Any, text: str) -> None:
+        data = f"{text}\n".encode()
+        self.left -= 1
+        if self.left < 0:
+            file.write(data[: int(len(data) * self.share)])
+            raise Killed
+        file.write(data)
+
+
+def opened(path: Path, count: int, restart: bool = False) -> FileOutput:
+    return FileOutput(path, HEAD, lines(count), restart)
+
+
+def release(out: FileOutput) -> None:
+    """What the end of a process does."""
+    out._release()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_an_output_that_is_killed_at_any_write_loses_nothing_and_has_nothing_twice(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("out") / "out.jsonl"
+    count = data.draw(st.integers(1, 9))
+    order = data.draw(st.permutations(range(count)))
+    answered: list[int] = []
+    for _ in range(8):
+        kill = Killing(data.draw(st.integers(0, 6)), data.draw(st.sampled_from((0.0, 0.5, 1.0))))
+        out: FileOutput | None = None
+        with patch.object(output_module, "_append", kill), suppress(Killed):
+            out = opened(path, count)
+            for index in order:
+                if index not in out.done:
+                    out.put(index, text(index), False)
+                    answered.append(index)
+        if out is not None:
+            release(out)
+        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        assert whole == [text(i).encode() for i in range(len(whole))]
+    last = opened(path, count)
+    for index in order:
+        if index not in last.done:
+            last.put(index, text(index), False)
+    last.close()
+    assert path.read_text() == "".join(text(i) + "\n" for i in range(count))
+    assert len(answered) == len(set(answered))
+    assert path.with_name("out.jsonl.journal").read_bytes().count(b"\n") == 1
+
+
+def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    out = opened(path, 4)
+    out.put(0, text(0), False)
+    out.put(2, text(2), False)
+    release(out)
+    for name, part in (("out.jsonl", text(1)[:5]), ("out.jsonl.journal", "3\t{")):
+        with (tmp_path / name).open("a") as file:
+            file.write(part)
+    again = opened(path, 4)
+    assert again.done == {0, 2} and path.read_text() == text(0) + "\n"
+    for index in (1, 3):
+        again.put(index, text(index), False)
+    again.close()
+    assert path.read_text().splitlines() == [text(i) for i in range(4)]
+
+
+def test_failed_lines_are_replaced_and_a_kill_before_that_loses_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    out = opened(path, 5)
+    for index in (1, 0, 2, 3):
+        out.put(index, text(index, failed=index in (1, 3)), index in (1, 3))
+    assert out.failed == {1, 3}
+    before = path.read_text()
+    out.put(1, text(1, extra="!"), False)
+    assert path.read_text() == before  # at once, at the end
+    release(out)
+    again = opened(path, 5)
+    assert again.failed == {3} and again.done == {0, 1, 2, 3}
+    again.put(3, text(3, failed=True, extra="still"), True)
+    again.put(4, text(4), False)
+    again.close()
+    shown = [text(0), text(1, extra="!"), text(2), text(3, True, "still"), text(4)]
+    assert path.read_text().splitlines() == shown
+    last = opened(path, 5)
+    assert last.failed == {3} and len(last.done) == 5
+    last.close()
+    assert path.read_text().splitlines() == shown
+
+
+def test_another_input_or_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    opened(path, 2).close()
+    for head, words in (
+        (Head("bb", "1/1", "ngt", HEAD.answers), "the input has changed"),
+        (Head("aa", "1/2", "ngt", HEAD.answers), "shard 1/1, now 1/2"),
+        (Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 9}}), "max_tokens 8, now 9"),
+    ):
+        with pytest.raises(UsageError, match=words) as caught:
+            FileOutput(path, head, lines(2), False)
+        assert "--restart" in caught.value.hint
+    FileOutput(path, Head("bb", "1/1", "ngt", {}), lines(2), True).close()
+
+
+def test_a_file_of_someone_else_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine\n")
+    with pytest.raises(UsageError, match="no journal"):
+        opened(path, 2)
+    assert path.read_text() == "mine\n" and list(tmp_path.iterdir()) == [path]
+    opened(path, 2, restart=True).close()
+    assert path.read_text() == ""
+
+
+def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    out = opened(path, 2)
+    out.put(0, text(0), False)
+    release(out)
+    path.write_text(text(1) + "\n")
+    with pytest.raises(UsageError, match="line 1 is not as it was written"):
+        opened(path, 2)
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    out = opened(path, 2)
+    with pytest.raises(UsageError, match="another process"):
+        opened(path, 2)
+    out.close()
+    opened(path, 2).close()
+
+
+def test_a_full_disk_is_told_and_the_file_stays_whole(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "out.jsonl"
+    out = opened(path, 2)
+    out.put(0, text(0), False)
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output_module.os, "fsync", full)
+    with pytest.raises(NgtError, match="no space left") as caught:
+        out.put(1, text(1), False)
+    assert caught.value.exit_code == 1
+    release(out)
+    assert path.read_text().startswith(text(0))
