@@ -96,7 +96,7 @@ def open_session(request: AnswerRequest, notes: Notes) -> "Session":
     if request.settings.engine == "vllm":
         from ngtcli.cli.vllm_engine import open_vllm
 
-        return open_vllm(request.settings, notes, 1)
+        return open_vllm(request.settings, 1, notes.status, notes.warn)
     notes.status("Starting …")
     from ngtcli.session import Session  # here: it loads torch
 

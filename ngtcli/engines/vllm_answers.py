@@ -7,12 +7,14 @@ from ngtcli.answered import Answered, failed
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
+from ngtcli.session import Session
 
 
 def answers(
-    session: VllmSession, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
+    session: Session, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
 ) -> Iterator[Answered]:
     """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes."""
+    assert isinstance(session, VllmSession)
     most, source = size or session.engine.sequences, iter(prompts)
     loop = session.engine.loop
     asked: set[asyncio.Task[Answered]] = set()

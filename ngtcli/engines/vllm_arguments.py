@@ -99,6 +99,8 @@ def sampling_arguments(settings: Settings, room: int) -> dict[str, Any]:
         "frequency_penalty": s.frequency_penalty,
         "stop": list(filter(None, s.stop)),
     }
+    if not s.pool:
+        arguments["extra_args"] = {"ngt_pool": False}
     if s.temperature > 0:
         arguments |= {"top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p, "seed": s.seed}
     return arguments

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
 from ngtcli.engines import keeper
+from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.importing import without_collection
 

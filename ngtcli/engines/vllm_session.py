@@ -7,6 +7,8 @@ answers needs not know which engine made them.
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -101,15 +103,16 @@ class VllmRun:
     async def steps(self) -> AsyncGenerator[Step]:
         """The steps, in the engine's event loop."""
         clock, s = time.perf_counter(), self.statistics
-        async for piece in self._engine.pieces(self._ids, self._parameters):
-            seconds = time.perf_counter() - clock
-            if self.output:
-                s.decode_s = seconds - s.prefill_s
-            else:
-                s.prefill_s = seconds
-            yield self._step(piece)
-            if self.finish_reason:
-                break
+        async with aclosing(self._engine.pieces(self._ids, self._parameters)) as pieces:
+            async for piece in pieces:
+                seconds = time.perf_counter() - clock
+                if self.output:
+                    s.decode_s = seconds - s.prefill_s
+                else:
+                    s.prefill_s = seconds
+                yield self._step(piece)
+                if self.finish_reason:  # by a stop string perhaps before vLLM has seen it
+                    return
 
     def _step(self, piece: Piece) -> Step:
         """The tokens of a piece with their texts, up to a stop string."""
@@ -162,6 +165,18 @@ class VllmSession(Session):
             engine.dtype,
         )  # fmt: skip
         self.model = cast(TargetModel, self._served)
+
+    def with_settings(self, settings: Settings) -> "VllmSession":
+        """A session with other settings over the same engine, which drafts as it was started.
+
+        Raises ValueError where `settings` name another model or dtype than what is loaded.
+        """
+        for name in ("model", "dtype"):
+            if getattr(settings, name) != getattr(self._settings, name):
+                raise ValueError(f"a session cannot change its {name}")
+        other = copy(self)
+        other._settings = settings
+        return other
 
     def documents_trie(self, documents: Sequence[Document]) -> NGramTrie | None:
         """None: what vLLM is given drafts from is in its own process."""
