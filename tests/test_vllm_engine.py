@@ -105,6 +105,7 @@ def test_a_request_without_the_pool_is_marked() -> None:
     [
         (Settings(method="trie"), {}, "method trie does not draft for vLLM"),
         (Settings(min_p=0.1), {}, "vLLM has no min_p beside drafts"),
+        (Settings(temperature=3.0), {}, "temperature is 3.0"),
         (Settings(), {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "VLLM_USE_V2_MODEL_RUNNER asks for"),
     ],
 )

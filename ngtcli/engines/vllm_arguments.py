@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, plain_number
 from ngtcli.model_files.checkpoint import find
 
 PROPOSER = "ngtcli.engines.vllm.NgramTrieProposer"
@@ -18,6 +18,10 @@ UNREAD = (
     "draft_model", "n", "lp", "learn_output", "pool_documents", "calibrate", "exact", "device",
     "threads", "packed", "compile",
 )  # fmt: skip
+# What vLLM takes, where that is less than ngt does.
+_RANGES = {
+    "temperature": (0.0, 2.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0),
+}  # fmt: skip
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's own switch between its model runners
 # vLLM's variables, where the user has not set them. Its log goes where stderr does, and it sends
 # nothing about its use to anyone.
@@ -39,6 +43,10 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
         raise UsageError(
             f"method {settings.method} does not draft for vLLM", f"Use {' or '.join(METHODS)}."
         )
+    for name, (low, high) in _RANGES.items():
+        if not low <= getattr(settings, name) <= high:
+            hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."
+            raise UsageError(f"{name} is {getattr(settings, name)}", hint)
     if not drafts(settings):
         return
     if settings.min_p > 0:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
@@ -100,9 +100,16 @@ class VllmEngine:
         self._vllm = self.loop.run_until_complete(start())
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are told as NgtErrors
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, run in the event loop."""
-        return self.loop.run_until_complete(work)
+    def wait(self, work: Awaitable[T]) -> T:
+        """The result of `work`, run in the event loop; where that is interrupted, it is ended."""
+        task = asyncio.ensure_future(work, loop=self.loop)
+        try:
+            return self.loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                self.loop.run_until_complete(task)
+            raise
 
     async def pieces(self, ids: list[int], parameters: dict[str, Any]) -> AsyncGenerator[Piece]:
         """What is made of a prompt; its last piece has a finish reason. Raises NgtError."""
