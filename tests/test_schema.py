@@ -13,9 +13,15 @@ from typer.testing import CliRunner
 from ngtcli.cli.app import app
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.schema import FINISH_REASONS, build, exit_codes, of_type
+from ngtcli.render.schema import FINISH_REASONS, build, exit_codes
+from ngtcli.render.schema_types import of_type
 
 HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
+TINY = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16,
+    "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "vocab_size": 8000, "max_position_embeddings": 4096,
+}  # fmt: skip
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
@@ -105,6 +111,27 @@ def test_a_check_is_as_described(tmp_path: Path) -> None:
     body["results"][0]["identical"] = "no"
     with pytest.raises(ValidationError):
         check(body, "check")
+
+
+@needs_model
+def test_measurements_are_as_described(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
+    text, recorded = str(tmp_path / "a.txt"), str(tmp_path / "recorded")
+    few = ("--json", "--max-tokens", "4", "--rounds", "1", "--no-pool")
+    live = printed("bench", text, *few, "--methods", "none,trie", "--against", "hf")
+    assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
+    check(live, "bench")
+    check(printed("bench", text, "--record", recorded, "--json", "--max-tokens", "4"), "bench")
+    replayed = ("bench", "--replay", recorded, "--json", "--methods", "none,auto")
+    check(printed(*replayed), "bench")
+    check(printed(*replayed, "--shape", str(tmp_path / "tiny.json"), "--rounds", "1"), "bench")
+    swept = ("tune", "--sweep", "num_draft=2,4", "--rounds", "1", "--json")
+    check(printed(*swept, text, "--max-tokens", "4"), "tune")
+    check(printed(*swept, "--replay", recorded), "tune")
+    live["rows"][0]["new"] = 1
+    with pytest.raises(ValidationError):
+        check(live, "bench")
 
 
 @needs_model

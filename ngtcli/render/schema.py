@@ -4,20 +4,26 @@ Schemas are derived from the dataclasses that are printed, where there are any; 
 output against the others. No object may have a key that is not described here.
 """
 
-import types
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
-
 from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Chosen, Cut
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.render.schema_measured import SKIPPED, bench, tune
+from ngtcli.render.schema_types import (
+    NUMBER,
+    TEXT,
+    WHOLE,
+    Schema,
+    by_number,
+    maybe,
+    of_dataclass,
+    of_sample,
+    rows,
+    shape,
+)
 
-Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",
@@ -25,11 +31,6 @@ FINISH_REASONS = {
     "context": "the model's context is full",
     "interrupted": "Ctrl-C ended it",
 }
-_TEXT, _WHOLE, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
-_TYPES: dict[Any, str] = {
-    str: "string", Path: "string", bool: "boolean", int: "integer", float: "number",
-    type(None): "null",
-}  # fmt: skip
 
 
 def build(command: str = "") -> Schema:
@@ -57,63 +58,6 @@ def exit_codes() -> Schema:
     return {"oneOf": [{"const": code, "description": known[code]} for code in sorted(known)]}
 
 
-def shape(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Schema:
-    """The schema of an object with these keys and no others; `optional` ones may be missing."""
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": [name for name in properties if name not in optional],
-        "additionalProperties": False,
-    }
-
-
-def rows(items: Schema) -> Schema:
-    """The schema of an array of `items`."""
-    return {"type": "array", "items": items}
-
-
-def maybe(wanted: Schema) -> Schema:
-    """The schema `wanted` or null."""
-    return {"anyOf": [wanted, {"type": "null"}]}
-
-
-def by_number(values: Schema) -> Schema:
-    """The schema of an object from whole numbers, as strings, to `values`."""
-    return {
-        "type": "object",
-        "propertyNames": {"pattern": "^[0-9]+$"},
-        "additionalProperties": values,
-    }
-
-
-def of_type(hint: Any) -> Schema:
-    """The schema of a value with this annotation. Raises TypeError for annotations without one.
-
-    >>> of_type(tuple[str, ...])
-    {'type': 'array', 'items': {'type': 'string'}}
-    """
-    if hint in _TYPES:
-        return {"type": _TYPES[hint]}
-    if get_origin(hint) in (Union, types.UnionType):
-        return {"anyOf": [of_type(part) for part in get_args(hint)]}
-    if get_origin(hint) in (tuple, list, Sequence):
-        return rows(of_type(get_args(hint)[0]))
-    raise TypeError(f"no schema for {hint}")
-
-
-def of_dataclass(kind: type, leave_out: Sequence[str] = ()) -> dict[str, Schema]:
-    """The schemas of a dataclass's fields by name, without those in `leave_out`."""
-    hints = get_type_hints(kind)
-    return {f.name: of_type(hints[f.name]) for f in fields(kind) if f.name not in leave_out}
-
-
-def of_sample(value: Any) -> Schema:
-    """The schema of values of the same form: an object with the same keys, or the same type."""
-    if isinstance(value, dict):
-        return shape({key: of_sample(part) for key, part in value.items()})
-    return of_type(type(value))
-
-
 def _settings() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
     found = of_dataclass(Settings)
@@ -125,62 +69,61 @@ def _settings() -> dict[str, Schema]:
 
 
 _DOCUMENT = shape(
-    {"name": _TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "characters": _WHOLE}
+    {"name": TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "characters": WHOLE}
 )
-_SKIPPED = rows(shape({"name": _TEXT, "reason": _TEXT}))
 _RETRIEVAL = shape(
     {
         "passages": rows(shape(of_dataclass(Chosen))),
-        "of_passages": _WHOLE,
-        "documents": _WHOLE,
-        "of_documents": _WHOLE,
+        "of_passages": WHOLE,
+        "documents": WHOLE,
+        "of_documents": WHOLE,
         "index": {"enum": ["cached", "built", "updated", "rebuilt"]},
-        "seconds": _NUMBER,
+        "seconds": NUMBER,
     }
 )
 _REQUEST: dict[str, Schema] = {
     "task": {"enum": ["summarize", "ask"]},
-    "question": maybe(_TEXT),
-    "model": _TEXT,
-    "preset": _TEXT,
+    "question": maybe(TEXT),
+    "model": TEXT,
+    "preset": TEXT,
     "documents": rows(_DOCUMENT),
-    "skipped": {**_SKIPPED, "description": "files that were left out, with the reason"},
+    "skipped": {**SKIPPED, "description": "files that were left out, with the reason"},
     "truncated": rows(shape(of_dataclass(Cut))),
     "retrieval": {**maybe(_RETRIEVAL), "description": "the passages read, where not all fits"},
 }
 _POLICY = shape(
     {
-        "budgets": by_number(_WHOLE),
-        "stand_downs": _WHOLE,
-        "came_true": _NUMBER,
-        "trust": rows(_NUMBER),
-        "drafting_s": _NUMBER,
-        "cost_s": by_number(_NUMBER),
+        "budgets": by_number(WHOLE),
+        "stand_downs": WHOLE,
+        "came_true": NUMBER,
+        "trust": rows(NUMBER),
+        "drafting_s": NUMBER,
+        "cost_s": by_number(NUMBER),
     }
 )
 
 
 def _sources() -> Schema:
     """The stretches of an answer that stand in a document word for word."""
-    place = {"name": _TEXT, "page": maybe(_WHOLE), "heading": maybe(_TEXT)}
+    place = {"name": TEXT, "page": maybe(WHOLE), "heading": maybe(TEXT)}
     about = "document is an index of documents; ranges count characters of their texts"
     spans = {**rows(shape({**of_dataclass(Span), **place})), "description": about}
-    return shape({"verbatim_share": _NUMBER, "spans": spans})
+    return shape({"verbatim_share": NUMBER, "spans": spans})
 
 
 def _answer() -> Schema:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
     statistics = of_sample(Statistics().as_json())
-    statistics["properties"]["acceptance_histogram"] = by_number(_WHOLE)
+    statistics["properties"]["acceptance_histogram"] = by_number(WHOLE)
     trie: dict[str, Schema] = {
-        "status": {"enum": ["cached", "built", "rebuilt", "none"]}, "seconds": _NUMBER,
-        "nodes": _WHOLE,
+        "status": {"enum": ["cached", "built", "rebuilt", "none"]}, "seconds": NUMBER,
+        "nodes": WHOLE,
     }  # fmt: skip
     keys: dict[str, Schema] = {
-        "text": _TEXT,
+        "text": TEXT,
         **_REQUEST,
-        "method": _TEXT,
+        "method": TEXT,
         "finish_reason": {"oneOf": reasons},
         "exact": {"type": "boolean", "description": "no token depends on drafts, in any dtype"},
         "settings": shape(_settings()),
@@ -190,13 +133,13 @@ def _answer() -> Schema:
         },
         "trie": shape(trie),
         "passes": {
-            **shape({"captured": _WHOLE, "seconds": _NUMBER, "reason": _TEXT}),
+            **shape({"captured": WHOLE, "seconds": NUMBER, "reason": TEXT}),
             "description": "shapes of passes that are captured, the time that took, and why not",
         },
         "statistics": statistics,
         "sources": _sources(),
         "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
-        "tokens": rows(shape({"id": _WHOLE, "text": _TEXT, "origin": _TEXT})),
+        "tokens": rows(shape({"id": WHOLE, "text": TEXT, "origin": TEXT})),
     }
     return shape(keys, ("policy", "tokens"))
 
@@ -214,26 +157,26 @@ def _dry_run() -> Schema:
     keys: dict[str, Schema] = {
         **_REQUEST,
         "fits": {"type": "boolean"},
-        "context": _WHOLE,
-        "prompt_tokens": maybe(_WHOLE),
-        "prompt": maybe(_TEXT),
-        "ids": maybe(rows(_WHOLE)),
+        "context": WHOLE,
+        "prompt_tokens": maybe(WHOLE),
+        "prompt": maybe(TEXT),
+        "ids": maybe(rows(WHOLE)),
     }
     return shape(keys)
 
 
 def _check() -> Schema:
     one = {
-        "name": _TEXT, "num_draft": _WHOLE, "identical": {"type": "boolean"}, "new_tokens": _WHOLE,
-        "mean_acceptance_length": _NUMBER, "divergence": maybe(_WHOLE), "margin": maybe(_NUMBER),
+        "name": TEXT, "num_draft": WHOLE, "identical": {"type": "boolean"}, "new_tokens": WHOLE,
+        "mean_acceptance_length": NUMBER, "divergence": maybe(WHOLE), "margin": maybe(NUMBER),
     }  # fmt: skip
-    generate = shape({"num_draft": _WHOLE, "prompts": _WHOLE, "identical": _WHOLE})
+    generate = shape({"num_draft": WHOLE, "prompts": WHOLE, "identical": WHOLE})
     described = "how many plain answers are those of transformers' generate; information only"
     keys = {
-        "model": _TEXT, "method": _TEXT, "dtype": _settings()["dtype"], "prompts": _WHOLE,
-        "num_draft": rows(_WHOLE), "runs": _WHOLE, "identical": _WHOLE, "results": rows(shape(one)),
+        "model": TEXT, "method": TEXT, "dtype": _settings()["dtype"], "prompts": WHOLE,
+        "num_draft": rows(WHOLE), "runs": WHOLE, "identical": WHOLE, "results": rows(shape(one)),
         "exact": {"type": "boolean"}, "generate": {**rows(generate), "description": described},
-        "skipped": _SKIPPED,
+        "skipped": SKIPPED,
     }  # fmt: skip
     return shape(keys)
 
@@ -245,7 +188,7 @@ def _tries() -> tuple[Schema, Schema]:
     trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
     store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}
     frequent = {
-        "most_frequent": rows(shape({"text": _TEXT, "count": _WHOLE})), "skipped": _SKIPPED,
+        "most_frequent": rows(shape({"text": TEXT, "count": WHOLE})), "skipped": SKIPPED,
     }  # fmt: skip
     row = {"anyOf": [shape(trie), shape(store)]}
     return row, {"anyOf": [shape(trie | frequent), *row["anyOf"]]}
@@ -256,13 +199,13 @@ def _documents() -> tuple[Schema, Schema]:
     from ngtcli.documents.content import About, Section
     from ngtcli.documents.survey import Row
 
-    shown = {"name": _TEXT, "path": _TEXT, **of_dataclass(About, ("sections",))}
-    shown |= {"characters": _WHOLE, "tokens": _WHOLE, "text": _TEXT}
+    shown = {"name": TEXT, "path": TEXT, **of_dataclass(About, ("sections",))}
+    shown |= {"characters": WHOLE, "tokens": WHOLE, "text": TEXT}
     shown["sections"] = rows(shape(of_dataclass(Section)))
     listed, one = (rows(shape(keys)) for keys in (of_dataclass(Row), shown))
     return (
-        shape({"documents": listed, "skipped": _SKIPPED}),
-        shape({"documents": one, "skipped": _SKIPPED}),
+        shape({"documents": listed, "skipped": SKIPPED}),
+        shape({"documents": one, "skipped": SKIPPED}),
     )
 
 
@@ -270,8 +213,8 @@ def _presets() -> tuple[Schema, Schema]:
     """The schemas of a row of `ngt presets list` and of the output of `ngt presets show`."""
     from ngtcli.prompt.preset import Preset
 
-    good = shape({"name": _TEXT, "description": _TEXT, "path": _TEXT})
-    bad = shape({"name": _TEXT, "error": _TEXT, "path": _TEXT})
+    good = shape({"name": TEXT, "description": TEXT, "path": TEXT})
+    bad = shape({"name": TEXT, "error": TEXT, "path": TEXT})
     values = shape(_settings(), list(_settings()))
     own = of_dataclass(Preset, ("settings", "provenance"))
     return {"anyOf": [good, bad]}, shape(
@@ -285,12 +228,14 @@ def _outputs() -> dict[str, dict[str, Schema]]:
     line, failed = _batch()
     (trie, trie_shown), (preset, preset_shown) = _tries(), _presets()
     documents, documents_shown = _documents()
-    values = {k: shape({"value": v, "origin": _TEXT}) for k, v in _settings().items()}
+    values = {k: shape({"value": v, "origin": TEXT}) for k, v in _settings().items()}
     return {
         "summarize": answers,
         "ask": answers,
         "batch": {"line": line, "failed": failed},
         "check": {"check": _check()},
+        "bench": bench(),
+        "tune": tune(),
         "config show": {"settings": shape(values)},
         "presets list": {"presets": rows(preset)},
         "presets show": {"preset": preset_shown},
@@ -298,5 +243,5 @@ def _outputs() -> dict[str, dict[str, Schema]]:
         "docs show": {"documents_shown": documents_shown},
         "trie list": {"tries": rows(trie)},
         "trie show": {"trie": trie_shown},
-        "models list": {"models": rows(shape({"name": _TEXT, "bytes": _WHOLE, "path": _TEXT}))},
+        "models list": {"models": rows(shape({"name": TEXT, "bytes": WHOLE, "path": TEXT}))},
     }
