@@ -25,7 +25,7 @@ from ngtcli.errors import DifferenceError, NgtError
 from ngtcli.prompt.tasks import TASKS
 
 _EARLIEST_S = 0.1  # when a run is killed first
-_LATEST = 2.2  # and last, in times of what starting takes: guess, about half the runs come to write
+_LATEST = 1.6  # and last, in times of what starting takes: guess, many runs then come to write
 _TIMES = ("prefill_s", "decode_s", "tokens_per_s", "split_s")
 # What `auto` decides by times, and what its steps come to.
 _DECIDED = (
@@ -150,6 +150,9 @@ class _Trial:
         self.seen["between first and last line"] += 0 < len(found) < len(self.whole)
         self.seen["with answers before their turn"] += waiting > 0
         self.seen["with a torn line"] += bool(torn)
+        print(
+            f"kill {self.seen['kills']}: {len(found)} lines, {waiting} in the journal", flush=True
+        )
 
     def _compare(self, found: list[dict[str, Any]], torn: bytes) -> None:
         for number, (one, other) in enumerate(zip(found, self.whole, strict=False), 1):
@@ -164,7 +167,7 @@ def main() -> None:
     """Run the trial and print what was seen."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--lines", type=int, default=600)
+    parser.add_argument("--lines", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("options", nargs="*", help="of ngt batch, behind --")
     given = parser.parse_args()
