@@ -164,7 +164,11 @@ class Session:
         if self.settings.capture or self.settings.compile:
             model.passes.switch_on(model.device, self.settings.compile, self._warn)
 
-    def _reading(self, read: int, total: int) -> None:
+    def warn(self, message: str) -> None:
+        """Say what the user should know and may change."""
+        self._warn(message)
+
+    def reading(self, read: int, total: int) -> None:
         """Say how much of the prompt is read, as `_progress` does."""
         self._show_reading(read, total)
         compiled.announce(self._tell)
@@ -235,6 +239,10 @@ class Session:
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it, and what numba compiled."""
         drafter.finish()
+        self.save_memory()
+
+    def save_memory(self) -> None:
+        """Store what `auto` learned from the answers that have ended, and what numba compiled."""
         self.memory.save()
         if remark := compiled.keep():
             self._warn(remark)
@@ -248,19 +256,30 @@ class Session:
         num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
         rows = self._exact_rows.choose(s.exact, num_draft, tokens)
-        trie, report = self._trie(prompt.documents, parsed, options.trie)
-        context = Context(
-            prompt.ids, trie, prompt.outside, prompt.references,
-            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
-        )  # fmt: skip
+        context, report = self.context(prompt, parsed, options.trie, rows)
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
-            lambda read: self._reading(read, total),
+            lambda read: self.reading(read, total),
         )  # fmt: skip
         return Answer(run, prompt, report, lambda: self.save(drafter))
+
+    def context(
+        self,
+        prompt: Prompt,
+        method: MethodSpec,
+        trie: NGramTrie | None = None,
+        rows: int | None = None,
+    ) -> tuple[Context, TrieReport]:
+        """What a drafter of this method is told of a prompt, and how its trie was had."""
+        found, report = self._trie(prompt.documents, method, trie)
+        context = Context(
+            prompt.ids, found, prompt.outside, prompt.references,
+            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
+        )  # fmt: skip
+        return context, report
 
     def _trie(
         self, documents: Sequence[Document], method: MethodSpec, given: NGramTrie | None

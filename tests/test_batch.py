@@ -244,7 +244,7 @@ def test_an_output_that_is_killed_at_any_write_loses_nothing_and_has_nothing_twi
     for _ in range(8):
         kill = Killing(data.draw(st.integers(0, 6)), data.draw(st.sampled_from((0.0, 0.5, 1.0))))
         out: FileOutput | None = None
-        with patch.object(output_module, "_append", kill), suppress(Killed):
+        with patch.object(output_module, "append_line", kill), suppress(Killed):
             out = opened(path, count)
             for index in order:
                 if index not in out.done:

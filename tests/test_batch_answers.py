@@ -1,19 +1,120 @@
 """Answers to many prompts together."""
 
-from ngtcli.batch.answers import answers
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from ngtcli.answered import Answered
+from ngtcli.batch import answers as answers_module
+from ngtcli.batch.answers import Given, answers
 from ngtcli.config import Settings
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
 
+TEXTS = [
+    "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",
+    "A", "The lighthouse keeper wrote every evening that", "list: a b c a b c a b c a b",
+]  # fmt: skip
+
+
+def given(session: Session) -> list[Given]:
+    ids = [session.model.tokenizer.encode(text) for text in TEXTS]
+    return [(10 + i, Prompt(text, ids[i], (), ())) for i, text in enumerate(TEXTS)]
+
+
+@lru_cache
+def loaded() -> Session:
+    return Session(Settings(max_tokens=12, method="none"), persist=False)
+
+
+def session_with(**changes: Any) -> Session:
+    settings = {"max_tokens": 12, "method": "none", **changes}
+    return loaded().with_settings(Settings(**settings))
+
+
+def ids_of(found: Answered) -> list[int]:
+    assert found.error is None
+    return [token.id for step in found.steps for token in step.tokens]
+
 
 def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
-    session = Session(Settings(max_tokens=8, method="none"), persist=False)
-    ids = session.model.tokenizer.encode("The harbour was built in")
+    session = session_with()
     lost = InputError("no.txt: no such file")
-    given = [(7, lost), (3, Prompt("", ids, (), ())), (5, Prompt("", [], (), ()))]
-    found = {a.key: a for a in answers(session, given, 4)}
-    assert found[7].error is lost and not found[7].steps
-    assert found[3].error is None and found[3].text
-    assert found[3].statistics.new_tokens == sum(len(s.tokens) for s in found[3].steps)
-    assert found[5].error is not None and "empty" in str(found[5].error)
+    prompt = given(session)[0][1]
+    assert isinstance(prompt, Prompt)
+    mixed: list[Given] = [(7, lost), (3, prompt), (5, Prompt("", [], (), ()))]
+    for size in (1, 4):
+        found = {a.key: a for a in answers(session, mixed, size)}
+        assert found[7].error is lost and not found[7].steps
+        assert found[3].error is None and found[3].text and found[3].prompt is prompt
+        assert found[3].statistics.new_tokens == len(ids_of(found[3]))
+        assert found[5].error is not None and "empty" in str(found[5].error)
+
+
+@pytest.mark.parametrize("method", ["none", "trie", "auto"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_answers_together_are_those_given_one_by_one(method: str, temperature: float) -> None:
+    session = session_with(method=method, temperature=temperature, calibrate=False)
+    one, many = (
+        {a.key: a for a in answers(session, given(session), size)} for size in (1, 0)
+    )  # fmt: skip
+    assert one.keys() == many.keys() == {key for key, _ in given(session)}
+    for key, alone in one.items():
+        assert ids_of(many[key]) == ids_of(alone)
+        assert (many[key].text, many[key].finish_reason) == (alone.text, alone.finish_reason)
+
+
+def test_prompts_are_drawn_when_there_is_room_and_answers_come_as_they_finish() -> None:
+    session, drawn = session_with(), list[int]()
+
+    def source() -> Iterator[Given]:
+        for key, prompt in given(session):
+            drawn.append(key)
+            yield key, prompt
+
+    found = answers(session, source(), 2)
+    assert not drawn
+    first = next(found)
+    assert len(drawn) == 2 and first.key in drawn
+    assert len([first, *found]) == len(TEXTS)
+
+
+def test_what_was_answered_before_an_interrupt_has_been_given() -> None:
+    session = session_with()
+
+    def source() -> Iterator[Given]:
+        yield from given(session)[:4]
+        raise KeyboardInterrupt
+
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        for answered in answers(session, source(), 2):
+            found.append(answered.key)  # noqa: PERF402  # what came before the interrupt counts
+    assert len(found) >= 2
+    assert answered_after(session)
+
+
+def answered_after(session: Session) -> bool:
+    """Whether the session still answers, as before."""
+    prompts = given(session)[:1]
+    return ids_of(next(answers(session, prompts, 1))) == ids_of(next(answers(session, prompts, 3)))
+
+
+def test_exact_answers_are_refused_together() -> None:
+    with pytest.raises(UsageError, match="one text at a time"):
+        answers(session_with(exact="on"), [], 2)
+    assert not list(answers(session_with(exact="on"), [], 1))
+
+
+def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, said = session_with(), list[str]()
+    monkeypatch.setattr(session, "_warn", said.append)
+    monkeypatch.setattr(answers_module, "why_not", lambda model: "its layers keep a state")
+    found = [a.key for a in answers(session, given(session), 4)]
+    assert found == [key for key, _ in given(session)]
+    assert said == ["prompts are answered one after another: its layers keep a state"]

@@ -115,7 +115,7 @@ def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
         (["summarize", "~nobody-here.txt"], 3, "home"),
         (["summarize", "x" * 5000], 3, "too long"),
         (["ask", "-p", "summarize", "-d", HARBOUR, "Why?"], 2, "place for a question"),
-        (["summarize", HARBOUR, "-o", "{tmp}"], 2, "a folder"),
+        (["ask", "-d", HARBOUR, "Who?", "-o", "{tmp}"], 2, "a folder"),
         (["check", "--method", "none"], 2, "nothing to check"),
         (["check", HARBOUR, "--drafts", "x"], 2, "8,32,64"),
     ],

@@ -1,28 +1,67 @@
-"""Answers to many prompts."""
+"""Answers to many prompts, several of which are decoded together."""
 
 from collections.abc import Iterable, Iterator
 
 from ngtcli.answered import Answered, failed
-from ngtcli.errors import NgtError
+from ngtcli.decode.batch.drafts import Drafts, JointDrafts, OwnDrafts
+from ngtcli.decode.batch.run import Batch, Begun, Member
+from ngtcli.decode.batch.target import why_not
+from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.reference import runs_exactly
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.costs import SHORT, CostCurve
+from ngtcli.draft.registry import MethodSpec
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Session
+from ngtcli.session import Session, sampling_settings
+
+Given = tuple[int, Prompt | NgtError]
+_MAY_DIFFER = (
+    "in half precision an answer given beside others may differ from its own run where scores"
+    " nearly tie; --batch-size 1 gives that one"
+)
+# Rows at which the cost of a pass over several texts is learned, beside those that are measured
+# over one; a guess.
+_ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
-def answers(
-    session: Session, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
-) -> Iterator[Answered]:
+def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
     """The answers to `prompts`, each with the caller's key, as they finish: in any order.
 
     Prompts are drawn one at a time, when there is room for one; an error in place of a prompt, and
-    one that its answer ends with, is yielded as that key's. `size` sequences are decoded together
-    at most; 0: as many as memory allows.
+    one that its answer ends with, is yielded as that key's. `size` texts are decoded together at
+    most; 0: as many as memory allows and pay. In float32 each answer has the ids of its run alone.
+    In half precision near ties may turn out otherwise, as whenever passes have other shapes.
+    A text's seconds are its share of the passes (Batch). Raises UsageError where answers are to be
+    exact and `size` is not 1.
     """
+    if size != 1 and session.settings.exact == "on" and not session.model.plain_reason:
+        raise UsageError(
+            "exact decoding takes one text at a time", "Leave out --exact, or give --batch-size 1."
+        )
+    if size == 1:
+        return _one_by_one(session, prompts)
+    if reason := _why_one_by_one(session):
+        session.warn(f"prompts are answered one after another: {reason}")
+        return _one_by_one(session, prompts)
+    if session.settings.exact == "auto" and not runs_exactly(session.model.hf):
+        session.warn(_MAY_DIFFER)
+    return _together(session, prompts, size)
+
+
+def _why_one_by_one(session: Session) -> str:
+    if session.settings.method.startswith("draft-model"):
+        return "a draft model follows one text at a time"
+    return why_not(session.model)
+
+
+def _one_by_one(session: Session, prompts: Iterable[Given]) -> Iterator[Answered]:
     for key, prompt in prompts:
         yield failed(key, prompt) if isinstance(prompt, NgtError) else _alone(session, key, prompt)
 
 
 def _alone(session: Session, key: int, prompt: Prompt) -> Answered:
-    """One answer by itself."""
     try:
         answer = session.answer(prompt)
         steps = tuple(answer)
@@ -32,3 +71,69 @@ def _alone(session: Session, key: int, prompt: Prompt) -> Answered:
         key, prompt, steps, answer.finish_reason, answer.run.statistics, answer.policy,
         exact=answer.run.exact, trie=answer.trie,
     )  # fmt: skip
+
+
+def _together(session: Session, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+    method = session.parse_method()
+    batch = Batch(session.model, _drafts(session, method), size, session.reading)
+    source = _begun(session, method, prompts)
+    more = True
+    try:
+        while more or not batch.done:
+            while more and batch.takes_more:
+                begun = next(source, None)
+                if begun is None:
+                    more = False
+                elif isinstance(begun, Answered):
+                    yield begun
+                else:
+                    yield from map(_answered, batch.add(begun))
+            yield from map(_answered, batch.step())
+    finally:
+        session.save_memory()
+
+
+def _begun(
+    session: Session, method: MethodSpec, prompts: Iterable[Given]
+) -> Iterator[Begun | Answered]:
+    """The texts that the prompts begin; in place of one that cannot be begun what says so."""
+    s = session.settings
+    limits = Limits(s.max_tokens, method.settings.num_draft, s.stop)
+    for key, prompt in prompts:
+        if isinstance(prompt, NgtError):
+            yield failed(key, prompt)
+            continue
+        try:
+            context, trie = session.context(prompt, method)
+            text = Continuation(session.model, context, sampling_settings(s), limits)
+        except NgtError as error:
+            yield failed(key, error, prompt)
+        else:
+            yield Begun((key, prompt, trie), text, context)
+
+
+def _answered(member: Member) -> Answered:
+    key, prompt, trie = member.given
+    if member.error is not None:
+        return failed(key, member.error, prompt)
+    text = member.text
+    steps = tuple(member.steps)
+    return Answered(
+        key, prompt, steps, text.finish_reason, text.statistics, member.policy, trie=trie
+    )
+
+
+def _drafts(session: Session, method: MethodSpec) -> Drafts:
+    most = method.settings.num_draft
+    if not method.entry.costs:
+        return OwnDrafts(lambda: session.new_drafter(method.spec), most)
+    session.memory.load()
+    costs = session.memory.costs
+    curve = _curve(costs.at_length(SHORT)) if costs is not None else None
+    return JointDrafts(BatchDrafter(curve, session.memory.pool), most)
+
+
+def _curve(one: CostCurve) -> CostCurve:
+    """A curve that goes further, and whose moves leave that of passes over one text as it is."""
+    seconds = one.by_rows() | {rows: one.at(rows) for rows in _ROWS}
+    return CostCurve({rows: max(s, 1e-9) for rows, s in seconds.items()})

@@ -66,21 +66,17 @@ class FileOutput:
         self._stale: set[int] = set()  # lines of the file that the journal replaces
         self._file: IO[bytes] | None = None
         try:
-            self._journal = self._opened(self._journal_path, 0o600)
+            self._journal = open_appending(self._journal_path, 0o600)
         except OSError as error:
             raise self._failure(error) from None
         try:
-            _lock(self._journal, self._path)
+            lock(self._journal, self._path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
                 raise self._failure(error) from None
             raise
-
-    def _opened(self, path: Path, mode: int) -> IO[bytes]:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
-        return os.fdopen(handle, "r+b", buffering=0)
 
     def _begin(self, head: Head, restart: bool) -> None:
         first = self._journal.readline()
@@ -91,15 +87,15 @@ class FileOutput:
                 what = "is there, and no journal says what it was made from"
                 raise UsageError(f"{self._path}: {what}", _ANEW)
             self._journal.truncate(0)
-            self._file = self._opened(self._path, 0o666)
+            self._file = open_appending(self._path, 0o666)
             self._file.truncate(0)
-            _append(self._journal, json.dumps(head.as_json()))
+            append_line(self._journal, json.dumps(head.as_json()))
             return
         then = Head.read(first)
         if then is None:
             raise UsageError(f"{self._path}: begun by another version of ngt", _ANEW)
         then.check(head, self._path)
-        self._file = self._opened(self._path, 0o666)
+        self._file = open_appending(self._path, 0o666)
         self._read_file(self._file)
         self._read_journal()
         self._replace()
@@ -107,7 +103,7 @@ class FileOutput:
 
     def _read_file(self, file: IO[bytes]) -> None:
         """Note which lines are there, and cut off a torn one."""
-        for index, (start, raw) in enumerate(_whole_lines(file)):
+        for index, (start, raw) in enumerate(whole_lines(file)):
             if not raw:
                 file.truncate(start)
                 break
@@ -124,7 +120,7 @@ class FileOutput:
     def _read_journal(self) -> None:
         """Note what stands there, and cut off a torn line."""
         self._journal.seek(0)
-        for number, (start, raw) in enumerate(_whole_lines(self._journal)):
+        for number, (start, raw) in enumerate(whole_lines(self._journal)):
             if not number:
                 continue
             index, _, text = raw.partition(b"\t")
@@ -156,13 +152,13 @@ class FileOutput:
         try:
             with process.unbroken():
                 if index == self._written and self._file is not None:
-                    _append(self._file, text)
+                    append_line(self._file, text)
                     self._written += 1
                     self._note(index, failed)
                     self._drain()
                 else:
                     start = self._journal.seek(0, os.SEEK_END) + len(f"{index}\t")
-                    _append(self._journal, f"{index}\t{text}")
+                    append_line(self._journal, f"{index}\t{text}")
                     if index < self._written:
                         self._stale.add(index)
                     self._journaled(index, start, len(text.encode()) + 1, failed)
@@ -173,7 +169,7 @@ class FileOutput:
         """Move lines whose turn has come from the journal to the file."""
         while self._file is not None and self._written in self._places:
             text = self._text(self._written)
-            _append(self._file, text)
+            append_line(self._file, text)
             self._written += 1
 
     def _text(self, index: int) -> str:
@@ -187,11 +183,11 @@ class FileOutput:
         self._file.seek(0)
         write_atomically(self._path, self._merged(self._file))
         self._file.close()
-        self._file = self._opened(self._path, 0o666)
+        self._file = open_appending(self._path, 0o666)
         self._stale.clear()
 
     def _merged(self, file: IO[bytes]) -> Iterator[str]:
-        for index, (_, raw) in enumerate(_whole_lines(file)):
+        for index, (_, raw) in enumerate(whole_lines(file)):
             yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
 
     def close(self) -> None:
@@ -218,7 +214,13 @@ class FileOutput:
         return NgtError(f"{self._path}: {reason}", "Make room, or name another file with -o.")
 
 
-def _append(file: IO[bytes], text: str) -> None:
+def open_appending(path: Path, mode: int) -> IO[bytes]:
+    """A file for reading and for writing at its end, made with `mode`. Raises OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+    return os.fdopen(handle, "r+b", buffering=0)
+
+
+def append_line(file: IO[bytes], text: str) -> None:
     """Write a line to disk. Raises OSError."""
     data = f"{text}\n".encode()
     while data:
@@ -226,7 +228,7 @@ def _append(file: IO[bytes], text: str) -> None:
     os.fsync(file.fileno())
 
 
-def _whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+def whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Each line with its start; b"" in place of a last one without a line feed."""
     start = file.seek(0)
     with os.fdopen(os.dup(file.fileno()), "rb") as buffered:
@@ -235,7 +237,7 @@ def _whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
             start += len(raw)
 
 
-def _lock(file: IO[bytes], path: Path) -> None:
+def lock(file: IO[bytes], path: Path) -> None:
     """Lock the journal for as long as it is open. Raises UsageError where another process has."""
     try:
         import fcntl

@@ -1,5 +1,6 @@
 """What `ngt summarize` and `ngt ask` are asked for: shared flags, and what they come to."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +20,9 @@ from ngtcli.prompt.build import look_alikes
 from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import Tokenizer
 
-_OUTPUT = typer.Option("--output", "-o", help="Write the answer to this file, whole.")
+_OUTPUT = typer.Option(
+    "--output", "-o", metavar="<path>", help="Write the answer to this file, whole."
+)
 _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
@@ -32,7 +35,7 @@ class AnswerFlags:
     """The flags of both commands, but for documents, question and settings."""
 
     preset: PresetOption = None
-    output: Annotated[Path | None, _OUTPUT] = None
+    output: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end
     json: JsonOption = False
     json_tokens: Annotated[bool, _TOKENS] = False
     dry_run: Annotated[bool, _DRY] = False
@@ -44,7 +47,14 @@ class AnswerFlags:
     def request(self, **more: Any) -> "AnswerRequest":
         """What is asked for by these flags; `more` are the other fields of the request."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "preset"}
+        own["output"] = None if self.output is None else Path(self.output)
         return AnswerRequest(**own | more)
+
+    @property
+    def folder(self) -> Path | None:
+        """What -o names if that is a folder: one that is there, or a name with a slash behind."""
+        meant = self.output and (self.output.endswith(("/", os.sep)) or os.path.isdir(self.output))
+        return Path(self.output) if self.output and meant else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

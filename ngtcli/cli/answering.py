@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ngtcli.cli.answer_report import (
+    Told,
     answer_json,
     eager_words,
     exact_words,
@@ -185,19 +186,24 @@ def _deliver(
     parts: Sequence["PartReport"],
 ) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
+    if request.cite and not request.output:
+        print_cited(kept.text, sources, request.settings.color)
+    elif request.whole:
+        hint = "The answer went to standard output; choose another file with -o."
+        write_result(body_of(request, told(answer), kept, sources, parts), request.output, hint)
+
+
+def body_of(
+    request: AnswerRequest,
+    answer: Told,
+    kept: Collector,
+    sources: Sources,
+    parts: Sequence["PartReport"],
+) -> str:
+    """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        body = dump_json(answer_json(request, told(answer), kept, sources, parts))
-    elif request.cite:
-        if not request.output:
-            print_cited(kept.text, sources, request.settings.color)
-            return
-        body = cited(kept.text, sources)
-    elif request.output:
-        body = visible(kept.text.rstrip("\n"))
-    else:
-        return
-    hint = "The answer went to standard output; choose another file with -o."
-    write_result(body, request.output, hint)
+        return dump_json(answer_json(request, answer, kept, sources, parts))
+    return cited(kept.text, sources) if request.cite else visible(kept.text.rstrip("\n"))
 
 
 def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:

@@ -33,7 +33,9 @@ def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
     from ngtcli.batch.runner import Engine
     from ngtcli.session import Session
 
+    size = 1 if settings.exact == "on" and not size else size  # exact passes are over one text
     session = Session(settings, progress.show, progress.warn)
+    session.model.keeps_chunks = True  # lines with the same documents follow one another
     return Engine(session, answers, size, session.model.passes.as_json)
 
 

@@ -1,56 +1,149 @@
-"""`ngt summarize --per-file`: a summary of each document, in a file of its own."""
+"""`ngt summarize -o FOLDER/`: a summary of each document, in a file of its own.
 
-from collections.abc import Iterator
-from dataclasses import replace
+What stands in the folder already, made from the same text with the same settings, is not made
+again. A file that fails does not end the run.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
-from ngtcli.cli.answer_request import AnswerRequest
-from ngtcli.cli.answering import answer_with, open_session
+from ngtcli.batch.folder import AnswerFolder
+from ngtcli.batch.head import deciding
+from ngtcli.batch.source import KnownLines
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
+from ngtcli.cli.answer_request import AnswerRequest, documents_of
+from ngtcli.cli.answering import body_of
+from ngtcli.cli.batch_rows import Progress, answer_parts
+from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
-from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import INTERRUPTED, NgtError, UsageError
+from ngtcli.documents.load import STDIN, Document, Loaded, load
+from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.system import process
+from ngtcli.system.storage import key_of
+
+if TYPE_CHECKING:
+    from ngtcli.batch.runner import Engine
 
 _LONGEST = 200  # characters of a file's name; derived: file systems take 255 bytes
+_VERSION = 1
 
 
-def check_folder(request: AnswerRequest, folder: Path | None) -> None:
-    """Raise UsageError unless summaries can be written to `folder`."""
+def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
+    """The folder. Raises UsageError unless summaries can be written to it."""
     if folder is None:
         raise UsageError("--per-file writes a file for each summary", "Name a folder with -o.")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
-    others = {"--dry-run": request.dry_run, "--html": request.html}
-    refuse_beside("--per-file", others, "Leave out --per-file.")
+    others = {"--dry-run": request.dry_run, "--html": request.html, "--explain": request.explain}
+    refuse_beside("a file for each summary", others, "Name a file with -o, or none.")
+    return folder
 
 
-def run_per_file(request: AnswerRequest, folder: Path) -> None:
-    """Summarize each document by itself. Raises NgtError; exits 130 when interrupted."""
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A document, the file for its summary, and a key of all that decides it."""
+
+    document: Document
+    name: str
+    key: str
+
+
+def run_per_file(request: AnswerRequest, folder: Path, paths: list[str], hint: str) -> None:
+    """Summarize each document by itself.
+
+    Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
+    130 when interrupted.
+    """
     notes = Notes(request.verbose)
+    documents, bad = _documents(request, paths, hint, notes)
+    failed = bad
+    targets = list(_targets(request, documents))
+    progress = Progress(notes, "file")
+    progress.total = len(targets)
+    with closing(AnswerFolder(folder)) as kept:
+        lines = [
+            Line(i, i + 1, target.name)
+            for i, target in enumerate(targets)
+            if not kept.has(target.name, target.key)
+        ]
+        progress.before = len(targets) - len(lines)
+        if progress.before:
+            notes.warn(f"{progress.before} of {len(targets)} files are as they were: not made anew")
+
+        def read(line: Line) -> Work:
+            loaded = Loaded((targets[line.index].document,))
+            return Work(request.task, request.settings, request.preset, loaded)
+
+        def deliver(outcome: Outcome, engine: "Engine") -> bool:
+            nonlocal failed
+            target = targets[outcome.line.index]
+            try:
+                _write(request, outcome, engine, kept, target)
+            except NgtError as error:
+                _tell(notes, target.document.name, error)
+                failed += 1
+                return True
+            where = f"({outcome.line.number} of {len(targets)}) → {folder / target.name}"
+            notes.say(f"{target.document.name} {where}")
+            return False
+
+        run_lines(
+            KnownLines(lines), lambda shown: open_engine(request.settings, 0, shown),
+            read, deliver, progress, notes,
+        )  # fmt: skip
+    check_failed(
+        failed, len(targets) + bad, "file", "The same command tries them again, and no others."
+    )
+
+
+def _documents(
+    request: AnswerRequest, paths: list[str], hint: str, notes: Notes
+) -> tuple[Sequence[Document], int]:
+    """The documents, and how many paths could not be read. Raises InputError if all."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise NgtError(f"{folder}: {reason}", "Name another folder with -o.") from None
-    try:
-        session = open_session(request, notes)
-    except KeyboardInterrupt:
-        notes.warn("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
-    count = len(request.documents)
+        return documents_of(paths, request, hint).documents, 0
+    except InputError:
+        if len(paths) < 2 or STDIN in paths:
+            raise
+    good, errors = [], []
+    for path in paths:
+        try:
+            load([path], None, request.settings)
+            good.append(path)
+        except InputError as error:
+            errors.append(error)
+    if not good:
+        raise errors[0]
+    for told in errors:
+        _tell(notes, "", told)
+    return documents_of(good, request, hint).documents, len(errors)
+
+
+def _tell(notes: Notes, name: str, error: NgtError) -> None:
+    """One line for a file that failed."""
+    where = "" if not name or name in str(error) else f"{name}: "
+    notes.warn(f"{where}{error}. {error.hint}".rstrip())
+
+
+def _targets(request: AnswerRequest, documents: Sequence[Document]) -> Iterator[_Target]:
     suffix = ".json" if request.json or request.json_tokens else ".txt"
-    for i, (name, document) in enumerate(_names(request), 1):
-        path = folder / f"{name}{suffix}"
-        notes.say(f"{document.name} ({i} of {count}) → {path}")
-        answer_with(session, replace(request, loaded=Loaded((document,)), output=path), notes)
+    form = "json-tokens" if request.json_tokens else "cite" if request.cite else suffix
+    how = json.dumps(deciding(request.settings, request.preset), sort_keys=True)
+    for name, document in _names(documents):
+        key = key_of(_VERSION, form, how, document.name, document.sha256)
+        yield _Target(document, f"{name}{suffix}", key)
 
 
-def _names(request: AnswerRequest) -> Iterator[tuple[str, Document]]:
+def _names(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
     """A file name for each document, no two alike even where case does not count."""
     taken: set[str] = set()
-    for document in request.documents:
+    for document in documents:
         stem = document.name.replace("/", "_").replace("\\", "_").lstrip(".") or "document"
         stem = stem.encode()[:_LONGEST].decode(errors="ignore")
         name, number = stem, 2
@@ -58,3 +151,20 @@ def _names(request: AnswerRequest) -> Iterator[tuple[str, Document]]:
             name, number = f"{stem}-{number}", number + 1
         taken.add(name.casefold())
         yield name, document
+
+
+def _write(
+    request: AnswerRequest,
+    outcome: Outcome,
+    engine: "Engine",
+    folder: AnswerFolder,
+    target: _Target,
+) -> None:
+    """Write the file of an answer. Raises NgtError for it, or the one in its place."""
+    if outcome.answered.error is not None:
+        raise outcome.answered.error
+    told, kept, sources = answer_parts(outcome, engine.passes())
+    own = replace(request, loaded=Loaded((target.document,)))
+    body = body_of(own, told, kept, sources, outcome.parts)
+    with process.unbroken():
+        folder.write(target.name, target.key, body + "\n")

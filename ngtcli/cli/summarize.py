@@ -19,7 +19,7 @@ def summarize(
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     per_file: Annotated[
-        bool, typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER.")
+        bool, typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER/.")
     ] = False,
     *,
     given: AnswerFlags,
@@ -28,15 +28,13 @@ def summarize(
     """Summarize documents: ngt summarize article.txt"""
     resolved, chosen = resolve(flags or {}, given.preset, "summarize")
     settings = for_task("summarize", resolved.settings, chosen)
-    output = given.output
     request = given.request(task="summarize", settings=settings, preset=chosen)
-    if per_file:
+    folder = given.folder or (request.output if per_file else None)
+    hint = "Name a file or a folder, or pipe a text in."
+    if per_file or folder:
         request = replace(request, output=None)
-    check_request(request, flags or {})
-    if per_file:
-        check_folder(request, output)
-    loaded = documents_of(files or [], request, "Name a file or a folder, or pipe a text in.")
-    if per_file and output:
-        run_per_file(replace(request, loaded=loaded), output)
+        check_request(request, flags or {})
+        run_per_file(request, check_folder(request, folder), files or [], hint)
     else:
-        run(replace(request, loaded=loaded))
+        check_request(request, flags or {})
+        run(replace(request, loaded=documents_of(files or [], request, hint)))

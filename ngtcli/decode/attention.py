@@ -19,7 +19,7 @@ NAME = "ngt_grouped"
 # whole group; rows that fall into blocks of unequal size would not have equal bits.
 _BLOCK = 32
 # Arguments that, where given, leave a pass to the original.
-_SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
+SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
 # Largest difference between weighted means of standard normal numbers. Derived: some roundings.
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
@@ -94,7 +94,7 @@ def attend(
         or query.shape[2] < 2  # one row is folded by the original, too
         or attention_mask.shape[:3] != (1, 1, query.shape[2])
         or query.shape[1] != key.shape[1] * getattr(module, "num_key_value_groups", 1)
-        or any(_given(more.get(name)) for name in _SPECIAL)
+        or any(given(more.get(name)) for name in SPECIAL)
     ):
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **more
@@ -104,22 +104,23 @@ def attend(
     return out.transpose(1, 2).contiguous(), None
 
 
-def _given(argument: Any) -> bool:
+def given(argument: Any) -> bool:
     return isinstance(argument, Tensor) or bool(argument)
 
 
 def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """(1, heads, rows, head_dim) for keys (1, heads ÷ groups, length, head_dim), not copied.
+    """(batch, heads, rows, head_dim), the keys of a group not copied for each of its heads.
 
-    `mask` (1, 1, rows, length) is added to the scores, or says which count.
+    Keys are (batch, heads ÷ groups, length, head_dim). `mask` (batch, 1, rows, length) is added to
+    the scores, or says which count.
     """
-    heads, rows, width = query.shape[1:]
+    batch, heads, rows, width = query.shape
     of_keys, length = key.shape[1:3]
     groups = heads // of_keys
     if query.device.type == "cpu" and groups * rows > _BLOCK:
         return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True)
-    folded = mask.expand(1, groups, rows, length).reshape(1, 1, groups * rows, length)
+    folded = mask.expand(batch, groups, rows, length).reshape(batch, 1, groups * rows, length)
     out = scaled_dot_product_attention(
-        query.reshape(1, of_keys, groups * rows, width), key, value, folded, scale=scale
+        query.reshape(batch, of_keys, groups * rows, width), key, value, folded, scale=scale
     )
-    return out.reshape(1, heads, rows, value.shape[-1])
+    return out.reshape(batch, heads, rows, value.shape[-1])

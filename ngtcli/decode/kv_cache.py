@@ -70,6 +70,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.first, self.end = 0, 0  # the places that the pass attends to
         self.told = 0  # the length that the model is told
         self._used = 0  # places of this sequence that may have been written
+        self._chunks: list[tuple[int, ...]] = []  # the ids of whole chunks at the start
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
     def aim(self, slots: Tensor, end: int, told: int, first: int = 0) -> None:
@@ -79,12 +80,27 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """
         self.slots, self.end, self.told, self.first = slots, end, told, first
 
-    def reset(self) -> None:
-        """Empty the cache; its buffers stay. A number that is none must not outlive a sequence."""
+    def reset(self, ids: Sequence[int] = ()) -> None:
+        """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay.
+
+        A number that is none must not outlive a sequence.
+        """
+        kept, same = 0, 0
+        while same < len(self._chunks) and self._chunks[same] == tuple(
+            ids[kept : kept + len(self._chunks[same])]
+        ):
+            kept, same = kept + len(self._chunks[same]), same + 1
         for layer in self._filled():
-            layer.keys[:, :, : self._used] = 0
-            layer.values[:, :, : self._used] = 0
-        self.length = self._used = 0
+            layer.keys[:, :, kept : self._used] = 0
+            layer.values[:, :, kept : self._used] = 0
+        self._chunks = self._chunks[:same]
+        self.length = self._used = kept
+
+    def read(self, ids: Sequence[int], whole: bool) -> None:
+        """The last pass read these ids; a `whole` chunk may outlive its sequence, see `reset`."""
+        if whole and self.length == sum(map(len, self._chunks)):
+            self._chunks.append(tuple(ids))
+        self.length += len(ids)
 
     def reserve(self, places: int) -> bool:
         """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
@@ -131,6 +147,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def truncate(self, length: int) -> None:
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
+        while sum(map(len, self._chunks)) > self.length:
+            self._chunks.pop()
 
     def _move(self, rows: Sequence[int], to: int) -> None:
         source = torch.tensor([self.length + r for r in rows], device=self.slots.device)

@@ -58,6 +58,16 @@ class Masks:
         near = (places <= positions) & (places > positions - self.window)
         return self._both(full, self._additive(near)[None, None])
 
+    def of_seen(self, full: Tensor, near: Tensor | None) -> Any:
+        """Masks of a pass whose rows see the places where `full`, bool (rows, places), is true.
+
+        `near` says it of sliding layers, where the model has some.
+        """
+        if near is None:
+            return self._additive(full)[None, None]
+        whole = self._additive(full)[None, None] if self._mixed else None
+        return self._both(whole, self._additive(near)[None, None])
+
     def _both(self, full: Tensor | None, near: Tensor) -> Any:
         return near if full is None else {"full_attention": full, "sliding_attention": near}
 

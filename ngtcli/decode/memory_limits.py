@@ -9,6 +9,7 @@ a shorter text, for then the text is the cause, else ModelError.
 import gc
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -41,7 +42,7 @@ def read_prompt(
     with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
     """
     chunk = PREFILL_CHUNK
-    model.start(capacity, rows)
+    model.start(capacity, rows, ids)
     while not fits(model, partial(_read_rest, model, ids, chunk, progress)):
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
@@ -62,6 +63,18 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
     return False
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that are free on a device; None where it cannot be told."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
 
 
 def too_long(tokens: int) -> NgtError:

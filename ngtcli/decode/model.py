@@ -66,6 +66,7 @@ class TargetModel:
         layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
         self._progress = progress
+        self.keeps_chunks = False  # whether the start of a prompt may stay for the next one
         self._use_way()
 
     @property
@@ -123,11 +124,12 @@ class TargetModel:
         return self._cache.length if self._rolls_back else self._plain.length
 
     @torch.inference_mode()
-    def start(self, capacity: int, rows: int | None = None) -> None:
+    def start(self, capacity: int, rows: int | None = None, ids: Sequence[int] = ()) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
         With `rows`, all passes until the next `start` have that many rows; otherwise each is padded
-        to the next of the sizes (shapes.py).
+        to the next of the sizes (shapes.py). If the model `keeps_chunks`, whole chunks in the cache
+        that `ids` begin with stay: read again, their rows would be the same, bit for bit.
         """
         if not self._rolls_back:
             self._plain = PlainRows(self.hf, self.way)
@@ -137,7 +139,7 @@ class TargetModel:
         places = places if rows else min(places, self.context)
         # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
         if places == self._cache.capacity or (not rows and places < self._cache.capacity):
-            self._cache.reset()
+            self._cache.reset(ids if self.keeps_chunks else ())
         else:
             self._cache = RollbackCache(self._narrow, places)
             self.passes.forget()
@@ -153,6 +155,16 @@ class TargetModel:
         For checks.
         """
         self._cache.repeat(length)
+
+    @property
+    def cache(self) -> RollbackCache:
+        """The cache of the sequence. Only a model that takes drafts has its rows here."""
+        return self._cache
+
+    @property
+    def masks(self) -> Masks:
+        """What makes the model's masks."""
+        return self._masks
 
     def cached(self) -> list[Tensor]:
         """The rows in the cache: keys and values of each layer, (1, heads, length, head_dim)."""
@@ -185,8 +197,9 @@ class TargetModel:
         self._cache.aim(positions, start + rows, start, first)
         # Behind nothing the model's own causal mask is quicker: often it needs none.
         mask = self._masks.of_chunk(start, rows, first) if start else None
-        self._pass(torch.tensor(list(ids), device=self.device), positions, mask, 1)
-        self._cache.length += rows
+        ids_here = torch.tensor(list(ids), device=self.device)
+        self.run_pass(ids_here, positions, mask, self._cache, 1)
+        self._cache.read(ids, rows == PREFILL_CHUNK)
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree."""
@@ -231,7 +244,7 @@ class TargetModel:
         inputs = unpack(packed, rows)
         self._cache.aim(inputs.slots, capacity, told)
         mask = self._masks.of_tree(inputs, capacity)
-        return self._pass(inputs.ids, inputs.positions, mask, 0)
+        return self.run_pass(inputs.ids, inputs.positions, mask, self._cache)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one: (k + 1, vocabulary)."""
@@ -255,15 +268,21 @@ class TargetModel:
         if self._rolls_back:  # otherwise the pass itself has kept its only row
             self._cache.keep([0, *(node + 1 for node in nodes)])
 
-    def _pass(self, ids: Tensor, positions: Tensor, mask: Any, keep: int) -> Tensor:
-        """One pass in the cache that rolls back. Without a mask the model makes its own."""
+    def run_pass(
+        self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0
+    ) -> Tensor:
+        """One pass in a cache that was told where it writes: scores (rows, vocabulary).
+
+        `ids` and `positions` are int64 (rows,). Without a mask the model makes its own. With `keep`
+        there are scores for the last `keep` rows only, if the model can leave out others.
+        """
         more = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
         output = self.hf(
             input_ids=ids[None],
             use_cache=True,
             position_ids=positions[None],
             attention_mask=mask,
-            past_key_values=self._cache,
+            past_key_values=cache,
             **more,
         )
         scores: Tensor = output.logits[0]

@@ -74,7 +74,7 @@ class Tokenizer:
         """Whether the tokenizer has a chat template."""
         return bool(getattr(self.backend, "chat_template", None))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 in hex of all that determines ids: vocabulary, merges, normalisation."""
         import hashlib

@@ -43,7 +43,7 @@ class ReadOnce(TargetModel):
 
     _done = 0  # tokens
 
-    def start(self, capacity: int, rows: int | None = None) -> None:
+    def start(self, capacity: int, rows: int | None = None, ids: Sequence[int] = ()) -> None:
         if self._done:
             self.truncate(self._done)
         else:

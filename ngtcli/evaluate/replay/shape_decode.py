@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
@@ -50,6 +51,24 @@ class Unscored(Drafter):
         return self._inner.report()
 
 
+class RecordedText(Continuation):
+    """A text whose tokens are those of a trace, whatever the scores are."""
+
+    def __init__(self, model: TargetModel, context: Context, trace: Trace, limits: Limits) -> None:
+        super().__init__(model, context, _GREEDY, limits)
+        self._recorded = trace.output_ids
+
+    def chooser(self, *scored: Any) -> Callable[[int, Sequence[int]], int]:
+        def choose(node: int, tokens: Sequence[int]) -> int:
+            at = len(self.output) + len(tokens)
+            return self._recorded[at] if at < len(self._recorded) else _END
+
+        return choose
+
+    def _reason(self, ended: bool) -> str:
+        return "stop" if len(self.output) >= len(self._recorded) else ""
+
+
 class RecordedRun(Run):
     """A run whose tokens are those of a trace. Otherwise each step does what it always does.
 
@@ -68,21 +87,10 @@ class RecordedRun(Run):
     ) -> None:
         limits = Limits(trace.room, num_draft)
         super().__init__(model, Unscored(drafter), context, _GREEDY, limits)
-        self._recorded = trace.output_ids
+        self._text = RecordedText(model, context, trace, limits)
+        self.statistics.split_s = self._watch.parts
 
     def _prefill(self) -> None:
         clock = time.perf_counter()
         self.drafter.reset(self.context)
         self.statistics.prefill_s = time.perf_counter() - clock
-
-    def _chooser(self, *scored: Any) -> Callable[[int, Sequence[int]], int]:
-        super()._chooser(*scored)  # the device's work, and its result brought here
-
-        def choose(node: int, tokens: Sequence[int]) -> int:
-            at = len(self.output) + len(tokens)
-            return self._recorded[at] if at < len(self._recorded) else _END
-
-        return choose
-
-    def _reason(self, ended: bool) -> str:
-        return "stop" if len(self.output) >= len(self._recorded) else ""

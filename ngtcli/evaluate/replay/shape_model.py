@@ -9,7 +9,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from transformers.utils import logging
 from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.load import pick_device, pick_dtype
+from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packing import pack_if_it_pays
 from ngtcli.errors import InputError, ModelError
@@ -121,18 +121,6 @@ def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
             f" free on this {plan.device}",
             f"Choose a smaller shape{smaller}.",
         )
-
-
-def free_memory(device: str) -> int | None:
-    """Bytes that are free on a device; None where it cannot be told."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 def dtype_name(dtype: torch.dtype) -> str:

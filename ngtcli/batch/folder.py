@@ -1,0 +1,68 @@
+"""A folder of answers, a file each: which of them are written, and from what.
+
+A journal in the folder, `.ngt.journal`, has a line for each file that was written, with a key of
+all that it was made from. It is locked while a run writes there.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import IO
+
+from ngtcli.batch.output import append_line, lock, open_appending, whole_lines
+from ngtcli.errors import NgtError
+from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
+
+_NAME = ".ngt.journal"
+
+
+class AnswerFolder:
+    """The files of a folder, which is made where there is none. `close` it.
+
+    Raises NgtError where it cannot be written, UsageError where another process writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._keys: dict[str, str] = {}
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._journal: IO[bytes] = open_appending(path / _NAME, 0o600)
+        except OSError as error:
+            raise _failure(path, error, "Name another folder with -o.") from None
+        try:
+            lock(self._journal, path)
+            self._read()
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def _read(self) -> None:
+        for start, raw in whole_lines(self._journal):
+            try:
+                row = parse_json(raw, dict)
+                self._keys[str(row["file"])] = str(row["key"])
+            except (DamagedFileError, KeyError):  # torn
+                os.truncate(self._path / _NAME, start)
+                return
+
+    def has(self, name: str, key: str) -> bool:
+        """Whether the file of that name was made from what `key` stands for, and is there."""
+        return self._keys.get(name) == key and (self._path / name).is_file()
+
+    def write(self, name: str, key: str, text: str) -> None:
+        """Write a file whole, and note what it was made from. Raises NgtError."""
+        try:
+            write_atomically(self._path / name, text)
+            append_line(self._journal, json.dumps({"file": name, "key": key}))
+        except OSError as error:
+            raise _failure(self._path / name, error, "Name another folder with -o.") from None
+        self._keys[name] = key
+
+    def close(self) -> None:
+        """End the lock."""
+        self._journal.close()
+
+
+def _failure(path: Path, error: OSError, hint: str) -> NgtError:
+    return NgtError(f"{path}: {(error.strerror or str(error)).lower()}", hint)

@@ -1,0 +1,1 @@
+"""Several sequences in one pass of the model."""

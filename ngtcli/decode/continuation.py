@@ -1,0 +1,105 @@
+"""The text that follows one prompt: which tokens scores give it, and where it ends."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.reference import scores_are_not_numbers
+from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.stats import Statistics
+from ngtcli.decode.steps import OWN, Limits, Step, Token
+from ngtcli.decode.text_stream import TextStream
+from ngtcli.decode.verify import Path
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.tree import DraftTree
+from ngtcli.errors import ContextOverflowError
+from ngtcli.tokens.tokenizer import Detokenizer
+
+
+class Continuation:
+    """Grows by `emit` and `commit`, step by step.
+
+    `ids` are those of prompt and output, `output` those emitted, end token included; `statistics`
+    count the steps. `finish_reason` is "" until the text has ended.
+    Raises ContextOverflowError when the prompt leaves no room for a single token.
+    """
+
+    def __init__(
+        self, model: TargetModel, context: Context, sampling: SamplingSettings, limits: Limits
+    ) -> None:
+        if not len(context.ids):
+            raise ContextOverflowError("the prompt is empty", "Give some text.")
+        if len(context.ids) >= model.context:
+            raise ContextOverflowError(
+                f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}",
+                model.context_reason or "Shorten the prompt.",
+            )
+        self._model, self._limits = model, limits
+        self._room = min(limits.max_tokens, model.context - len(context.ids))
+        self.sampler = Sampler(sampling, context.ids)
+        self.ids, self.output = list(context.ids), list[int]()
+        self.most = len(self.ids) + self._room  # tokens of prompt and output
+        self.statistics = Statistics(prompt_tokens=len(context.ids))
+        self.finish_reason = ""
+        self._text = TextStream(Detokenizer(model.tokenizer), limits.stop)
+
+    @property
+    def depth(self) -> int:
+        """How deep a draft may be: behind it one more token can be emitted."""
+        return self._room - len(self.output) - 1
+
+    @property
+    def left(self) -> int:
+        """Tokens of the context that are left."""
+        return self._model.context - len(self.ids)
+
+    def chooser(
+        self, scores: Tensor, chosen: Sequence[int] | None
+    ) -> Callable[[int, Sequence[int]], int]:
+        """What `verify` asks, for scores (k + 1, vocabulary) after the root and k nodes.
+
+        `chosen` are the tokens of the rows, where they are known already. What is returned raises
+        ModelError for scores that are not numbers.
+        """
+
+        def choose(node: int, tokens: Sequence[int]) -> int:
+            if chosen is not None:
+                token = chosen[node + 1]
+            else:
+                token = self.sampler.choose(scores[node + 1], tokens)
+            if token < 0:
+                raise scores_are_not_numbers(self._model.name)
+            return token
+
+        return choose
+
+    def emit(self, path: Path, tree: DraftTree) -> Step:
+        """Emit the path's tokens up to an end; tokens behind an end are dropped."""
+        shown: list[Token] = []
+        for i, token in enumerate(path.tokens):
+            self.output.append(token)
+            ends = token in self._model.end_ids
+            text, stopped = ("", False) if ends else self._text.push(token)
+            origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
+            shown.append(Token(token, text, origin))
+            self.finish_reason = self._reason(ends or stopped)
+            if self.finish_reason:
+                if not stopped:
+                    shown[-1] = Token(token, text + self._text.flush(), origin)
+                break
+        return Step(tuple(shown), self.finish_reason, tree.drafts)
+
+    def _reason(self, ended: bool) -> str:
+        if ended:
+            return "stop"
+        if len(self.output) < self._room:
+            return ""
+        return "length" if self._room == self._limits.max_tokens else "context"
+
+    def commit(self, step: Step, accepted: int) -> None:
+        """The text goes on with a step's tokens, of which `accepted` were drafted; count it."""
+        emitted = [token.id for token in step.tokens]
+        self.sampler.commit(emitted)
+        self.ids += emitted
+        self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))

@@ -1,0 +1,406 @@
+"""`ngt batch` and `ngt summarize -o FOLDER/`: order, going on, retries, streams, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
+from jsonschema import Draft202012Validator
+
+from ngtcli.answered import Answered, failed
+from ngtcli.batch.runner import Engine, Prompts
+from ngtcli.config import Settings
+from ngtcli.decode.stats import Statistics
+from ngtcli.decode.steps import Step, Token
+from ngtcli.errors import ClosedPipeError, ModelError, NgtError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.selecting import prompt_for
+from ngtcli.render.schema import build
+from ngtcli.tokens.tokenizer import Tokenizer
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
+
+
+class FakeSession:
+    """Makes prompts of a token a letter."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def with_settings(self, settings: Settings) -> "FakeSession":
+        return FakeSession(settings)
+
+    def prompt(self, preset: Any, documents: Any, question: str = "") -> Prompt:
+        return prompt_for(preset, documents, question, TOKENIZER, self.settings, context=CONTEXT)
+
+    def task(self, preset: Any, documents: Any, question: str = "") -> Task:
+        most = self.settings.max_tokens
+        return Task(preset, documents, question, TOKENIZER, CONTEXT, most, 0, lambda _: None)
+
+
+class FakeAnswers:
+    """Answers a few prompts together, the last one first, with the first words of each.
+
+    `before` is called with the text of each prompt; what it raises that prompt, or the run, ends
+    with. `asked` are the texts, `sizes` how many there were together.
+    """
+
+    def __init__(self, before: Callable[[str], None] = lambda _: None) -> None:
+        self.before = before
+        self.asked: list[str] = []
+
+    def __call__(self, session: Any, prompts: Prompts, size: int) -> Iterator[Answered]:
+        waiting: list[tuple[int, Prompt | NgtError]] = []
+        for one in prompts:
+            waiting.append(one)
+            if len(waiting) >= max(size, 1):
+                yield from map(self._answer, *zip(*reversed(waiting), strict=True))
+                waiting.clear()
+        for key, prompt in waiting:
+            yield self._answer(key, prompt)
+
+    def _answer(self, key: int, prompt: Prompt | NgtError) -> Answered:
+        if isinstance(prompt, NgtError):
+            return failed(key, prompt)
+        self.asked.append(prompt.text)
+        try:
+            self.before(prompt.text)
+        except NgtError as error:
+            return failed(key, error, prompt)
+        words = " ".join(prompt.text.split()[:4])
+        statistics = Statistics(prompt_tokens=len(prompt.ids))
+        statistics.add_step(0, 0, 1)
+        return Answered(key, prompt, (Step((Token(5, words),), "stop"),), "stop", statistics)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
+    answers = FakeAnswers()
+
+    def opened(settings: Settings, size: int, progress: Any) -> Engine:
+        passes = {"captured": 0, "seconds": 0.0, "reason": ""}
+        return Engine(FakeSession(settings), answers, size, lambda: passes)  # type: ignore[arg-type]
+
+    for place in ("batch", "per_file"):
+        monkeypatch.setattr(f"ngtcli.cli.{place}.open_engine", opened)
+    return answers
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Thirteen lines, three of which are wrong; texts repeat."""
+    (tmp_path / "tide.txt").write_text("Tide four is in a file.")
+    rows: list[Any] = [
+        {"id": f"n{i}", "context": f"Tide {'one two three'.split()[i % 3]} came at {i % 3}."}
+        for i in range(9)
+    ]
+    rows[2] |= {"question": "When did it come?"}
+    rows[4] |= {"question": "When?", "settings": {"max_tokens": 5}}
+    rows[5] |= {"settings": {"dtype": "float16"}}
+    rows += [{"paths": ["tide.txt"]}, {"paths": ["nowhere.txt"]}, {"context": "Last one of all."}]
+    lines = [json.dumps(row) for row in rows]
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join([*lines[:7], "{not json", *lines[7:]]) + "\n")
+    return path
+
+
+WRONG = [5, 7, 11]
+IDS = ["n0", "n1", "n2", "n3", "n4", "n5", "n6", 8, "n7", "n8", 11, 12, 13]
+
+
+def run(source: Path, *options: str, name: str = "out.jsonl") -> Done:
+    return ngt("batch", str(source), "-o", str(source.parent / name), *options)
+
+
+def read(source: Path, name: str = "out.jsonl") -> list[Any]:
+    return [json.loads(line) for line in (source.parent / name).read_text().splitlines()]
+
+
+def steady(rows: list[Any]) -> list[tuple[Any, Any, Any]]:
+    return [(row["id"], row.get("text"), row.get("error")) for row in rows]
+
+
+def test_answers_stand_in_the_order_of_the_lines_and_errors_in_their_places(
+    source: Path, fake: FakeAnswers
+) -> None:
+    done = run(source, "--batch-size", "3")
+    assert done.returncode == 7 and done.stdout == b""
+    assert b"3 of 13 lines failed" in done.stderr and b"--retry-failed" in done.stderr
+    rows = read(source)
+    assert [row["id"] for row in rows] == IDS
+    assert [i for i, row in enumerate(rows) if "error" in row] == WRONG
+    assert [rows[i]["error"]["exit_code"] for i in WRONG] == [2, 3, 3]
+    assert rows[10]["text"] == "Tide four is in" and rows[10]["documents"][0]["name"] == "tide.txt"
+    assert (rows[2]["task"], rows[3]["task"]) == ("ask", "summarize")
+    assert rows[4]["settings"]["max_tokens"] == 5 and rows[2]["settings"]["max_tokens"] == 256
+    validator = Draft202012Validator(build("batch"))
+    for row in rows:
+        validator.validate(row)
+
+
+def test_lines_with_the_same_documents_are_answered_one_after_another(
+    source: Path, fake: FakeAnswers
+) -> None:
+    run(source)
+    tides = [text.split()[1] for text in fake.asked if text.startswith("Tide")]
+    summaries = [tide for tide in tides if tide != "four"][:-2]  # two are asked something
+    assert summaries == sorted(summaries, key=summaries.index)
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 8])
+def test_an_interrupted_run_goes_on_where_it_was(
+    source: Path, fake: FakeAnswers, stop_at: int
+) -> None:
+    run(source, name="whole.jsonl")
+    whole, fake.asked = list(fake.asked), []
+
+    def stop(text: str) -> None:
+        if len(fake.asked) == stop_at:
+            raise KeyboardInterrupt
+
+    fake.before = stop
+    done = run(source, "--batch-size", "2")
+    assert done.returncode == 130 and b"interrupted" in done.stderr
+    before = [row["id"] for row in read(source)]
+    assert before == IDS[: len(before)]
+    kept = len(before) + (source.parent / "out.jsonl.journal").read_text().count("\n") - 1
+    fake.before = lambda _: None
+    again = run(source)
+    assert again.returncode == 7
+    assert (f"{kept} of 13 lines were done before" in again.stderr.decode()) == (kept > 0)
+    assert steady(read(source)) == steady(read(source, "whole.jsonl"))
+    assert len(fake.asked) <= len(whole) + 2  # those of the pass that was interrupted
+    count = len(fake.asked)
+    assert run(source).returncode == 7 and len(fake.asked) == count  # all is done
+
+
+def test_changed_lines_or_settings_are_refused_and_named(source: Path, fake: FakeAnswers) -> None:
+    assert run(source).returncode == 7
+    before = (source.parent / "out.jsonl").read_bytes()
+    other = run(source, "--max-tokens", "9")
+    assert other.returncode == 2 and b"max_tokens 256, now 9" in other.stderr
+    assert run(source, "--threads", "1").returncode == 7  # it changes no answer
+    source.write_text(source.read_text() + '{"context": "More."}\n')
+    changed = run(source)
+    assert changed.returncode == 2 and b"the input has changed" in changed.stderr
+    assert (source.parent / "out.jsonl").read_bytes() == before
+    assert run(source, "--restart").returncode == 7 and len(read(source)) == 14
+
+
+def test_failed_lines_are_run_again_alone_and_take_their_places(
+    source: Path, fake: FakeAnswers
+) -> None:
+    def refuse(text: str) -> None:
+        if "two" in text:
+            raise ModelError("no scores", "Try again.")
+
+    fake.before = refuse
+    assert run(source).returncode == 7
+    first = read(source)
+    bad = [i for i, row in enumerate(first) if "error" in row]
+    assert len(bad) == 6 and first[1]["error"]["message"] == "no scores"
+    fake.before, fake.asked = lambda _: None, []
+    (source.parent / "nowhere.txt").write_text("It is there now.")
+    done = run(source, "--retry-failed")
+    assert done.returncode == 7 and b"2 of 13 lines failed" in done.stderr
+    assert len(fake.asked) == 4
+    last = read(source)
+    assert [i for i, row in enumerate(last) if "error" in row] == WRONG[:2]
+    assert all(last[i] == first[i] for i in range(len(IDS)) if i not in bad)
+    assert last[11]["text"] == "It is there now."
+
+
+def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
+    run(source, name="whole.jsonl")
+    parts = []
+    for i in range(1, 4):
+        run(source, "--shard", f"{i}/3", name=f"{i}.jsonl")
+        parts.append(steady(read(source, f"{i}.jsonl")))
+    whole = steady(read(source, "whole.jsonl"))
+    assert [whole[i::3] for i in range(3)] == parts
+    for wrong in ("0/3", "4/3", "a", "1/0", "-1/2"):
+        assert run(source, "--shard", wrong, name="x.jsonl").returncode == 2
+
+
+def test_a_limit_answers_the_first_lines_and_without_it_the_rest_follow(
+    source: Path, fake: FakeAnswers
+) -> None:
+    assert run(source, "--limit", "4").returncode == 0
+    assert [row["id"] for row in read(source)] == IDS[:4] and len(fake.asked) == 4
+    assert run(source).returncode == 7 and len(fake.asked) == 10
+    assert [row["id"] for row in read(source)] == IDS
+
+
+def test_a_stream_is_answered_to_stdout_a_line_each(source: Path, fake: FakeAnswers) -> None:
+    piped = ngt("batch", "-", stdin=source.read_bytes(), cwd=source.parent)
+    named = ngt("batch", str(source))
+    assert piped.returncode == named.returncode == 7
+    rows = [json.loads(line) for line in piped.stdout.splitlines()]
+    assert [row["id"] for row in rows] == IDS
+    assert steady(rows) == steady([json.loads(line) for line in named.stdout.splitlines()])
+    assert not list(source.parent.glob("*.journal"))
+    good = ngt("batch", "-", stdin=b'{"context": "The tide."}\n')
+    assert good.returncode == 0 and good.stderr == b""
+
+
+def test_a_closed_pipe_ends_the_run_quietly(
+    source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+
+    def head(line: str) -> None:
+        if printed:
+            raise ClosedPipeError("standard output is closed")
+        printed.append(line)
+
+    monkeypatch.setattr("ngtcli.cli.batch.print_line", head)
+    done = ngt("batch", str(source))
+    assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
+
+
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> None:
+    folder, out = str(source.parent), str(source.parent / "out.jsonl")
+    (source.parent / "empty.jsonl").write_text("\n")
+    (source.parent / "there.jsonl").write_text("mine\n")
+    for arguments, code, words in (
+        ((str(source), "--retry-failed"), 2, b"-o"),
+        (("-", "-o", out, "--retry-failed"), 2, b"stream"),
+        (("-", "-o", f"{folder}/there.jsonl"), 2, b"--restart"),
+        ((str(source), "-o", f"{folder}/there.jsonl"), 2, b"--restart"),
+        ((str(source), "-o", folder), 2, b"a folder"),
+        ((str(source), "-o", f"{folder}/none/out.jsonl"), 2, b"no such folder"),
+        ((f"{folder}/empty.jsonl",), 3, b"empty"),
+        ((folder,), 3, b"is a directory"),
+        ((f"{folder}/none.jsonl",), 3, b"no such file"),
+        ((str(source), "--color", "always"), 2, b"--color"),
+        (("-",), 3, b"empty"),
+    ):
+        done = ngt("batch", *arguments)
+        assert done.returncode == code and words in done.stderr, (arguments, done.stderr)
+    assert (source.parent / "there.jsonl").read_text() == "mine\n"
+    assert not list(source.parent.glob("*.journal"))
+
+
+def test_a_terminal_shows_one_line_in_place(source: Path, fake: FakeAnswers) -> None:
+    shown, code = in_terminal("batch", str(source), "-o", str(source.parent / "out.jsonl"))
+    assert code == 7 and "\r\x1b[K" in shown
+    assert "13 of 13 lines · 3 failed · 10 documents" in shown
+    assert max(part.count("\n") for part in shown.split("\x1b[K")[:-3]) <= 1
+
+
+# --- the real engine ---
+
+
+@needs_model
+def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
+    text = Path(HARBOUR).read_text()
+    long = "The tide came in at noon that day. " * 400
+    rows = [
+        {"id": 1, "context": text},
+        {"id": 2, "documents": [{"name": "harbour.txt", "text": text}], "question": "Who?"},
+        {"id": 3, "context": long, "question": "When?", "settings": {"passages": 2}},
+        {"id": 4, "context": long, "settings": {"overflow": "error"}},
+        {"id": 5, "context": long},
+    ]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    short = ("--max-tokens", "12", "--no-pool")
+    assert run(source, *short).returncode == 7
+    found = read(source)
+    for row in found:
+        Draft202012Validator(build("batch")).validate(row)
+    (tmp_path / "long.txt").write_text(long)
+    for index, command in (
+        (0, ("summarize", HARBOUR)),
+        (1, ("ask", "-d", HARBOUR, "Who?")),
+        (2, ("ask", "-d", str(tmp_path / "long.txt"), "When?", "--passages", "2")),
+    ):
+        alone = json.loads(ngt(*command, "--json", *short).stdout)
+        assert found[index]["text"] == alone["text"]
+        assert found[index]["exact"] == alone["exact"]
+        of_prompt = [row["statistics"]["prompt_tokens"] for row in (found[index], alone)]
+        assert of_prompt[0] == of_prompt[1] or index == 2  # the passages' names differ
+    assert found[3]["error"]["exit_code"] == 5
+    assert len(found[4]["parts"]) > 1
+
+
+@needs_model
+def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream() -> None:
+    command = [*NGT, "batch", "-", "--max-tokens", "4", "--method", "none"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "NGT_THREADS": "1"},
+    ) as process:  # fmt: skip
+        assert process.stdin and process.stdout and process.stderr
+        for number in (1, 2):
+            process.stdin.write(b'{"context": "The tide came in at noon."}\n')
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == number
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert b"interrupted" in process.stderr.read()
+
+
+# --- a file each ---
+
+
+def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_changed(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    for name in ("a", "b", "c"):
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    files = [str(docs / f"{name}.txt") for name in "abc"]
+    done = ngt("summarize", *files, "-o", f"{out}/")
+    assert done.returncode == 0 and done.stdout == b"", done.stderr
+    assert sorted(p.name for p in out.glob("*")) == [
+        ".ngt.journal",
+        *(f"{n}.txt.txt" for n in "abc"),
+    ]
+    assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
+    (docs / "b.txt").write_text("Text b is another one.")
+    (out / "c.txt.txt").unlink()
+    fake.asked = []
+    again = ngt("summarize", *files, "-o", str(out))  # it is there: no slash is needed
+    assert again.returncode == 0 and b"1 of 3 files" in again.stderr
+    assert len(fake.asked) == 2 and (out / "b.txt.txt").read_text() == "Text b is another\n"
+    fake.asked = []
+    assert ngt("summarize", *files, "-o", str(out), "--max-tokens", "9").returncode == 0
+    assert len(fake.asked) == 3  # other settings
+
+
+def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswers) -> None:
+    def refuse(text: str) -> None:
+        if "two" in text:
+            raise ModelError("no scores", "Try again.")
+
+    for name in ("one", "two", "three"):
+        (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")
+    (tmp_path / "bad.txt").write_bytes(b"\0\1\2")
+    fake.before = refuse
+    files = [str(tmp_path / f"{name}.txt") for name in ("one", "bad", "two", "three")]
+    done = ngt("summarize", *files, "-o", f"{tmp_path}/out/")
+    assert done.returncode == 7 and b"2 of 4 files failed" in done.stderr
+    assert b"bad.txt: binary" in done.stderr and b"two.txt: no scores. Try again." in done.stderr
+    assert {p.name for p in (tmp_path / "out").glob("*.txt")} == {"one.txt.txt", "three.txt.txt"}
+    fake.before, fake.asked = lambda _: None, []
+    (tmp_path / "bad.txt").write_text("Text four is mended.")
+    assert ngt("summarize", *files, "-o", f"{tmp_path}/out").returncode == 0
+    assert len(fake.asked) == 2
+
+
+def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
+    wrong = ngt("summarize", HARBOUR, "-o", str(tmp_path / "a" / "b.txt"))
+    assert wrong.returncode == 2 and b"no such folder" in wrong.stderr
+    for flags in (["--dry-run"], ["--html", str(tmp_path / "a.html")], ["--explain"]):
+        done = ngt("summarize", HARBOUR, "-o", str(tmp_path), *flags)
+        assert done.returncode == 2 and flags[0].encode() in done.stderr

@@ -1,0 +1,286 @@
+"""Several texts in one pass: each has the tokens of its run alone."""
+
+import random
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from helpers import (
+    FAMILIES,
+    GREEDY,
+    Scripted,
+    decode,
+    generate,
+    make_drafter,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)  # fmt: skip
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ngtcli.decode.batch.target as target_module
+from ngtcli.decode.batch import attention
+from ngtcli.decode.batch.drafts import JointDrafts, OwnDrafts
+from ngtcli.decode.batch.run import Batch, Begun, Member
+from ngtcli.decode.batch.target import BatchTarget, why_not
+from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.tree import ROOT, DraftTree
+
+SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
+SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=7)
+
+
+@lru_cache
+def target(family: str) -> TargetModel:
+    return make_target(family)
+
+
+def guess(ids: Sequence[int], budget: int) -> DraftTree:
+    """A forked tree of arbitrary tokens, some of which the model will choose."""
+    rng = random.Random(len(ids))
+    size = rng.randint(0, budget)
+    parents = [rng.randint(ROOT, i - 1) for i in range(size)]
+    tokens: list[int] = []
+    for i in range(size):
+        taken = {tokens[j] for j in range(i) if parents[j] == parents[i]}
+        tokens.append(next(t for t in iter(lambda: rng.randrange(97), -1) if t not in taken))
+    return DraftTree(tuple(tokens), tuple(parents))
+
+
+def told(truth: dict[tuple[int, ...], list[int]]) -> Callable[[Sequence[int], int], DraftTree]:
+    """Drafts that hold what is chosen next, as node 1 below a wrong sibling, and further on."""
+
+    def propose(ids: Sequence[int], budget: int) -> DraftTree:
+        for prompt, output in truth.items():
+            said = len(ids) - len(prompt)
+            if tuple(ids[: len(prompt)]) == prompt and list(ids[len(prompt) :]) == output[:said]:
+                path = output[said : said + max(0, budget - 1)]
+                if path:
+                    wrong = (path[0] + 1) % 97
+                    return DraftTree((wrong, *path), (ROOT, ROOT, *range(1, len(path))))
+        return DraftTree()
+
+    return propose
+
+
+def together(
+    model: TargetModel,
+    texts: Sequence[Sequence[int]],
+    drafts: Any,
+    size: int,
+    sampling: SamplingSettings = GREEDY,
+    limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
+) -> list[Member]:
+    """The texts' ends in their own order; each joins as soon as there is room."""
+    batch, waiting = Batch(model, drafts, size), [*enumerate(texts)]
+    ended: list[Member] = []
+    while waiting or not batch.done:
+        while waiting and batch.takes_more:
+            i, ids = waiting.pop(0)
+            context = Context(ids, outside=(tuple(ids),), vocabulary=97)
+            text = Continuation(model, context, sampling, limits(i))
+            ended += batch.add(Begun(i, text, context))
+        assert len(batch.running) <= size
+        ended += batch.step()
+    assert sorted(m.given for m in ended) == [*range(len(texts))]
+    return sorted(ended, key=lambda m: m.given)
+
+
+def outputs(members: Sequence[Member]) -> list[list[int]]:
+    assert not [m.error for m in members if m.error]
+    return [m.text.output for m in members]
+
+
+def own(method: str = "none", most: int = 24) -> OwnDrafts:
+    return OwnDrafts(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
+
+
+def joint(pool: Pool | None = None) -> JointDrafts:
+    curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
+    return JointDrafts(BatchDrafter(curve, pool), 8)
+
+
+def rising(i: int) -> Limits:
+    """So that texts end at different steps."""
+    return Limits(max_tokens=4 * i + 1)
+
+
+@pytest.mark.parametrize("family", SHAPES)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([GREEDY, SAMPLED]))
+def test_each_text_has_the_tokens_of_its_run_alone(
+    family: str, seed: int, size: int, sampling: SamplingSettings
+) -> None:
+    model, texts = target(family), prompts(6, seed=seed)
+    alone = [
+        plain(model, text, sampling, max_tokens=rising(i).max_tokens)
+        for i, text in enumerate(texts)
+    ]
+    right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
+    for drafts in (
+        own(),
+        OwnDrafts(lambda: Scripted(guess), 16),
+        OwnDrafts(lambda: Scripted(told(right)), 16),
+        joint(Pool(1000)),
+    ):
+        found = together(model, texts, drafts, size, sampling, rising)
+        assert outputs(found) == alone
+        assert [m.text.finish_reason for m in found] == [
+            "stop" if output[-1] == 3 else "length" for output in alone
+        ]
+
+
+def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
+    model, texts = target("qwen3"), prompts(5, seed=3)
+    alone = [plain(model, text, max_tokens=20) for text in texts]
+    right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
+    found = together(model, texts, OwnDrafts(lambda: Scripted(told(right)), 24), 3)
+    assert outputs(found) == alone
+    for member, output in zip(found, alone, strict=True):
+        statistics = member.text.statistics
+        assert statistics.new_tokens == len(output) == len(member.text.output)
+        assert statistics.steps == len(member.steps)
+        assert len(output) < 4 or statistics.steps <= len(output) // 2
+        assert statistics.decode_s > 0 and sum(statistics.split_s.values()) > 0
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
+def test_a_batch_has_the_ids_of_generate(family: str) -> None:
+    hf, texts = make_hf(family), prompts(5, seed=11)
+    found = together(target(family), texts, joint(), 4)
+    assert outputs(found) == [generate(hf, text, 20) for text in texts]
+
+
+@pytest.mark.parametrize("method", ["trie", "prompt-lookup", "recycling"])
+def test_other_methods_draft_for_each_text_and_share_the_nodes(method: str) -> None:
+    model, texts = target("llama"), [[*text, *text[:9]] for text in prompts(6, seed=5)]
+    found = together(model, texts, own(method, 12), 3)
+    assert outputs(found) == [plain(model, text, max_tokens=20) for text in texts]
+    assert all(step.nodes <= 12 for m in found for step in m.steps)
+    assert sum(m.text.statistics.drafted_tokens for m in found) > 0
+
+
+def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
+    model = target("llama")
+    long = [[1, *range(30, 60)] * 6][0][: model.context - 9]
+    texts = [long, *prompts(4, seed=9), long[5:]]
+    sampling = SamplingSettings(
+        temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3
+    )
+    limits = Limits(max_tokens=30, stop=("E", "!!"), num_draft=8)
+    found = together(model, texts, joint(), 3, sampling, lambda i: limits)
+    for member, ids in zip(found, texts, strict=True):
+        run = decode(model, make_drafter("none"), ids, sampling, max_tokens=30, stop=limits.stop)
+        assert member.text.output == run.output
+        assert member.text.finish_reason == run.finish_reason
+        assert member.steps[-1].tokens[-1].text == run_text(model, ids, sampling, limits)
+    assert {m.text.finish_reason for m in found} >= {"context"}
+
+
+def run_text(
+    model: TargetModel, ids: Sequence[int], sampling: SamplingSettings, limits: Limits
+) -> str:
+    """The text of the last token of a run alone."""
+    context = Context(ids)
+    steps = [*Run(model, make_drafter("none"), context, sampling, limits)]
+    return steps[-1].tokens[-1].text
+
+
+def test_rows_that_attend_together_see_what_they_see_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = prompts(5, seed=2)
+    for family in ("llama", "mistral-sliding", "gemma3-sliding"):
+        model = make_target(family)
+        found = []
+        for choice in (True, False):
+            monkeypatch.setattr(attention.Rows, "together", lambda self, width, c=choice: c)
+            assert not why_not(model)
+            found.append(outputs(together(model, texts, joint(), 4)))
+        assert found[0] == found[1] == [plain(model, text, max_tokens=20) for text in texts]
+
+
+def test_a_text_whose_scores_are_no_numbers_fails_alone() -> None:
+    model, texts = make_target("llama"), prompts(5, seed=4)
+    alone = [plain(model, text, max_tokens=20) for text in texts]
+    bad = next(i for i in range(97) if not any(i in ids for ids in [*texts, *alone]))
+    texts[1] = [bad, *texts[1]]
+    model.hf.get_input_embeddings().weight.data[bad] = float("nan")
+    found = together(model, texts, own(), 3)
+    assert "not numbers" in str(found[1].error)
+    assert [m.text.output for i, m in enumerate(found) if i != 1] == [
+        output for i, output in enumerate(alone) if i != 1
+    ]
+
+
+class Memory:
+    """Passes over more than `rows` rows, or more than `texts` texts, have no memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int = 1000, texts: int = 1000):
+        real, self.refused = BatchTarget.score, 0
+
+        def score(target: BatchTarget, roots: Sequence[Any]) -> Any:
+            if sum(root.rows for root in roots) > rows or len(roots) > texts:
+                self.refused += 1
+                raise MemoryError
+            return real(target, roots)
+
+        monkeypatch.setattr(BatchTarget, "score", score)
+
+
+@pytest.mark.parametrize(("rows", "texts"), [(3, 1000), (1000, 2), (1, 1000)])
+def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch, rows: int, texts: int
+) -> None:
+    model, ids = target("qwen3"), prompts(7, seed=6)
+    alone = [plain(model, text, max_tokens=20) for text in ids]
+    memory = Memory(monkeypatch, rows, texts)
+    assert outputs(together(model, ids, OwnDrafts(lambda: Scripted(guess), 16), 5)) == alone
+    assert memory.refused
+
+
+def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_target("llama", max_position_embeddings=600)
+    model.context = 600
+    ids = prompts(6, seed=8)
+    ids[2] = [5, 6, 7, 8, 9] * 80
+    alone = [plain(model, text, max_tokens=20) for text in ids]
+    region = 256 * 2 * 2 * 2 * 8 * 4  # bytes: places, layers, keys and values, heads, width
+    monkeypatch.setattr(target_module, "free_memory", lambda device: 2 * 3 * region)
+    seen = list[tuple[int, int]]()
+    real = BatchTarget.take
+
+    def take(self: BatchTarget, places: int) -> None:
+        real(self, places)
+        seen.append((len(self.lengths), max(self.lengths)))
+
+    monkeypatch.setattr(BatchTarget, "take", take)
+    assert outputs(together(model, ids, own(), 5)) == alone
+    assert max(running for running, _ in seen) == 3
+    assert [running for running, longest in seen if longest > 256] == [1]
+
+
+def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
+    model = make_target("llama")
+    assert why_not(model) == ""
+    model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic"}
+    assert "positions" in why_not(model)
+
+
+def test_the_models_attention_is_as_it_was_after_a_pass() -> None:
+    for family in FAMILIES:
+        model = make_target(family)
+        before = model.attention
+        assert not why_not(model)
+        assert model.attention == before
