@@ -147,7 +147,7 @@ def _answer() -> Schema:
 def _batch() -> tuple[Schema, Schema]:
     """A line of `ngt batch`: an answer with its id, or the error in its place."""
     answer, own = _answer(), {"type": ["string", "integer"]}
-    error = shape({"message": _TEXT, "hint": _TEXT, "exit_code": _WHOLE})
+    error = shape({"message": TEXT, "hint": TEXT, "exit_code": WHOLE})
     properties = {"id": own, **answer["properties"]}
     return shape(properties, ("policy", "tokens")), shape({"id": own, "error": error})
 
