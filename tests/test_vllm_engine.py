@@ -25,7 +25,7 @@ from ngtcli.engines.vllm_arguments import (
     environment,
     sampling_arguments,
 )
-from ngtcli.engines.vllm_engine import Piece, _piece
+from ngtcli.engines.vllm_engine import Piece, _piece, last_error
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -319,6 +319,16 @@ def test_a_session_keeps_its_engine_and_refuses_another_model(
     assert (other.engine, other.settings.max_tokens) == (engine, 5)
     with pytest.raises(ValueError, match="model"):
         session.with_settings(Settings(model="elsewhere"))
+
+
+def test_the_error_told_is_the_last_that_says_why() -> None:
+    log = (
+        "(EngineCore pid=1) Traceback (most recent call last):\n"
+        "(EngineCore pid=1) ValueError: No room for keys and values.\n"
+        "ERROR 11-22 [core.py] RuntimeError: Engine core initialization failed. See above.\n"
+    )
+    assert last_error(log) == "No room for keys and values."
+    assert last_error("all is well") == ""
 
 
 def output(reason: str | None, stop: Any = None, counts: Any = None) -> Any:

@@ -23,7 +23,8 @@ from ngtcli.system.importing import without_collection
 
 T = TypeVar("T")
 _LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
-_ERROR = re.compile(r"(?:\b\w+\.)*(\w+(?:Error|Exception)): (\S.*)")
+_ERROR = re.compile(r"\b\w+(?:Error|Exception): (\S.*)")
+_VALIDATION = re.compile(r"error, (.*?)(?: \[type=|$)")
 _OF_PARENT = "Engine core initialization failed"  # says only that another line says why
 
 
@@ -126,25 +127,41 @@ class VllmEngine:
 
     def _failed(self, error: Exception, what: str) -> NgtError:
         """One line: the error, or what it was caused by, as far as the log tells."""
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        told = lines[0]
+        told = first_words(str(error)) or type(error).__name__
         if _OF_PARENT in told or type(error).__name__ == "EngineDeadError":
             told = self._last_error() or told
         return NgtError(f"{what}: {told}", "See vLLM's own words with VLLM_LOGGING_LEVEL=INFO.")
 
     def _last_error(self) -> str:
-        """The last error in vLLM's log that is not about another one; "" without any."""
+        """The last error in vLLM's log."""
         size = os.fstat(self._log.fileno()).st_size
         start = max(0, size - _LAST)
         text = os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
-        found = [m[2] for m in _ERROR.finditer(text) if _OF_PARENT not in m[2]]
-        return found[-1] if found else ""
+        return last_error(text)
 
     def close(self) -> None:
         """End vLLM's processes, and wait for that."""
         with _output_to(self._log), suppress(Exception):
             self._vllm.shutdown()
         keeper.end(self._keeper)
+
+
+def last_error(log: str) -> str:
+    """The last error in a log that is not about another one; "" without any."""
+    found = [m for m in _ERROR.finditer(log) if _OF_PARENT not in m[1]]
+    return first_words(log[found[-1].start(1) :]) if found else ""
+
+
+def first_words(error: str) -> str:
+    """The line of an error's text that says what happened.
+
+    >>> first_words("1 validation error for X\\n  Value error, too large [type=value_error, …]")
+    'too large'
+    """
+    line, *more = error.strip().splitlines() or [""]
+    if more and (found := _VALIDATION.search(more[0])) and "validation error" in line:
+        return found[1]
+    return line
 
 
 def _piece(output: Any) -> Piece:
