@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
+from helpers import STORIES, generate
 
 from ngtcli.answered import Answered
 from ngtcli.batch import answers as answers_module
@@ -95,6 +96,16 @@ def test_what_was_answered_before_an_interrupt_has_been_given() -> None:
             found.append(answered.key)  # noqa: PERF402  # what came before the interrupt counts
     assert len(found) >= 2
     assert answered_after(session)
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="no ../shared/data")
+def test_a_real_checkpoint_has_the_ids_of_generate_beside_others() -> None:
+    settings = Settings(model=str(STORIES), method="auto", max_tokens=25, calibrate=False)
+    session = Session(settings, persist=False)
+    prompts = given(session)
+    for found in answers(session, prompts, 3):
+        wanted = generate(session.model.hf, found.prompt.ids, 25)
+        assert ids_of(found) == wanted
 
 
 def answered_after(session: Session) -> bool:

@@ -218,6 +218,21 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     assert last[11]["text"] == "It is there now."
 
 
+def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
+    source: Path, fake: FakeAnswers
+) -> None:
+    def break_down(text: str) -> None:
+        if "four" in text:
+            raise RuntimeError("shapes do not match")
+
+    fake.before = break_down
+    assert run(source, "--batch-size", "4").returncode == 7
+    rows = read(source)
+    assert [row["id"] for row in rows] == IDS
+    assert [i for i, row in enumerate(rows) if "error" in row] == sorted([*WRONG, 10])
+    assert rows[10]["error"]["message"] == "RuntimeError: shapes do not match"
+
+
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
     run(source, name="whole.jsonl")
     parts = []
@@ -275,6 +290,7 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> Non
         (("-", "-o", out, "--retry-failed"), 2, b"stream"),
         (("-", "-o", f"{folder}/there.jsonl"), 2, b"--restart"),
         ((str(source), "-o", f"{folder}/there.jsonl"), 2, b"--restart"),
+        ((str(source), "-o", str(source), "--restart"), 2, b"it is the input"),
         ((str(source), "-o", folder), 2, b"a folder"),
         ((str(source), "-o", f"{folder}/none/out.jsonl"), 2, b"no such folder"),
         ((f"{folder}/empty.jsonl",), 3, b"empty"),

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from ngtcli.answered import Answered, failed
-from ngtcli.decode.batch.drafts import Drafts, JointDrafts, OwnDrafts
+from ngtcli.decode.batch.drafts import Drafts, OwnDrafts, joint_drafts
 from ngtcli.decode.batch.run import Batch, Begun, Member
 from ngtcli.decode.batch.target import why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.reference import runs_exactly
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.auto.batch import BatchDrafter
-from ngtcli.draft.auto.costs import SHORT, CostCurve
 from ngtcli.draft.registry import MethodSpec
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
@@ -21,9 +19,6 @@ _MAY_DIFFER = (
     "in half precision an answer given beside others may differ from its own run where scores"
     " nearly tie; --batch-size 1 gives that one"
 )
-# Rows at which the cost of a pass over several texts is learned, beside those that are measured
-# over one; a guess.
-_ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
 def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
@@ -128,12 +123,4 @@ def _drafts(session: Session, method: MethodSpec) -> Drafts:
     if not method.entry.costs:
         return OwnDrafts(lambda: session.new_drafter(method.spec), most)
     session.memory.load()
-    costs = session.memory.costs
-    curve = _curve(costs.at_length(SHORT)) if costs is not None else None
-    return JointDrafts(BatchDrafter(curve, session.memory.pool), most)
-
-
-def _curve(one: CostCurve) -> CostCurve:
-    """A curve that goes further, and whose moves leave that of passes over one text as it is."""
-    seconds = one.by_rows() | {rows: one.at(rows) for rows in _ROWS}
-    return CostCurve({rows: max(s, 1e-9) for rows, s in seconds.items()})
+    return joint_drafts(session.memory.costs, session.memory.pool, most)

@@ -15,9 +15,10 @@ from typing import IO, Protocol
 
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.documents.json_object import json_object
+from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system import process
-from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
+from ngtcli.system.storage import write_atomically
 
 _ANEW = "Name another file with -o, or write it anew with --restart."
 
@@ -108,8 +109,8 @@ class FileOutput:
                 file.truncate(start)
                 break
             try:
-                found = parse_json(raw, dict)
-            except DamagedFileError:
+                found = json_object(raw.decode())
+            except (InputError, UnicodeDecodeError):
                 found = {}
             if index >= len(self._lines) or found.get("id") != self._lines[index].id:
                 what = f"line {index + 1} is not as it was written"
@@ -125,11 +126,11 @@ class FileOutput:
                 continue
             index, _, text = raw.partition(b"\t")
             try:
-                found = parse_json(text, dict)
+                found = json_object(text.decode())
                 place = int(index)
                 if not 0 <= place < len(self._lines):
                     raise ValueError
-            except (DamagedFileError, ValueError):  # torn: nothing whole can follow
+            except (InputError, ValueError):  # torn: nothing whole can follow
                 self._journal.truncate(start)
                 break
             if place < self._written and place in self.failed:  # others were moved, and are equal

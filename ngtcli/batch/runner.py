@@ -60,6 +60,7 @@ class Runner:
         lines: Lines,
         read: Callable[[Line], Work],
         error_of: Callable[[Exception], NgtError],
+        *,
         status: Notify = lambda _: None,
         warn: Notify = lambda _: None,
     ) -> None:
@@ -67,7 +68,7 @@ class Runner:
         self._status, self._warn = status, warn
         self._session = engine.session
         self._sessions: dict[Settings, Session] = {}
-        self._begun: dict[int, tuple[Line, Work | None]] = {}
+        self._begun: dict[int, tuple[Line, Work | None, Prompt | NgtError]] = {}
         self._long: list[tuple[Line, Work]] = []
 
     def run(self) -> Generator[Outcome, None, None]:
@@ -86,8 +87,17 @@ class Runner:
             return
         self._session = self._session_for(work.settings)
         prompts = self._prompts(kind, first, work)
-        for answered in self._engine.answers(self._session, prompts, self._engine.size):
-            yield self._outcome(*self._begun.pop(answered.key), answered)
+        try:
+            for answered in self._engine.answers(self._session, prompts, self._engine.size):
+                line, done, _ = self._begun.pop(answered.key)
+                yield self._outcome(line, done, answered)
+        except NgtError:
+            raise
+        except Exception as error:  # of which line it was can be told from each alone
+            self._told(error)
+            for line, done, prompt in list(self._begun.values()):
+                del self._begun[line.index]
+                yield self._outcome(line, done, self._alone(line, prompt))
         while self._long:
             yield self._split(*self._long.pop(0))
 
@@ -114,7 +124,8 @@ class Runner:
         while line is not None:
             prompt = found if isinstance(found, NgtError) else self._prompt(line, found)
             if prompt is not None:
-                self._begun[line.index] = line, None if isinstance(found, NgtError) else found
+                done = None if isinstance(found, NgtError) else found
+                self._begun[line.index] = line, done, prompt
                 yield line.index, prompt
             line = self._lines.take(kind)
             if line is not None:
@@ -148,9 +159,17 @@ class Runner:
             prompt = splitting.prompt()
         except Exception as error:
             return self._outcome(line, work, failed(line.index, self._told(error)))
-        (answered,) = self._engine.answers(self._session, [(line.index, prompt)], 1)
+        answered = self._alone(line, prompt)
         splitting.forget()
         return self._outcome(line, work, answered, splitting.reports)
+
+    def _alone(self, line: Line, prompt: Prompt | NgtError) -> Answered:
+        """The answer to one prompt by itself, or the error it ends with."""
+        try:
+            (answered,) = self._engine.answers(self._session, [(line.index, prompt)], 1)
+        except Exception as error:
+            return failed(line.index, self._told(error))
+        return answered
 
     def _told(self, error: Exception) -> NgtError:
         """The error that one line ends with. Raises KeyboardInterrupt if that was the cause."""

@@ -183,10 +183,13 @@ class KnownLines:
 class StreamLines:
     """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
 
-    At most `most` bytes of lines are kept, and one line more.
+    At most `most` bytes of lines are kept, and one line more. Errors call the stream `name`.
     """
 
-    def __init__(self, stream: IO[bytes], most: int, choice: Choice) -> None:
+    def __init__(
+        self, stream: IO[bytes], most: int, choice: Choice, name: str = "standard input"
+    ) -> None:
+        self._name = name
         self._waiting, self._most, self._limit = Waiting(), most, choice.limit
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
         self._ended = False
@@ -228,11 +231,11 @@ class StreamLines:
             if self._waiting:
                 return True
         if isinstance(self._error, Unreadable):
-            raise self._error.of("standard input")
+            raise self._error.of(self._name)
         if self._error is not None:
             raise self._error
         if not self.count:
-            raise InputError("standard input: empty", "Pipe JSON lines in.")
+            raise InputError(f"{self._name}: empty", "Write one JSON object a line.")
         return False
 
     def first_kind(self) -> str:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -32,6 +32,7 @@ from ngtcli.cli.output import check_output_file, print_line
 from ngtcli.cli.reading import standard_input
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import TASKS, for_task
@@ -104,12 +105,15 @@ def batch(
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
+    _check_apart(source, given.output)
     tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
     path = Path(source)
-    if source == STDIN or (path.exists() and not path.is_file() and not path.is_dir()):
-        _Batch(given, tasks, os.getcwd()).run_stream(source)
+    folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
+    run = _Batch(given, tasks, folder)
+    if source != STDIN and (path.is_file() or not path.exists()) and _is_file(given.output):
+        run.run_file(path)
     else:
-        _Batch(given, tasks, str(path.absolute().parent)).run_file(path)
+        run.run_stream(source)
 
 
 class _Batch:
@@ -122,23 +126,20 @@ class _Batch:
         self._settings = tasks["ask"][0]
 
     def run_file(self, path: Path) -> None:
-        """Answer the lines of a file, into a file that is gone on with, or to a stream."""
+        """Answer the lines of a file, into a file that is gone on with."""
+        assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
         found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
         self._notes.clear()
         chosen = found.lines[: self._choice.limit or None]
         self._progress.total = len(chosen)
-        if self._given.output is None or not _is_regular(self._given.output):
-            output = StreamOutput(_writer(self._given.output))
-            self._answer(KnownLines(chosen), path, output)
-            self._check(len(output.failed), len(chosen))
-            return
         answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
         head = Head(found.sha256, self._given.shard, self._settings.engine, answers)
         with closing(
             FileOutput(self._given.output, head, found.lines, self._given.restart)
         ) as kept:
-            self._answer(KnownLines(self._left(chosen, kept)), path, kept)
+            left = KnownLines(self._left(chosen, kept))
+            self._answer(left, path, kept, "the same command goes on from there")
         self._check(sum(line.index in kept.failed for line in chosen), len(chosen))
 
     def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
@@ -154,7 +155,7 @@ class _Batch:
         return left
 
     def run_stream(self, source: str) -> None:
-        """Answer lines as they arrive. A file that is written is not gone on with."""
+        """Answer lines as they arrive, or of a file to a stream. Nothing is gone on with."""
         refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
@@ -163,21 +164,31 @@ class _Batch:
                 "Name another file with -o, or write it anew with --restart.",
             )
         most = self._settings.max_mb * 1_000_000
-        lines = StreamLines(_stream(source), most, self._choice)
-        output = StreamOutput(_writer(out))
-        self._answer(lines, None, output)
+        name = "standard input" if source == STDIN else source
+        with ExitStack() as stack:
+            stream = _stream(source)
+            if Path(source).is_file():  # closing others would wait for what is being read
+                stack.enter_context(stream)
+            lines = StreamLines(stream, most, self._choice, name)
+            output = StreamOutput(_writer(out))
+            self._answer(lines, None, output, "what is done is put out")
         self._check(len(output.failed), lines.count)
 
-    def _answer(self, lines: "Lines", path: Path | None, output: Output) -> None:
+    def _answer(self, lines: "Lines", path: Path | None, output: Output, interrupted: str) -> None:
         def deliver(outcome: Outcome, engine: "Engine") -> bool:
             row = self._row(outcome, engine)
             output.put(outcome.line.index, dump_json(row, None), "error" in row)
             return "error" in row
 
         run_lines(
-            lines, lambda shown: open_engine(self._settings, self._given.batch_size, shown),
-            lambda line: self._work(line, path), deliver, self._progress, self._notes,
-        )  # fmt: skip
+            lines,
+            engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
+            read=lambda line: self._work(line, path),
+            deliver=deliver,
+            progress=self._progress,
+            notes=self._notes,
+            interrupted=interrupted,
+        )
 
     def _work(self, line: Line, path: Path | None) -> Work:
         """What a line asks for, its documents read. Raises NgtError."""
@@ -203,17 +214,29 @@ class _Batch:
 
 
 def _stream(source: str) -> IO[bytes]:
+    """The lines' stream. Raises InputError."""
     if source != STDIN:
-        return open(source, "rb")
+        try:
+            return open(source, "rb")
+        except OSError as error:
+            what = f"{source}: {reason_of(error)}"
+            raise InputError(what, "Name a file of JSON lines.") from None
     stream = standard_input([STDIN])
     if stream is None:
         raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
     return stream
 
 
-def _is_regular(path: Path) -> bool:
+def _check_apart(source: str, output: Path | None) -> None:
+    """Raise UsageError where the answers would be written over the lines."""
+    if output is not None and source != STDIN and output.is_file() and Path(source).is_file():
+        if output.samefile(source):
+            raise UsageError(f"{output}: it is the input", "Name another file with -o.")
+
+
+def _is_file(path: Path | None) -> bool:
     """Whether a file stands there, or may be made there: no device and no pipe."""
-    return path.is_file() or not path.exists()
+    return path is not None and (path.is_file() or not path.exists())
 
 
 def _writer(path: Path | None) -> Callable[[str], object]:

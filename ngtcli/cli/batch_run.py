@@ -41,15 +41,18 @@ def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
 
 def run_lines(
     lines: "Lines",
+    *,
     engine: Callable[[Progress], "Engine"],
     read: Callable[[Line], Work],
     deliver: Callable[[Outcome, "Engine"], bool],
     progress: Progress,
     notes: Notes,
+    interrupted: str,
 ) -> None:
     """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
 
-    `engine` is opened when there is something to do. Raises NgtError for what ends the run; exits
+    `engine` is opened when there is something to do; `interrupted` says what an interruption leaves
+    behind. Raises NgtError for what ends the run; exits
     130 when interrupted.
     """
     try:
@@ -60,13 +63,13 @@ def run_lines(
 
         process.unwind_on_interrupt()
         progress.begin()
-        runner = Runner(opened, lines, read, unexpected, progress.show, progress.warn)
+        runner = Runner(opened, lines, read, unexpected, status=progress.show, warn=progress.warn)
         with closing(runner.run()) as outcomes:
             for outcome in outcomes:
                 progress.add(outcome, deliver(outcome, opened))
     except KeyboardInterrupt:
         progress.conclude()
-        notes.warn("interrupted; what is done is kept")
+        notes.warn(f"interrupted; {interrupted}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         notes.clear()

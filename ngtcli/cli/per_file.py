@@ -62,44 +62,75 @@ def run_per_file(request: AnswerRequest, folder: Path, paths: list[str], hint: s
     """
     notes = Notes(request.verbose)
     documents, bad = _documents(request, paths, hint, notes)
-    failed = bad
-    targets = list(_targets(request, documents))
-    progress = Progress(notes, "file")
-    progress.total = len(targets)
     with closing(AnswerFolder(folder)) as kept:
+        run = _PerFile(request, folder, kept, list(_targets(request, documents)), notes)
+        run.run()
+    again = "The same command tries them again, and no others."
+    check_failed(run.failed + bad, len(run.targets) + bad, "file", again)
+
+
+class _PerFile:
+    """One run: the targets that are not in the folder as they would be made are made."""
+
+    def __init__(
+        self,
+        request: AnswerRequest,
+        folder: Path,
+        kept: AnswerFolder,
+        targets: list[_Target],
+        notes: Notes,
+    ) -> None:
+        self._request, self._folder, self._kept, self._notes = request, folder, kept, notes
+        self.targets, self.failed = targets, 0
+
+    def run(self) -> None:
+        """Make the files. Raises NgtError for what ends the run."""
         lines = [
             Line(i, i + 1, target.name)
-            for i, target in enumerate(targets)
-            if not kept.has(target.name, target.key)
+            for i, target in enumerate(self.targets)
+            if not self._kept.has(target.name, target.key)
         ]
-        progress.before = len(targets) - len(lines)
-        if progress.before:
-            notes.warn(f"{progress.before} of {len(targets)} files are as they were: not made anew")
-
-        def read(line: Line) -> Work:
-            loaded = Loaded((targets[line.index].document,))
-            return Work(request.task, request.settings, request.preset, loaded)
-
-        def deliver(outcome: Outcome, engine: "Engine") -> bool:
-            nonlocal failed
-            target = targets[outcome.line.index]
-            try:
-                _write(request, outcome, engine, kept, target)
-            except NgtError as error:
-                _tell(notes, target.document.name, error)
-                failed += 1
-                return True
-            where = f"({outcome.line.number} of {len(targets)}) → {folder / target.name}"
-            notes.say(f"{target.document.name} {where}")
-            return False
-
+        progress = Progress(self._notes, "file")
+        progress.total = len(self.targets)
+        progress.before = before = len(self.targets) - len(lines)
+        if before:
+            of = f"{before} of {len(self.targets)} files"
+            self._notes.warn(f"{of} are as they were: not made anew")
         run_lines(
-            KnownLines(lines), lambda shown: open_engine(request.settings, 0, shown),
-            read, deliver, progress, notes,
-        )  # fmt: skip
-    check_failed(
-        failed, len(targets) + bad, "file", "The same command tries them again, and no others."
-    )
+            KnownLines(lines),
+            engine=lambda shown: open_engine(self._request.settings, 0, shown),
+            read=self._work,
+            deliver=self._deliver,
+            progress=progress,
+            notes=self._notes,
+            interrupted="the same command goes on from there",
+        )
+
+    def _work(self, line: Line) -> Work:
+        loaded = Loaded((self.targets[line.index].document,))
+        return Work(self._request.task, self._request.settings, self._request.preset, loaded)
+
+    def _deliver(self, outcome: Outcome, engine: "Engine") -> bool:
+        """Write the file of an answer, or say why there is none; returns whether it failed."""
+        target = self.targets[outcome.line.index]
+        try:
+            self._write(outcome, engine, target)
+        except NgtError as error:
+            _tell(self._notes, target.document.name, error)
+            self.failed += 1
+            return True
+        where = f"({outcome.line.number} of {len(self.targets)}) → {self._folder / target.name}"
+        self._notes.say(f"{target.document.name} {where}")
+        return False
+
+    def _write(self, outcome: Outcome, engine: "Engine", target: _Target) -> None:
+        if outcome.answered.error is not None:
+            raise outcome.answered.error
+        told, kept, sources = answer_parts(outcome, engine.passes())
+        own = replace(self._request, loaded=Loaded((target.document,)))
+        body = body_of(own, told, kept, sources, outcome.parts)
+        with process.unbroken():
+            self._kept.write(target.name, target.key, body + "\n")
 
 
 def _documents(
@@ -151,20 +182,3 @@ def _names(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
             name, number = f"{stem}-{number}", number + 1
         taken.add(name.casefold())
         yield name, document
-
-
-def _write(
-    request: AnswerRequest,
-    outcome: Outcome,
-    engine: "Engine",
-    folder: AnswerFolder,
-    target: _Target,
-) -> None:
-    """Write the file of an answer. Raises NgtError for it, or the one in its place."""
-    if outcome.answered.error is not None:
-        raise outcome.answered.error
-    told, kept, sources = answer_parts(outcome, engine.passes())
-    own = replace(request, loaded=Loaded((target.document,)))
-    body = body_of(own, told, kept, sources, outcome.parts)
-    with process.unbroken():
-        folder.write(target.name, target.key, body + "\n")

@@ -8,11 +8,15 @@ from torch import Tensor
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.drafting import Drafting
 from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.tree import DraftTree
 
-_EMPTY = DraftTree()
+# Rows at which the cost of a pass over several sequences is learned, beside those that calibration
+# measures over one; a guess.
+_ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
 class Drafts(Protocol):
@@ -78,6 +82,15 @@ class JointDrafts:
         """The decisions so far, which are those for all sequences together."""
         policy = self._drafter.policy
         return policy.as_json() if policy is not None else {}
+
+
+def joint_drafts(costs: Costs | None, pool: Pool | None, most: int) -> JointDrafts:
+    """`auto` for several sequences, by what passes over one cost; these costs stay as they are."""
+    if costs is None:
+        return JointDrafts(BatchDrafter(None, pool), most)
+    one = costs.at_length(SHORT)
+    seconds = one.by_rows() | {rows: one.at(rows) for rows in _ROWS}
+    return JointDrafts(BatchDrafter(CostCurve(seconds), pool), most)
 
 
 class OwnDrafts:
