@@ -1,5 +1,8 @@
 """The page of an answer beside its documents."""
 
+import re
+from base64 import b64decode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -77,7 +80,7 @@ def test_drafted_tokens_are_underlined() -> None:
 def test_hostile_documents_stay_text() -> None:
     hostile = '</details><script>alert(1)</script><img src=x onerror="alert(1)"> four words of it'
     read = page_of(hostile, hostile)
-    assert "script" not in read.tags
+    assert read.tags.count("script") == 1  # the page's own
     assert "img" not in read.tags
 
 
@@ -103,6 +106,35 @@ def test_the_middle_of_an_enormous_document_is_left_out() -> None:
     assert "characters are left out here" in html
     assert len(html) < 100_000
     assert 'id="place-1"' in html
+
+
+def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
+    documents = [Document(f"{i}.txt", "word " * 2_000) for i in range(600)]
+    documents.append(Document("last.txt", "word " * 20_000 + "the ship left port"))
+    answer = "the ship left port"
+    html = answer_page("T", "", [Written(answer, False, 1)], sources_of(answer, documents),
+                       documents, [])  # fmt: skip
+    assert html.count("10,000 characters are left out here") == 600
+    assert html.count("80,000 characters are left out here") == 1
+    assert len(html) < 300_000
+
+
+def test_the_text_around_a_place_is_cut_between_words() -> None:
+    text = "before " * 100 + "the ship left port at noon" + " behind" * 100
+    (source,) = sources_of("the ship left port at noon", [Document("a.txt", text)]).found
+    assert re.fullmatch(r"… (before ?)+", source.before)
+    assert re.fullmatch(r" (behind )+…", source.after)
+    (source,) = sources_of(
+        "the ship left port", [Document("a.txt", "So the ship left port.")]
+    ).found
+    assert (source.before, source.after) == ("So ", ".")
+
+
+def test_only_the_script_of_the_page_itself_may_run() -> None:
+    html = answer_page("T", "", [], sources_of("", []), [], [])
+    (script,) = re.findall("<script>(.*)</script>", html, re.DOTALL)
+    (allowed,) = re.findall(r"default-src 'none';.* script-src 'sha256-([^']*)'", html)
+    assert b64decode(allowed) == sha256(script.encode()).digest()
 
 
 def test_html_writes_a_page_beside_the_answer(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from ngtcli.answered import Answered
 from ngtcli.batch import answers as answers_module
 from ngtcli.batch.answers import Given, answers
 from ngtcli.config import Settings
+from ngtcli.decode.batch.target import BatchTarget
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
@@ -112,6 +113,19 @@ def answered_after(session: Session) -> bool:
     """Whether the session still answers, as before."""
     prompts = given(session)[:1]
     return ids_of(next(answers(session, prompts, 1))) == ids_of(next(answers(session, prompts, 3)))
+
+
+def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take(self: BatchTarget, places: int) -> None:
+        raise MemoryError
+
+    session = session_with()
+    alone = {a.key: ids_of(a) for a in answers(session, given(session), 1)}
+    monkeypatch.setattr(answers_module, "why_not", lambda model: "")
+    monkeypatch.setattr(BatchTarget, "take", take)
+    assert {a.key: ids_of(a) for a in answers(session, given(session), 3)} == alone
 
 
 def test_exact_answers_are_refused_together() -> None:

@@ -312,6 +312,15 @@ def test_a_terminal_shows_one_line_in_place(source: Path, fake: FakeAnswers) -> 
     assert max(part.count("\n") for part in shown.split("\x1b[K")[:-3]) <= 1
 
 
+def test_on_a_terminal_no_answer_stands_behind_the_line_of_progress(
+    source: Path, fake: FakeAnswers
+) -> None:
+    shown, _ = in_terminal("batch", str(source))
+    parts = shown.split('{"id": ')
+    assert len(parts) == 14
+    assert [p[-30:] for p in parts[:-1] if p and not p.endswith(("\n", "\x1b[K"))] == []
+
+
 # --- the real engine ---
 
 

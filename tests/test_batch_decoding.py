@@ -21,6 +21,7 @@ from helpers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import ngtcli.decode.batch.run as run_module
 import ngtcli.decode.batch.target as target_module
 from ngtcli.decode.batch import attention
 from ngtcli.decode.batch.drafts import JointDrafts, OwnDrafts
@@ -254,7 +255,8 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     model = make_target("llama", max_position_embeddings=600)
     model.context = 600
     ids = prompts(6, seed=8)
-    ids[2] = [5, 6, 7, 8, 9] * 80
+    ids[2], ids[5] = [5, 6, 7, 8, 9] * 80, ids[5][:3]
+    ids += prompts(4, seed=9)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     region = 256 * 2 * 2 * 2 * 8 * 4  # bytes: places, layers, keys and values, heads, width
     monkeypatch.setattr(target_module, "free_memory", lambda device: 2 * 3 * region)
@@ -267,8 +269,20 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(BatchTarget, "take", take)
     assert outputs(together(model, ids, own(), 5)) == alone
-    assert max(running for running, _ in seen) == 3
     assert [running for running, longest in seen if longest > 256] == [1]
+    assert seen[0] == (1, len(ids[0]) - 1) and max(running for running, _ in seen[:2]) == 2
+    assert max(running for running, _ in seen[3:]) == 3  # as before, when the long one has gone
+
+
+def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_target("llama", max_position_embeddings=600)
+    model.context, model.end_ids = 600, frozenset()
+    monkeypatch.setattr(run_module, "_AHEAD", 1)
+    ids = [[5, 6, 7, 8, 9] * 45, [1, 2, 3], [7, 8] * 118]
+    alone = [plain(model, text, max_tokens=60) for text in ids]
+    limits = Limits(max_tokens=60)
+    assert outputs(together(model, ids, own(most=4), 3, limits=lambda i: limits)) == alone
+    assert max(len(text) + len(output) for text, output in zip(ids, alone, strict=True)) > 256
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.documents import catalog
 from ngtcli.documents.load import load
+from ngtcli.documents.passages import Cutting, passages
 from ngtcli.evaluate.dev import document_files as made
+from ngtcli.evaluate.dev import documents_folder
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.schema import build
@@ -128,6 +131,54 @@ def test_show_has_pages_and_headings_and_the_text(folder: Path) -> None:
     assert ngt("docs", "show", path, "--text").stdout.decode() == document.text + "\n"
     table = ngt("docs", "show", path).stdout.decode()
     assert "pages\t4\n" in table and f"\t2\t{made.TITLES[2]}" in table
+
+
+def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> None:
+    path = str(folder / "columns.pdf")
+    flags = ["--passages", "--passage-tokens", "60", "--passage-overlap", "9"]
+    body = json.loads(ngt("docs", "show", path, *flags, "--json").stdout)
+    Draft202012Validator(build("docs show")).validate(body)
+    document = load([path]).documents[0]
+    found = body["documents"][0]["passages"]
+    cut = passages(document, Cutting(60, 9))
+    assert [(p["start"], p["end"]) for p in found] == [(p.start, p.end) for p in cut]
+    assert {p["page"] for p in found} == {1, 2, 3, 4} and all(p["tokens"] > 0 for p in found)
+    table = ngt("docs", "show", path, *flags).stdout.decode()
+    row = table.splitlines()[-len(cut)].split("\t")
+    assert row[:2] == [str(cut[0].start), str(cut[0].end)]
+    assert document.text[cut[0].start :].replace("\n", " ").startswith(row[-1])
+
+
+@pytest.mark.parametrize("flags", [["--text", "--passages"], ["--passage-tokens", "50"]])
+def test_flags_of_passages_that_do_nothing_are_refused(folder: Path, flags: list[str]) -> None:
+    assert ngt("docs", "show", str(folder / "notes.txt"), *flags).returncode == 2
+
+
+def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -> None:
+    for i in range(9):
+        (tmp_path / f"{i}.txt").touch()
+    (tmp_path / "a.txt").write_text("Some words.")
+    told = ngt("docs", "list", str(tmp_path)).stderr.decode()
+    assert told.count(": empty\n") == 9
+    assert "ngt docs show FILE says what can be done" in told
+
+
+def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
+    place = tmp_path / "all"
+    documents_folder.fill(place)
+    body = listed(place)
+    left_out = {Path(s["name"]).name for s in body["skipped"]}
+    assert left_out == {
+        "blank.md", "broken.pdf", "circle", "empty.txt", "itself", "locked.pdf", "old.txt",
+        "picture.png", "pipe.txt", "program", "scan.pdf",
+    }  # fmt: skip
+    assert next(d["pages"] for d in body["documents"] if d["name"] == "long.pdf") == 40
+    done = ngt("ask", "-d", str(place), "When does the ferry leave?", "--cite")
+    answer, places = done.stdout.decode().split("\n\n")
+    assert re.fullmatch(r".*\[1\].*", answer, re.DOTALL)
+    for line in places.splitlines():
+        assert re.fullmatch(r"\[\d+\] [^\x1b]+: “.+”", line)
+    assert b"\x1b" not in done.stderr
 
 
 def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:

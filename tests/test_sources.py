@@ -1,14 +1,20 @@
 """The sources of an answer, as text, as JSON and on a terminal."""
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from helpers import ngt
+from helpers import in_terminal, ngt
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.render.sources import listed, marked, sources_of
+from ngtcli.render.answer_view import Words, svg, terminal_list, terminal_view, with_marks
+from ngtcli.render.sources import Sources, listed, sources_of
 
 PAGES = About("pdf", 2, sections=(Section(0, 1, "Start"), Section(20, 2, "Start")))
 
@@ -33,16 +39,47 @@ def test_text_before_the_first_heading_has_none() -> None:
     assert sources.found[0].place == "a.docx"
 
 
+def shown(tokens: list[Words], sources: Sources) -> str:
+    return "".join(words.text for words in with_marks(tokens, sources))
+
+
 def test_the_same_place_has_one_mark() -> None:
     text = "one two three four"
-    sources = sources_of("one two three four; one two three four", [Document("a.txt", text)])
-    assert marked("one two three four; one two three four", sources).count("[1]") == 2
-    assert len(listed(sources)) == 1
+    sources = sources_of(f"{text}; {text}", [Document("a.txt", text)])
+    assert shown([Words(f"{text}; {text}")], sources) == f"{text} [1]; {text} [1]"
+    assert len(sources.places()) == 1
+
+
+@given(st.lists(st.sampled_from(["a", "b ", " c", " d e f g", ", ", "\n"]), max_size=12))
+def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> None:
+    tokens = [Words(part, i % 2 == 0, "prompt") for i, part in enumerate(parts)]
+    answer = "".join(parts)
+    found = with_marks(tokens, sources_of(answer, [Document("a", "a b c d e f g")]))
+    kept = [words for words in found if not re.fullmatch(r" \[\d+\]", words.text)]
+    drafted = [(c, t.drafted) for t in tokens for c in t.text][: len(answer.rstrip())]
+    assert [(c, words.drafted) for words in kept for c in words.text] == drafted
+
+
+@pytest.mark.parametrize(
+    ("answer", "fact"),
+    [
+        ("one two three four", "100% stands in 1 document word for word"),
+        ("one two three four!", "93% stands in 1 document word for word"),
+        (f"{'one two three four ' * 99}!", "99% stands in 1 document word for word"),
+        (f"one two three four {'x' * 9000}", "1% stands in 1 document word for word"),
+        ("one two three four; a b c d", "95% stands in 2 documents word for word"),
+        ("something else", "nothing stands in the documents word for word"),
+    ],
+)
+def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
+    documents = [Document("a", "one two three four"), Document("b", "a b c d")]
+    assert sources_of(answer, documents).fact() == fact
 
 
 def test_a_long_quotation_is_cut_in_the_list() -> None:
     text = " ".join(f"word{i}" for i in range(100))
-    ((_, line),) = listed(sources_of(text, [Document("a.txt", text)]))
+    (source,) = sources_of(text, [Document("a.txt", text)]).places()
+    line = listed(source)
     assert len(line) < 160
     assert "word0 " in line
     assert "word99”" in line
@@ -85,3 +122,117 @@ def test_cite_beside_a_form_without_marks_is_refused(note: Path, form: str) -> N
     done = ngt("summarize", str(note), "--cite", form)
     assert done.returncode == 2
     assert "--cite" in done.stderr.decode()
+
+
+# --- on a terminal, and as a picture of one ---
+
+LINK = re.compile("\x1b]8;[^;]*;([^\x1b]*)\x1b\\\\")
+
+
+def test_places_link_to_the_file_at_its_page(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    about = About("pdf", 2, sections=(Section(0, 2),))
+    path = tmp_path / "100% of it; \x1b[31m.pdf"
+    document = Document("100% of it.pdf", "one two three four", about, str(path))
+    lines = terminal_list(sources_of("one two three four", [document]), 60, True)
+    uri, end = LINK.findall(lines)
+    assert uri == path.as_uri() + "#page=2"
+    assert re.fullmatch(r"[!-~]+", uri) and "%25" in uri and ";" not in uri and end == ""
+
+
+def test_no_text_of_a_document_becomes_a_link() -> None:
+    text = "click \x1b]8;;https://evil.example\x1b\\ here now please"
+    sources = sources_of(text, [Document("\x1b]8;;https://evil\x07.txt", text)])
+    styled = terminal_list(sources, 80, True)
+    assert sources.found and LINK.findall(styled) == []  # it is no file
+    assert "\x1b]8" not in styled and "\x07" not in styled
+    assert "\x1b" not in terminal_list(sources, 80, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a/rather/long/name.txt", "名" * 40, "a\n[2] b: “c”\t d"]
+)
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_each_place_takes_one_line_however_narrow_the_terminal(name: str, width: int) -> None:
+    text = " ".join("字母" * 30) + " word" * 30
+    sources = sources_of(text, [Document(name, text)])
+    (line,) = terminal_list(sources, width, False).splitlines()
+    assert cell_len(line) < width and "\t" not in line
+    assert line.endswith((" …”", "…", " d", "a.txt"))
+    assert len(listed(sources.found[0]).splitlines()) == 1
+
+
+def test_a_quotation_that_fits_is_whole() -> None:
+    sources = sources_of("one two three four", [Document("a.txt", "one two three four")])
+    assert terminal_list(sources, 40, False) == "[1] a.txt: “one two three four”\n"
+    assert terminal_list(sources, 31, False) == "[1] a.txt: “one two three …”\n"
+
+
+@pytest.mark.parametrize("term", ["dumb", "linux", ""])
+def test_a_terminal_without_links_gets_none(monkeypatch, term: str) -> None:
+    monkeypatch.setenv("TERM", term)
+    document = Document("a.txt", "one two three four", path="/a.txt")
+    assert "\x1b]" not in terminal_list(sources_of(document.text, [document]), 60, True)
+
+
+def test_cite_on_a_terminal_colours_drafts_and_links_places(note: Path) -> None:
+    out, _ = in_terminal("summarize", str(note), "--cite", NO_COLOR="")
+    assert note.as_uri() in LINK.findall(out)
+    assert "\x1b[4;36m" in out  # a draft from the document
+    plain, _ = in_terminal("summarize", str(note), "--cite", "--color", "never")
+    assert "[1] note.txt" in plain and "\x1b]8" not in plain and "\x1b[4" not in plain
+
+
+HOSTILE = (
+    "</text><script>alert(1)</script>\x1b]8;;https://evil\x07 <![CDATA[ \ufffe\u202e\u2028 &amp;"
+)
+
+
+@given(st.text(max_size=40))
+def test_a_picture_is_well_formed_and_has_the_text_alone(text: str) -> None:
+    styled = terminal_view([Words(HOSTILE, True, "prompt"), Words(text)], 60, True)
+    picture = svg(styled, HOSTILE + text, 60)
+    tree = ET.fromstring(picture)
+    tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
+    assert tags <= {"svg", "title", "style", "defs", "clipPath", "rect", "g", "circle", "text"}
+    said = "".join(e.text or "" for e in tree.iter("{http://www.w3.org/2000/svg}text"))
+    assert "<script>alert(1)</script>␛]8;;https://evil" in said.replace("\xa0", " ")
+
+
+def test_wide_characters_have_two_cells_in_a_picture() -> None:
+    found = re.findall(r'textLength="([^"]*)"[^>]*>([^<\n]+)<', svg("ab\n字母 ab\n", "", 40))
+    assert [(float(length), text) for length, text in found] == [
+        (24.4, "ab"), (85.4, "字母&#160;ab"),
+    ]  # fmt: skip
+
+
+def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Path) -> None:
+    out = tmp_path / "answer.svg"
+    done = ngt("summarize", str(note), "--svg", str(out), "--cite", "--password=open sesame")
+    assert done.returncode == 0 and done.stdout
+    picture = out.read_text()
+    said = "".join(ET.fromstring(picture).itertext()).replace("\xa0", " ")
+    assert "$ ngt summarize" in said and "[1] note.txt" in said and "tokens/s" in said
+    assert "sesame" not in picture
+    assert re.findall('https?://[^"]*', picture) == ["http://www.w3.org/2000/svg"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--svg", "no/a.svg"], "no such folder"),
+        (["--svg", "."], "a folder"),
+        (["--svg", "a", "--html", "./a"], "--html and --svg both name"),
+        (["--svg", "a.svg", "--dry-run"], "--svg does nothing with --dry-run"),
+        (
+            ["--svg", "a.svg", "--per-file", "-o", "out"],
+            "--svg does nothing with a file for each summary",
+        ),
+    ],
+)
+def test_a_picture_that_cannot_be_is_refused_before_the_answer(
+    tmp_path: Path, flags: list[str], told: str
+) -> None:
+    done = ngt("summarize", "-", *flags, stdin=b"text", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert told in done.stderr.decode()

@@ -82,8 +82,8 @@ def _together(session: Session, prompts: Iterable[Given], size: int) -> Iterator
                 elif isinstance(begun, Answered):
                     yield begun
                 else:
-                    yield from map(_answered, batch.add(begun))
-            yield from map(_answered, batch.step())
+                    yield from (_answered(session, m) for m in batch.add(begun))
+            yield from (_answered(session, m) for m in batch.step())
     finally:
         session.save_memory()
 
@@ -107,8 +107,10 @@ def _begun(
             yield Begun((key, prompt, trie), text, context)
 
 
-def _answered(member: Member) -> Answered:
+def _answered(session: Session, member: Member) -> Answered:
     key, prompt, trie = member.given
+    if member.crowded:
+        return _alone(session, key, prompt)
     if member.error is not None:
         return failed(key, member.error, prompt)
     text = member.text

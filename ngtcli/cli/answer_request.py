@@ -11,7 +11,7 @@ import typer
 from ngtcli.cli.ignored import flag, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption
-from ngtcli.cli.output import check_output_file
+from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import RETRIEVING, Settings
 from ngtcli.documents.load import STDIN, Document, Loaded
@@ -28,6 +28,7 @@ _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
 _HTML = typer.Option("--html", help="Also write a page: the answer beside its documents, linked.")
+_SVG = typer.Option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class AnswerFlags:
     explain: Annotated[bool, _EXPLAIN] = False
     cite: Annotated[bool, _CITE] = False
     html: Annotated[Path | None, _HTML] = None
+    svg: Annotated[Path | None, _SVG] = None
     verbose: VerboseOption = False
 
     def request(self, **more: Any) -> "AnswerRequest":
@@ -74,6 +76,7 @@ class AnswerRequest:
     explain: bool = False
     cite: bool = False
     html: Path | None = None
+    svg: Path | None = None
     show_passages: bool = False
 
     @property
@@ -102,8 +105,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
 
 def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen."""
-    check_output_file(request.output)
-    check_output_file(request.html)
+    check_output_files({"-o": request.output, "--html": request.html, "--svg": request.svg})
     refuse_ignored(flags, request.settings)
     forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
     for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
@@ -119,7 +121,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         unread |= {"--show-passages": request.show_passages}
         refuse_beside(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
     if request.dry_run:
-        cites = {"--cite": request.cite, "--html": request.html}
+        cites = {"--cite": request.cite, "--html": request.html, "--svg": request.svg}
         refuse_beside("--dry-run", cites, "There is no answer to show.")
         refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
         tokens = {"--json-tokens": request.json_tokens}

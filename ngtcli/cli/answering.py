@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ngtcli.cli.answer_files import facts_of, write_beside
 from ngtcli.cli.answer_report import (
     Told,
     answer_json,
@@ -15,7 +16,6 @@ from ngtcli.cli.answer_report import (
     explanation,
     origins,
     policy_words,
-    summary_facts,
     told,
     unused_words,
 )
@@ -23,14 +23,12 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import command_line
-from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.output import write_result
 from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
-from ngtcli.render.answer_page import Written, answer_page
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.sources import Sources, sources_of
 from ngtcli.render.terminal import visible, wants_color
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session import Answer, Session
     from ngtcli.splitting import Splitting
+
+_LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
 
 def run(request: AnswerRequest) -> None:
@@ -127,11 +127,13 @@ def _show(
         sink.close()
     selection = answer.prompt.selection
     excerpts = selection.excerpts if selection else None
+    if excerpts is None and sum(len(d.text) for d in request.documents) > _LONG:
+        notes.status("Comparing the answer with the documents …")
     sources = sources_of(kept.text, request.documents, excerpts)
+    notes.clear()
     with process.unbroken():
-        _deliver(request, answer, kept, sources, parts)
-        if request.html:
-            write_page(_page(request, answer, kept, sources), request.html)
+        _deliver(request, answer, kept, sources, parts, notes)
+        write_beside(request, answer, kept, sources)
     _conclude(request, answer, sources, notes)
 
 
@@ -155,7 +157,7 @@ def _run_into(
 def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes: Notes) -> None:
     """What is said below an answer; exit code 130 where it was interrupted."""
     if notes.terminal or request.verbose:
-        notes.facts([sources.fact(), *summary_facts(request.settings, answer)])
+        notes.facts(facts_of(request, answer, sources))
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
         notes.remark(exact_words(answer))
@@ -184,10 +186,11 @@ def _deliver(
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"],
+    notes: Notes,
 ) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.cite and not request.output:
-        print_cited(kept.text, sources, request.settings.color)
+        print_cited(kept.tokens, sources, _sink(request, answer, notes), request.settings.color)
     elif request.whole:
         hint = "The answer went to standard output; choose another file with -o."
         write_result(body_of(request, told(answer), kept, sources, parts), request.output, hint)
@@ -203,19 +206,4 @@ def body_of(
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
         return dump_json(answer_json(request, answer, kept, sources, parts))
-    return cited(kept.text, sources) if request.cite else visible(kept.text.rstrip("\n"))
-
-
-def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
-    """The answer beside its documents, as HTML."""
-    written = [
-        Written(token.text, token.drafted, step)
-        for token, step in zip(kept.tokens, kept.steps, strict=True)
-    ]
-    title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
-    facts = [sources.fact(), *summary_facts(request.settings, answer)]
-    documents = request.documents
-    if selection := answer.prompt.selection:  # those of which nothing was read are left out
-        read = sorted({excerpt.document for excerpt in selection.excerpts})
-        documents, sources = [documents[i] for i in read], sources.among(read)
-    return answer_page(title, command_line(), written, sources, documents, facts)
+    return cited(kept.tokens, sources) if request.cite else visible(kept.text.rstrip("\n"))

@@ -177,6 +177,8 @@ class _Batch:
     def _answer(self, lines: "Lines", path: Path | None, output: Output, interrupted: str) -> None:
         def deliver(outcome: Outcome, engine: "Engine") -> bool:
             row = self._row(outcome, engine)
+            if self._given.output is None:
+                self._notes.clear()  # both may be on one terminal
             output.put(outcome.line.index, dump_json(row, None), "error" in row)
             return "error" in row
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.ignored import flag, refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
 from ngtcli.cli.output import print_line, print_table
@@ -20,6 +21,8 @@ from ngtcli.cli.reading import (
 from ngtcli.config import READING
 from ngtcli.documents.catalog import folder
 from ngtcli.documents.load import Document
+from ngtcli.documents.passages import Cutting, Passage, place
+from ngtcli.documents.passages import passages as passages_of
 from ngtcli.documents.survey import Row, Survey, TokenCounter, survey
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.model_files.checkpoint import find
@@ -31,6 +34,8 @@ from ngtcli.system.reading import read_bounded
 docs_app = typer.Typer(
     help="Documents as they are read: text, pages, tokens, warnings.", no_args_is_help=True
 )
+_LEFT_OUT = 100  # files left out that a list names, more with -v; guess
+_BEGINNING = 40  # characters of a passage that are shown; guess
 _READ = ("model", *READING)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _TOKENIZER_BYTES = 256_000_000  # most of one of them; as model_files has it
@@ -101,7 +106,9 @@ def _cells(row: Row) -> list[Any]:
 
 def _tell(found: Survey, notes: Notes) -> None:
     tell_warnings([(row.name, row.warnings, row.dropped) for row in found.rows], notes)
-    tell_skipped(found.skipped, notes)
+    tell_skipped(found.skipped, notes, _LEFT_OUT)
+    if any(not one.kind for one in found.skipped):
+        notes.remark("ngt docs show FILE says what can be done about a file that was left out.")
     for remark in found.remarks:
         notes.warn(remark)
     tokens = sum(row.tokens for row in found.rows)
@@ -109,26 +116,37 @@ def _tell(found: Survey, notes: Notes) -> None:
     notes.say(words, dim=True)
 
 
+_CUT = ("passage_tokens", "passage_overlap")
+_PASSAGES = typer.Option("--passages", help="Show the passages that questions find it by.")
+
+
 @docs_app.command("show")
-@with_some_settings(*_READ)
+@with_some_settings(*_READ, *_CUT)
 def docs_show(
     path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
     text: Annotated[bool, typer.Option("--text", help="Print the text itself, alone.")] = False,
+    passages: Annotated[bool, _PASSAGES] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
-    """Show what was read of a document: its pages and headings, or its text."""
+    """Show what was read of a document: its pages and headings, its passages, or its text."""
     settings = resolve_without_preset(flags or {}).settings
     if text and json:
         raise UsageError("--text beside --json", "Give one of them; --json has the text.")
+    if text:
+        refuse_beside("--text", {"--passages": passages}, "Give one of them.")
+    if not passages:
+        cutting = {flag(name): name in (flags or {}) for name in _CUT}
+        refuse_beside("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
         print_line("\n\n".join(visible(d.text) for d in loaded.documents))
         return
     counter = _Counter(settings.model, notes)
-    shown = [_shown(d, counter(d.text)) for d in loaded.documents]
+    cut = Cutting(settings.passage_tokens, settings.passage_overlap) if passages else None
+    shown = [_shown(d, counter, cut) for d in loaded.documents]
     notes.clear()
     if json:
         print_line(dump_json({"documents": shown, "skipped": skipped_json(loaded.skipped)}))
@@ -137,13 +155,25 @@ def docs_show(
         _print_facts(facts)
 
 
-def _shown(document: Document, tokens: int) -> dict[str, Any]:
-    """A document as --json shows it."""
+def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> dict[str, Any]:
+    """A document as --json shows it; with its passages, where it is to be cut."""
     about = document.about.as_json()
     sections = about.pop("sections")
     facts = {"name": document.name, "path": document.path, **about}
-    facts |= {"characters": len(document.text), "tokens": tokens}
-    return {**facts, "sections": sections, "text": document.text}
+    facts |= {"characters": len(document.text), "tokens": counter(document.text)}
+    facts |= {"sections": sections, "text": document.text}
+    if cut is not None:
+        facts["passages"] = [_passage(document, p, counter) for p in passages_of(document, cut)]
+    return facts
+
+
+def _passage(document: Document, passage: Passage, counter: _Counter) -> dict[str, Any]:
+    section = place(document, passage.start)
+    tokens = counter(document.text[passage.start : passage.end])
+    return {
+        "start": passage.start, "end": passage.end, "tokens": tokens, "page": section.page,
+        "heading": section.heading,
+    }  # fmt: skip
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
@@ -151,9 +181,21 @@ def _print_facts(facts: dict[str, Any]) -> None:
     lines = {name: facts[name] for name in names if facts[name]}
     lines |= {f"warning {i}": words for i, words in enumerate(facts["warnings"], 1)}
     print_table(["what", "value"], [[name, value] for name, value in lines.items()])
-    if facts["sections"]:
+    if "passages" in facts:
+        _print_passages(facts)
+    elif facts["sections"]:
         rows = [[s["start"], s["page"] or "", s["heading"]] for s in facts["sections"]]
         print_table(["from character", "page", "heading"], rows)
+
+
+def _print_passages(facts: dict[str, Any]) -> None:
+    header = ["from character", "to", "tokens", "page", "heading", "begins"]
+    rows = [
+        [p["start"], p["end"], p["tokens"], p["page"] or "", p["heading"],
+         facts["text"][p["start"] : p["end"]][:_BEGINNING]]
+        for p in facts["passages"]
+    ]  # fmt: skip
+    print_table(header, rows)
 
 
 @docs_app.command("clear")

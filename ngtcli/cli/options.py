@@ -2,10 +2,12 @@
 
 import inspect
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -245,5 +247,10 @@ def _merged(layers: list[Layer]) -> Resolved:
 
 
 def command_line() -> str:
-    """The command line as it was given."""
-    return shlex.join(["ngt", *sys.argv[1:]])
+    """The command line as it was given, but for a password: it goes into pages and reports."""
+    words = ["ngt", *sys.argv[1:]]
+    hidden = [
+        "..." if before == "--password" else re.sub("^(--password=).*", r"\1...", word, flags=re.S)
+        for before, word in pairwise(["", *words])
+    ]
+    return shlex.join(hidden)

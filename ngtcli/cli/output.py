@@ -36,6 +36,18 @@ def check_output_file(path: Path | None) -> None:
         raise UsageError(f"{path}: no such folder", "Make the folder first.")
 
 
+def check_output_files(paths: Mapping[str, Path | None]) -> None:
+    """Check each file, by its flag. Raises UsageError; also where two flags name one file."""
+    taken: dict[Path, str] = {}
+    for flag, path in paths.items():
+        check_output_file(path)
+        if path is None or path.is_char_device():  # as /dev/null
+            continue
+        if other := taken.get(path.resolve()):
+            raise UsageError(f"{other} and {flag} both name {path}", "Name two files.")
+        taken[path.resolve()] = flag
+
+
 def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:
     """Write a result, without its last newline, whole to `path`; to stdout where that is None.
 

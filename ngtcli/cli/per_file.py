@@ -40,7 +40,10 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
         raise UsageError("--per-file writes a file for each summary", "Name a folder with -o.")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
-    others = {"--dry-run": request.dry_run, "--html": request.html, "--explain": request.explain}
+    others = {
+        "--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg,
+        "--explain": request.explain,
+    }  # fmt: skip
     refuse_beside("a file for each summary", others, "Name a file with -o, or none.")
     return folder
 

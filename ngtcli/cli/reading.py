@@ -58,14 +58,14 @@ def tell_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: No
         notes.warn(f"left out {sum(dropped)} lines of repeated headers and footers, in {of}")
 
 
-def tell_skipped(skipped: Sequence[Skipped], notes: Notes) -> None:
-    """What was left out, and why."""
+def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -> None:
+    """What was left out, and why; without -v `most` files by name."""
     bad = [s for s in skipped if not s.kind and not s.needs]
-    shown = bad if notes.verbose else bad[:_SHOWN]
+    shown = bad if notes.verbose else bad[:most]
     for one in shown:
         notes.warn(f"left out {one.name}: {one.reason}")
     if more := len(bad) - len(shown):
-        notes.warn(f"left out {more} more; --json names them all")
+        notes.warn(f"left out {more} more; -v names them all")
     if needing := [s for s in skipped if s.needs]:
         reason = needing[0].reason if len(needing) == 1 else "their formats need more packages"
         notes.warn(f"left out {_files(needing)}: {reason}. {needing[0].needs}")

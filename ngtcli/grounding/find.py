@@ -3,8 +3,9 @@
 A stretch is at least `LEAST_WORDS` words long and continues, word by word and mark by mark, in one
 document as it does in the answer; white space may differ. Stretches do not overlap. The longest
 is taken first, then the longest of what is left on either side of it; of several places in the
-documents the one nearest the place of the stretch before it is named. Copying is all that is
-found: a stretch stands in a document, whether or not the document supports what is said.
+documents the one nearest the stretch before it is named, in the same document if it is there.
+Copying is all that is found: a stretch stands in a document, whether or not the document supports
+what is said.
 
 Both texts are cut into words and marks, and every four in a row of the answer are looked up in the
 documents. With r(i, p) the number of words and marks that agree from place i of the answer and
@@ -13,9 +14,13 @@ all of them in time proportional to the number of places looked up.
 """
 
 import re
+import unicodedata
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,24 +28,23 @@ import numpy.typing as npt
 from ngtcli.documents.scripts import UNSPACED
 from ngtcli.grounding.span import Span
 
-LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; given by the issue's users
-# Places kept for four words in a row; derived: 1,000 words of an answer then take 64 MB at most.
-# Text that repeats itself more often has the same stretch at a place that is kept.
-_MOST_PLACES = 4096
+LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; guess
+# Places kept for four words in a row; guess: an answer of 1,000 words, each four of which stand so
+# often, then takes seconds. A stretch of text that repeats itself more often may be found shorter.
+_MOST_PLACES = 200_000
 _GRAM = LEAST_WORDS  # words and marks looked up together
-# A word, one character of a script that puts no spaces between words, or one mark.
-_PIECE = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])\w)+|[^\w\s]")
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer[Any]]
+_NOWHERE: Ints = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The words and marks of a text, with their places: characters from `starts` to `ends`."""
+    """The words and marks of a text: their numbers, and the characters from `starts` to `ends`."""
 
-    texts: list[str]
-    starts: list[int]
-    ends: list[int]
+    numbers: Ints
+    starts: Ints
+    ends: Ints
 
 
 def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS) -> list[Span]:
@@ -53,27 +57,50 @@ def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS)
     """
     if least_words < _GRAM:
         raise ValueError(f"a stretch has at least {_GRAM} words")
-    said = _pieces(answer)
-    read = [_pieces(text) for text in documents]
-    matches = _Matches(said.texts, [pieces.texts for pieces in read])
-    words = np.cumsum([0, *(_is_word(piece) for piece in said.texts)])
+    pieces = _piece(answer).findall(answer)
+    number = {piece: i for i, piece in enumerate(dict.fromkeys(pieces), 1)}
+    said = _pieces(answer, number)
+    read = [_pieces(text, number) for text in documents]
+    matches = _Matches(said.numbers, [text.numbers for text in read])
+    words = np.cumsum([0, *(_is_word(piece) for piece in pieces)])
     found, before = [], 0
-    for first, last in sorted(_longest_first(matches, words, said.texts, least_words)):
+    for first, last in sorted(_longest_first(matches.longest, words, least_words)):
         place = matches.place(first, last - first, before)
         document, at = matches.document_of(place)
         source, before = read[document], place + last - first
+        ends = int(said.ends[last - 1]), int(source.ends[at + last - first - 1])
         found.append(
-            Span(
-                said.starts[first], said.ends[last - 1], document,
-                source.starts[at], source.ends[at + last - first - 1],
-            )
-        )  # fmt: skip
+            Span(int(said.starts[first]), ends[0], document, int(source.starts[at]), ends[1])
+        )
     return found
 
 
-def _pieces(text: str) -> _Pieces:
-    found = [(m.group(), *m.span()) for m in _PIECE.finditer(text)]
-    return _Pieces([f[0] for f in found], [f[1] for f in found], [f[2] for f in found])
+def _pieces(text: str, number: Mapping[str, int]) -> _Pieces:
+    """Those of a text; number 0 stands for all that `number` lacks."""
+    found = array("i")
+    for match in _piece(text).finditer(text):
+        found.extend((number.get(match.group(), 0), *match.span()))
+    return _Pieces(*np.array(found, np.int32).reshape(-1, 3).T)
+
+
+def _piece(text: str) -> re.Pattern[str]:
+    """A word, one character of a script that puts no spaces between words, or one mark.
+
+    As in UAX #29, a word goes on over an apostrophe between letters ("don't") and a point, comma
+    or colon between digits ("3.14"), and combining characters belong to what they follow.
+    """
+    combining, letter = "", r"\w"  # an ASCII text has no other letters
+    if not text.isascii():
+        combining = _combining(text)
+        letter = rf"(?:(?![{UNSPACED}])[\w{combining}])"
+    word = rf"{letter}+(?:(?:['’](?=[^\W\d])|(?<=\d)[.,:](?=\d)){letter}+)*"
+    single = rf"[{UNSPACED}][{combining}]*" if combining else f"[{UNSPACED}]"
+    return re.compile(rf"{single}|{word}|[^\w\s]")
+
+
+def _combining(text: str) -> str:
+    """The combining characters of a text, in a form for a regular expression's class."""
+    return "".join(re.escape(c) for c in sorted(set(text)) if unicodedata.category(c)[0] == "M")
 
 
 def _is_word(piece: str) -> bool:
@@ -81,51 +108,54 @@ def _is_word(piece: str) -> bool:
 
 
 class _Matches:
-    """For each place of the answer the places in the documents that go on as it does.
+    """For each place of the answer how far a document goes on as it does: `longest`, in pieces.
 
-    All documents are laid end to end; a number that no word has stands between two.
+    All documents are laid end to end; 0, which no piece of the answer has, stands between two.
     """
 
-    def __init__(self, answer: Sequence[str], documents: Sequence[Sequence[str]]) -> None:
-        number = {piece: i for i, piece in enumerate(dict.fromkeys(answer), 1)}
-        said = np.array([number[piece] for piece in answer], np.int64)
-        self._borders = [0]
-        laid: list[int] = []
-        for pieces in documents:
-            laid += [number.get(piece, 0) for piece in pieces]  # 0: not in the answer
-            laid.append(0)
-            self._borders.append(len(laid))
-        self._places, self._runs = _agreements(said, np.array(laid, np.int64))
-        self.longest = np.array([int(r.max(initial=0)) for r in self._runs], np.int64)
+    def __init__(self, answer: Ints, documents: Sequence[Ints]) -> None:
+        self._said = np.ascontiguousarray(answer)
+        between = np.zeros(1, np.int32)
+        self._borders = [0, *accumulate(len(numbers) + 1 for numbers in documents)]
+        self._laid = np.concatenate([a for d in documents for a in (d, between)] or [between])
+        self._places = _places_of_grams(self._said, self._laid)
+        self.longest = self._longest()
 
-    def place(self, at: int, length: int, near: int) -> int:
-        """The place nearest `near` where `length` pieces of the answer from `at` on stand."""
-        places = self._places[at][self._runs[at] >= length]
+    def _longest(self) -> Ints:
+        longest = np.zeros(len(self._said), np.int64)
+        runs = np.zeros(len(self._laid) + 1, np.int64)  # r(i + 1, p) for all p
+        before = _NOWHERE  # where `runs` is not 0
+        for i in range(len(self._said) - _GRAM, -1, -1):
+            at = self._at(i)
+            after = runs[at + 1]
+            runs[before] = 0
+            runs[at] = np.where(after > 0, after + 1, _GRAM)
+            longest[i] = runs[at].max(initial=0)
+            before = at
+        return longest
+
+    def _at(self, i: int) -> Ints:
+        """Where the four pieces of the answer from `i` on stand, ascending."""
+        return self._places.get(self._said[i : i + _GRAM].tobytes(), _NOWHERE)
+
+    def place(self, first: int, length: int, near: int) -> int:
+        """The place nearest `near` where `length` pieces of the answer from `first` on stand.
+
+        Places in the document of `near` come before all others.
+        """
+        places = self._at(first)
+        for k in range(_GRAM, length):
+            places = places[self._laid[places + k] == self._said[first + k]]
+        document = self.document_of(max(near - 1, 0))[0]  # `near` is behind what stands there
+        low, high = self._borders[document : document + 2]
+        within = places[(places >= low) & (places < high)]
+        places = within if len(within) else places
         return int(places[np.abs(places - near).argmin()])
 
     def document_of(self, place: int) -> tuple[int, int]:
         """The index of a document, and the place within it."""
         document = bisect_right(self._borders, place) - 1
         return document, place - self._borders[document]
-
-
-def _agreements(said: Ints, laid: Ints) -> tuple[list[Ints], list[Ints]]:
-    """For each place of `said`: places of `laid` that agree for four pieces, and for how many."""
-    places: list[Ints] = [np.zeros(0, np.int64)] * len(said)
-    runs = list(places)
-    of_gram = _places_of_grams(said, laid)
-    for i in range(len(said) - _GRAM, -1, -1):
-        at = of_gram.get(said[i : i + _GRAM].tobytes())
-        if at is None:
-            continue
-        length = np.full(len(at), _GRAM)
-        after = places[i + 1] if i + 1 < len(said) else places[i]
-        if len(after):
-            index = np.minimum(np.searchsorted(after, at + 1), len(after) - 1)
-            goes_on = after[index] == at + 1
-            length[goes_on] = runs[i + 1][index[goes_on]] + 1
-        places[i], runs[i] = at, length
-    return places, runs
 
 
 def _places_of_grams(said: Ints, laid: Ints) -> dict[bytes, Ints]:
@@ -144,24 +174,21 @@ def _places_of_grams(said: Ints, laid: Ints) -> dict[bytes, Ints]:
     return {gram: np.array(at, np.int64) for gram, at in found.items() if at}
 
 
-def _longest_first(
-    matches: _Matches, words: Ints, pieces: Sequence[str], least: int
-) -> Iterator[tuple[int, int]]:
+def _longest_first(longest: Ints, words: Ints, least: int) -> Iterator[tuple[int, int]]:
     """(first, behind last) of the stretches: the longest, then those on either side of it.
 
-    `words[i]` counts the words before piece i. Marks at a stretch's beginning are left out.
+    `words[i]` counts the words before piece i, `longest[i]` the pieces from i on that stand
+    together in a document. A stretch begins with a word.
     """
-    open_ranges = [(0, len(pieces))]
+    open_ranges = [(0, len(longest))]
     while open_ranges:
         low, high = open_ranges.pop()
-        if high - low < least:
+        at = low + np.flatnonzero(np.diff(words[low : high + 1]))
+        if len(at) < least:
             continue
-        at = np.arange(low, high)
-        ends = np.minimum(at + matches.longest[low:high], high)
+        ends = np.minimum(at + longest[at], high)
         best = int((words[ends] - words[at]).argmax())
-        first, last = low + best, int(ends[best])
-        while first < last and not _is_word(pieces[first]):
-            first += 1
+        first, last = int(at[best]), int(ends[best])
         if words[last] - words[first] < least:
             continue
         yield first, last

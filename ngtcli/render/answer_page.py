@@ -1,9 +1,10 @@
-"""An answer beside its documents as one HTML page, without scripts and external files.
+"""An answer beside its documents as one HTML page, without external files.
 
 Each stretch of the answer that stands in a document is a link to the place where it stands, in the
 colour of its document; accepted drafts are underlined. Hovering over a stretch, or reaching it with
 the keyboard, shows the document, page and heading, the text around the place, and the steps that
-wrote it.
+wrote it. All that works without the script, which adds the Escape key: it hides what is shown, and
+leads from a place back to the stretch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,15 +16,25 @@ from pathlib import Path
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
 from ngtcli.render.page import page, text
-from ngtcli.render.sources import Source, Sources
+from ngtcli.render.sources import Source, Sources, short
 from ngtcli.render.terminal import visible
 
 _STYLE = Path(__file__).parent / "answer_page.css"
+_SCRIPT = Path(__file__).parent / "answer_page.js"
+_LEGEND = (
+    "Coloured words stand in the document of that colour, word for word; whether it supports what"
+    " is said is for you to judge. Underlined words come from accepted drafts. A click or Enter"
+    " leads to the place, Escape back."
+)
 _FIRST_HUE = 205  # degrees: blue
 _HUE = 137.5  # degrees between the hues of two documents: the golden angle, so that all lie apart
 _MOST = 1_000_000  # characters of a document; of a longer one, what lies far from all stretches
 # is left out. Guess: browsers lay out a few million characters within seconds.
 _NEAR = 20_000  # characters kept around each stretch of such a document; guess
+_MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
+# is in the page; guess
+_QUOTE = 400  # characters of a quotation shown beside a stretch, about; guess
+_TITLE = 200  # characters of a title; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +56,23 @@ def answer_page(
 ) -> str:
     """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
     answer = (
-        f'<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text">'
+        '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
         f"{''.join(_answer(written, sources))}</p>{_list(sources)}</section>"
     )
+    crowded = sum(len(d.text) for d in documents) > _MOST_OF_ALL
     beside = "".join(
-        _document(i, document, [s for s in sources.found if s.span.document == i])
+        _document(i, document, [s for s in sources.found if s.span.document == i], crowded)
         for i, document in enumerate(documents)
     )
     return page(
-        "ngt", title, what=title, terms={"Command": command, "Answer": " · ".join(facts)},
-        warnings=[],
+        short(title, _TITLE), "ngt", what=_LEGEND,
+        terms={"Command": command, "Answer": " · ".join(facts)}, warnings=[],
         body=[
             f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>",
-            f'<div class="columns">{answer}<div class="documents">{beside}</div></div>',
+            f'<div class="columns">{answer}<section class="documents" aria-label="Documents">'
+            f"<h2>Documents</h2>{beside}</section></div>",
         ],
+        script=_SCRIPT.read_text(encoding="utf-8"),
     )  # fmt: skip
 
 
@@ -108,21 +122,27 @@ def _piece(token: Written, part: str) -> str:
 def _stretch(source: Source, inner: str, first: Written, last: Written) -> str:
     """A stretch as a link, and behind it what is shown beside it while it is looked at."""
     steps = f"step {first.step}" if first.step == last.step else f"steps {first.step}–{last.step}"
-    number = source.number
+    number, at = source.number, source.span.start
     return (
         f'<a class="stretch" style="--hue:{_hue(source.span.document)}" href="#place-{number}"'
-        f' aria-describedby="about-{source.span.start}">{inner}<sup>[{number}]</sup>'
-        f'<span class="about" role="tooltip" id="about-{source.span.start}">'
-        f"<b>{text(source.place)}</b> <i>{steps}</i><q>{text(source.around)}</q></span></a>"
+        f' id="stretch-{at}" aria-describedby="about-{at}">{inner}<sup>[{number}]</sup></a>'
+        f'<span class="about" role="tooltip" id="about-{at}"><b>{_isolated(source.place)}</b>'
+        f" <i>{steps}</i><q>{text(source.before)}<b>{text(short(source.quote, _QUOTE))}</b>"
+        f"{text(source.after)}</q></span>"
     )
+
+
+def _isolated(name: str) -> str:
+    """A name, which cannot turn the direction of the text beside it."""
+    return f"<bdi>{text(name)}</bdi>"
 
 
 def _list(sources: Sources) -> str:
     """The places by number, for print and for readers that show no colours."""
-    first = {source.number: source for source in reversed(sources.found)}
     lines = "".join(
-        f'<li value="{number}"><a href="#place-{number}">{text(source.place)}</a></li>'
-        for number, source in sorted(first.items())
+        f'<li value="{source.number}"><a href="#place-{source.number}">{_isolated(source.place)}'
+        f"</a><q>{text(short(source.quote))}</q></li>"
+        for source in sources.places()
     )
     return f'<ol class="places">{lines}</ol>' if lines else ""
 
@@ -131,44 +151,68 @@ def _hue(document: int) -> int:
     return round(_FIRST_HUE + document * _HUE) % 360
 
 
-def _document(index: int, document: Document, found: Sequence[Source]) -> str:
-    """A document with its stretches marked; one without any is closed."""
-    marks = {(s.span.source_start, s.span.source_end): s.number for s in found}
-    body = "".join(_marked(document, marks))
+def _document(index: int, document: Document, found: Sequence[Source], crowded: bool) -> str:
+    """A document with its stretches marked; one without any is closed, and `crowded` empty."""
+    marks: dict[tuple[int, int], Source] = {}
+    for source in found:
+        marks.setdefault((source.span.source_start, source.span.source_end), source)
+    body = _left_out(len(document.text))
+    if marks or not crowded:
+        body = "".join(_marked(document, marks, 2 * _NEAR if crowded else _MOST))
     opened = " open" if found else ""
     count = f"{len(marks)} place{'s' if len(marks) != 1 else ''}" if marks else "not quoted"
     return (
-        f'<details style="--hue:{_hue(index)}"{opened}><summary>{text(document.name)}'
-        f' <small>{count}</small></summary><div class="text">{body}</div></details>'
+        f'<details style="--hue:{_hue(index)}"{opened}><summary>{_isolated(document.name)}'
+        f' <small>{count}</small></summary><div class="text" dir="auto">{body}</div></details>'
     )
 
 
-def _marked(document: Document, marks: dict[tuple[int, int], int]) -> Iterator[str]:
+def _marked(
+    document: Document, marks: Mapping[tuple[int, int], Source], most: int
+) -> Iterator[str]:
     """The text of a document, with a mark around each place; places may overlap.
 
-    A place that begins within another one is marked from where the other ends.
+    A place that begins within another one is marked from where the other ends. Of a document of
+    more than `most` characters what lies far from all places is left out.
     """
-    borders = {section.start: section for section in document.about.sections}
+    sections = {section.start: section for section in document.about.sections}
+    whole = len(document.text) <= most
     at = 0
-    for (start, end), number in sorted(marks.items()):
-        yield from _plain(document, at, max(start, at), borders)
+    for (start, end), source in sorted(marks.items(), key=lambda mark: mark[0]):
+        yield from _between(document.text, at, max(start, at), sections, whole)
         start = max(start, at)
-        shown = escape(visible(document.text[start:end]))
-        yield f'<mark id="place-{number}" tabindex="-1"><sup>[{number}]</sup>{shown}</mark>'
+        number, back = source.number, source.span.start
+        yield (
+            f'<mark id="place-{number}" tabindex="-1"><sup><a href="#stretch-{back}"'
+            f' aria-label="[{number}], back to the answer">[{number}]</a></sup>'
+            f"{''.join(_paged(document.text, start, end, sections))}</mark>"
+        )
         at = max(at, end)
-    yield from _plain(document, at, len(document.text), borders)
+    yield from _between(document.text, at, len(document.text), sections, whole)
 
 
-def _plain(
-    document: Document, start: int, end: int, sections: Mapping[int, Section]
+def _between(
+    shown: str, start: int, end: int, sections: Mapping[int, Section], whole: bool
 ) -> Iterator[str]:
-    """Text without a mark; where it is very long its middle is left out."""
-    if len(document.text) > _MOST and end - start > 2 * _NEAR:
-        yield escape(visible(document.text[start : start + _NEAR]))
-        yield f'<p class="left-out">{end - start - 2 * _NEAR:,} characters are left out here.</p>'
-        start = end - _NEAR
+    """Text without a mark; unless it is to be whole, the middle of a very long one is left out."""
+    if not whole and end - start > 2 * _NEAR:
+        yield from _paged(shown, start, start + _NEAR * bool(start), sections)
+        low = end - _NEAR * (end < len(shown))
+        yield _left_out(low - start - _NEAR * bool(start))
+        start = low
+    yield from _paged(shown, start, end, sections)
+
+
+def _left_out(characters: int) -> str:
+    return f'<p class="left-out">{characters:,} characters are left out here.</p>'
+
+
+def _paged(shown: str, start: int, end: int, sections: Mapping[int, Section]) -> Iterator[str]:
+    """Text, with the number of each page that begins in it."""
+    if start == end:
+        return
     cuts = [start, *sorted(at for at in sections if start < at < end), end]
     for low, high in pairwise(cuts):
         if low in sections and sections[low].page:
             yield f'<span class="page">page {sections[low].page}</span>'
-        yield escape(visible(document.text[low:high]))
+        yield escape(visible(shown[low:high]))

@@ -202,7 +202,9 @@ def _documents() -> tuple[Schema, Schema]:
     shown = {"name": TEXT, "path": TEXT, **of_dataclass(About, ("sections",))}
     shown |= {"characters": WHOLE, "tokens": WHOLE, "text": TEXT}
     shown["sections"] = rows(shape(of_dataclass(Section)))
-    listed, one = (rows(shape(keys)) for keys in (of_dataclass(Row), shown))
+    passage = dict.fromkeys(("start", "end", "tokens", "page"), WHOLE)
+    shown["passages"] = rows(shape(passage | {"heading": TEXT}))
+    listed, one = rows(shape(of_dataclass(Row))), rows(shape(shown, ["passages"]))
     return (
         shape({"documents": listed, "skipped": SKIPPED}),
         shape({"documents": one, "skipped": SKIPPED}),

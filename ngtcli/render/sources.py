@@ -1,5 +1,6 @@
 """The sources of an answer: its stretches that stand in documents, as text and as JSON."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,8 +10,12 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.grounding.span import Span, share_copied
 from ngtcli.prompt.build import Excerpt
+from ngtcli.render.numbers import counted
+from ngtcli.render.tables import cell
+from ngtcli.render.terminal import visible
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
+_SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
 
 
@@ -18,9 +23,8 @@ _AROUND = 160  # characters before and behind a quotation that are shown with it
 class Source:
     """One stretch of an answer and where it stands; `number` is its mark, from 1.
 
-    Stretches that stand at the same place have one number. `around` is the quotation with the text
-    on either side of it. `page` is 0 and `heading` "" where the
-    document has none.
+    Stretches that stand at the same place have one number. `before` and `after` are the text on
+    either side of the quotation. `page` is 0 and `heading` "" where the document has none.
     """
 
     number: int
@@ -28,7 +32,8 @@ class Source:
     name: str
     path: str
     quote: str
-    around: str = ""
+    before: str = ""
+    after: str = ""
     page: int = 0
     heading: str = ""
 
@@ -69,6 +74,11 @@ class Sources:
         """How many documents the stretches stand in."""
         return len({source.span.document for source in self.found})
 
+    def places(self) -> list[Source]:
+        """The first stretch of each place, by number."""
+        first = {source.number: source for source in reversed(self.found)}
+        return [first[number] for number in sorted(first)]
+
     def as_json(self) -> dict[str, Any]:
         """The share, and the stretches."""
         return {
@@ -88,8 +98,8 @@ class Sources:
         """What the line below an answer says."""
         if not self.found:
             return "nothing stands in the documents word for word"
-        of = "the document" if self.documents == 1 else f"{self.documents} documents"
-        return f"{self.verbatim:.0%} stands in {of} word for word"
+        share = max(1, int(100 * self.verbatim))  # rounded down: 100% is all of it
+        return f"{share}% stands in {counted(self.documents, 'document')} word for word"
 
 
 def sources_of(
@@ -112,7 +122,8 @@ def sources_of(
                 document.name,
                 document.path,
                 quote=_line(document.text[start:end]),
-                around=_line(document.text[max(0, start - _AROUND) : end + _AROUND]),
+                before=_before(document.text, start),
+                after=_after(document.text, end),
                 page=section.page,
                 heading=section.heading,
             )
@@ -143,32 +154,36 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def marked(answer: str, sources: Sources) -> str:
-    """The answer with a mark such as [1] behind each stretch.
-
-    >>> span = Span(0, 19, 0, 5, 24)
-    >>> source = Source(1, span, "log.txt", "", "the ship left port")
-    >>> marked("the ship left port, at noon", Sources((source,), 0.7))
-    'the ship left port, [1] at noon'
-    """
-    parts, at = [], 0
-    for source in sources.found:
-        parts += [answer[at : source.span.end], f" [{source.number}]"]
-        at = source.span.end
-    return "".join([*parts, answer[at:]])
+def _before(text: str, start: int) -> str:
+    """What precedes `start` on one line; after an ellipsis where more text does."""
+    first = max(0, start - _AROUND)
+    words = text[first:start]
+    if first and (space := re.search(r"\s", words)):
+        words = "… " + words[space.end() :]
+    return _SPACE.sub(" ", words).lstrip()
 
 
-def listed(sources: Sources) -> list[tuple[Source, str]]:
-    """Each place once, with its line: the mark, the place and the quotation, cut where long."""
-    first = {source.number: source for source in reversed(sources.found)}
-    return [
-        (source, f"[{number}] {source.place}: “{_short(source.quote)}”")
-        for number, source in sorted(first.items())
-    ]
+def _after(text: str, end: int) -> str:
+    """What follows from `end` on, on one line; before an ellipsis where more text does."""
+    words = text[end : end + _AROUND]
+    if end + _AROUND < len(text) and (cut := words.rsplit(None, 1)):
+        words = cut[0] + " …"
+    return _SPACE.sub(" ", words).rstrip()
 
 
-def _short(quote: str) -> str:
-    if len(quote) <= _LONGEST_QUOTE:
+def listed(source: Source) -> str:
+    """The line of a list: the mark, the place and the quotation, cut where long."""
+    return f"{marked_place(source)}: “{visible(short(source.quote))}”"
+
+
+def marked_place(source: Source) -> str:
+    """The mark and the place, on one line."""
+    return f"[{source.number}] {cell(source.place)}"
+
+
+def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
+    """A quotation of about `longest` characters at most: of a longer one its two ends."""
+    if len(quote) <= longest:
         return quote
-    half = _LONGEST_QUOTE // 2
+    half = longest // 2
     return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"

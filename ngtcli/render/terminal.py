@@ -96,6 +96,14 @@ def is_plain() -> bool:
     return os.environ.get("TERM", "") in ("", "dumb")
 
 
+def has_links() -> bool:
+    """Whether the terminal can be sent OSC 8 links: most have them or ignore them.
+
+    The console of Linux shows them as text before version 5.8.
+    """
+    return not is_plain() and os.environ.get("TERM") != "linux"
+
+
 def wants_color(stream: TextIO, setting: str) -> bool:
     """Whether to style output to `stream`; "auto" means if it is a terminal that has styles."""
     if setting != "auto":

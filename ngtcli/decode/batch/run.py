@@ -42,7 +42,11 @@ class Begun:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One text of a batch, and its drafter's handle. `error` is what it ended with, if it did."""
+    """One text of a batch, and its drafter's handle. `error` is what it ended with, if it did.
+
+    One that is `crowded` was left off, as memory does not suffice even for it alone beside what a
+    batch needs; a run of its own may need less.
+    """
 
     given: Any
     text: Continuation
@@ -50,6 +54,7 @@ class Member:
     steps: list[Step] = field(default_factory=list)
     policy: dict[str, Any] = field(default_factory=dict)  # what the drafter reports at the end
     error: NgtError | None = None
+    crowded: bool = False
 
     @property
     def ended(self) -> bool:
@@ -76,13 +81,18 @@ class Batch:
         self._waiting: deque[Member] = deque()
         self._ended: list[Member] = []
         self._model, self._drafts, self._progress = model, drafts, progress
-        self._wanted, self._limit = size or MOST, 1
-        self._target = BatchTarget(model)
+        self._most = size or MOST
+        self._target = BatchTarget(model, self._most)
+        self._retries = False  # whether memory may have become free for one that waits
 
     @property
     def takes_more(self) -> bool:
         """Whether another text may be added now."""
-        return not self._waiting and (len(self.running) < self._limit or not self.running)
+        return not self._waiting and self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        return not self.running or len(self.running) < min(self._most, self._target.room)
 
     @property
     def done(self) -> bool:
@@ -90,38 +100,39 @@ class Batch:
         return not self.running and not self._waiting
 
     def add(self, begun: Begun) -> list[Member]:
-        """Go on with a text; returns it if it has ended at once, by an error."""
+        """Go on with a text; returns it if it has ended at once."""
         self._join(Member(begun.given, begun.text, self._drafts.start(begun.context)))
         return self._take_ended()
 
     def step(self) -> list[Member]:
         """Read those that wait, if there is room, and do one pass; returns those that ended."""
-        joins = True
-        while joins and self._waiting and (len(self.running) < self._limit or not self.running):
-            joins = self._join(self._waiting.popleft())
+        self._retries |= not self.running
+        while self._retries and self._waiting and self._has_room:
+            self._join(self._waiting.popleft())
         if self.running:
             self._pass()
             self._leave()
         return self._take_ended()
 
-    def _join(self, member: Member) -> bool:
-        """Whether the text runs, or has failed by itself; if not, it waits for memory."""
-        error = self._read(member, self._wanted)
+    def _join(self, member: Member) -> None:
+        """Let a text run. It waits where memory does not suffice beside others."""
+        self._target.size = self._most
+        error = self._read(member)
         if error is not None and not self.running:  # what is held for others is of no use
             self._target.drop()
-            error = self._read(member, 1)
+            self._target.size = 1
+            error = self._read(member)
+        self._retries = error is None
         if error is None:
             self.running.append(member)
-        elif not self.running:
-            member.error = error
-            self._end(member)
-        else:
-            self._limit = len(self.running)
+        elif self.running:
             self._waiting.appendleft(member)
-        return member not in self._waiting
+        else:
+            member.crowded = True
+            self._end(member)
 
-    def _read(self, member: Member, most: int) -> NgtError | None:
-        """Read a text, as one of `most` at most; why that is not possible, if it is not."""
+    def _read(self, member: Member) -> NgtError | None:
+        """Read a text; why that is not possible, if it is not."""
         clock, text, target = time.perf_counter(), member.text, self._target
         total = len(text.ids)
         ahead = min(text.most, total + _AHEAD) + self._drafts.most + 1
@@ -132,8 +143,6 @@ class Batch:
             read_prompt(self._model, text.ids[:-1], total, lambda at: self._progress(at, total))
         except NgtError as error:
             return error
-        if not self.running:
-            self._limit = target.size = max(1, min(most, target.most(places)))
         if not fits(self._model, partial(target.take, places)):
             return too_long(total)
         text.statistics.prefill_s += time.perf_counter() - clock
@@ -194,14 +203,14 @@ class Batch:
         return trees, found[0]
 
     def _set_aside(self) -> None:
-        """Half as many texts will run, and all are read again. One that ran alone has failed."""
+        """Half as many texts will run, and all are read again."""
         members, self.running = self.running, []
         self._target.drop()
-        self._wanted = max(1, len(members) // 2)
+        self._most = max(1, len(members) // 2)
         if len(members) > 1:
             self._waiting.extend(members)
         else:
-            members[0].error = too_long(len(members[0].text.ids))
+            members[0].crowded = True
             self._end(members[0])
 
     def _verified(self, member: Member, tree: DraftTree, scores: Tensor) -> Path:
@@ -232,8 +241,11 @@ class Batch:
                 self.running[i] = self.running[-1]
                 self.running.pop()
                 self._end(member)
+                self._retries = True
         if not self.running:
             self._target.drop()
+        elif self._retries:
+            fits(self._model, self._target.refit)
 
 
 def _count_time(member: Member, watch: Stopwatch, share: float) -> None:

@@ -20,7 +20,6 @@ from ngtcli.draft.tree import ROOT, DraftTree
 # Of the memory that is free, so much is for caches. Guess: the rest is for scores, prompts being
 # read and what else the machine does.
 _SHARE = 0.5
-_ANY = 1 << 20  # sequences
 # Rotary frequencies that depend on the longest text of a pass: sequences would change each other.
 _ROPE_OF_LENGTH = {"dynamic", "longrope"}
 _LENGTHS = 5, 9  # ids of the two texts that are tried; a guess
@@ -43,13 +42,19 @@ class BatchTarget:
     """Sequences are numbered from 0; `lengths[i]` rows of sequence i are kept.
 
     Prompts are read into the model's own cache and copied from there. There is room for `size`
-    sequences at once, more by a copy.
+    sequences, for fewer where memory does not allow that many of the longest.
     """
 
-    def __init__(self, model: TargetModel, size: int = 1) -> None:
+    def __init__(self, model: TargetModel, size: int) -> None:
         self.model, self.size = model, size
         self.lengths: list[int] = []
+        self._needs: list[int] = []  # places that each sequence was promised
         self._cache: Regions | None = None
+
+    @property
+    def room(self) -> int:
+        """How many sequences have room; 0 before the first."""
+        return self._cache.size if self._cache else 0
 
     @torch.inference_mode()
     def take(self, places: int) -> None:
@@ -61,6 +66,7 @@ class BatchTarget:
         assert self._cache is not None
         self._cache.fill(len(self.lengths), self.model.cache)
         self.lengths.append(self.model.length)
+        self._needs.append(places)
 
     def reserve(self, places: int) -> None:
         """Make room for one more sequence, and so many places of each. Raises as `take`."""
@@ -70,32 +76,37 @@ class BatchTarget:
         old = self._cache
         if old is not None and old.places >= places and old.size >= sequences:
             return
-        places = capacity_for(max(places, old.places if old else 0))
-        size = max(self.size, sequences)
-        self._check(size * places)
-        if old is None:
+        places = max([places, *self._needs, *self.lengths])
+        size = max(sequences, min(self.size, self._most(places)))
+        if sequences > 1 and size > self._most(places):
+            raise MemoryError
+        self._resize(size, places)
+
+    def _resize(self, size: int, places: int) -> None:
+        places = capacity_for(places)
+        if self._cache is None:
             self._cache = Regions(int(self.model.config.num_hidden_layers), size, places)
         else:
-            self._cache = old.resized(size, places, self.lengths)
+            self._cache = self._cache.resized(size, places, self.lengths)
 
-    def _check(self, places: int) -> None:
-        """Raise MemoryError where so many places are more than there should be beside others."""
+    def _most(self, places: int) -> int:
+        """How many sequences of so many places the free memory allows; `size` if it is unknown."""
         free = free_memory(self.model.device.type)
-        if free is not None and places * self._place_bytes > _SHARE * free:
-            raise MemoryError
-
-    @property
-    def _place_bytes(self) -> int:
-        """Bytes of a place in the cache, as the model's own cache has them; 0 before it is used."""
         layers = [layer for layer in self.model.cache.layers if layer.is_initialized]
-        return sum(b[:, :, :1].nbytes for layer in layers for b in (layer.keys, layer.values))
-
-    def most(self, places: int) -> int:
-        """How many sequences of so many places memory allows; any number where it does not tell."""
-        free, each = free_memory(self.model.device.type), self._place_bytes
+        each: int = sum(b[:, :, :1].nbytes for r in layers for b in (r.keys, r.values))
         if free is None or not each:
-            return _ANY
+            return max(self.size, len(self.lengths) + 1)
         return int(_SHARE * free) // (each * capacity_for(places))
+
+    @torch.inference_mode()
+    def refit(self) -> None:
+        """Make room for more sequences, if those that are left need fewer places than there are.
+
+        Raises MemoryError and the like; nothing is lost then.
+        """
+        places = max([1, *self._needs, *self.lengths])
+        if 0 < self.room < self.size and self._cache and capacity_for(places) < self._cache.places:
+            self._resize(max(self.room, min(self.size, self._most(places))), places)
 
     @torch.inference_mode()
     def score(self, roots: Sequence[Root]) -> list[Tensor]:
@@ -173,11 +184,13 @@ class BatchTarget:
         if sequence != last:
             self._cache.move(last, sequence, self.lengths[last])
             self.lengths[sequence] = self.lengths[last]
-        del self.lengths[last]
+            self._needs[sequence] = self._needs[last]
+        del self.lengths[last], self._needs[last]
 
     def drop(self) -> None:
         """Forget all sequences and free their memory."""
         self.lengths.clear()
+        self._needs.clear()
         self._cache = None
 
 

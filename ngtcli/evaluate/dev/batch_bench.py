@@ -3,7 +3,8 @@
 The same prompts are answered one by one and in batches, without drafts and by `auto`, and by
 `transformers`: generate over left-padded batches in the order of their lengths, and its continuous
 batching (generate_batch). All take turns, `--rounds` times; the best of each counts. Tokens a
-second are of the whole work, prompts included. Memory is what the process held at most beyond what
+second are of the whole work, prompts included; of seconds of the clock, and of the processor, which
+depend less on what else the machine does. Memory is what the process held at most beyond what
 it held before the first of them. Answers are compared with those given one by one without drafts.
 
 With --shape NAME and --recording FOLDER a model of that shape with random weights does the work;
@@ -39,6 +40,8 @@ from ngtcli.prompt.build import build_prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
 
+_BEST = ("tokens_per_s", "tokens_per_cpu_s", "peak_mb")
+
 
 def measure(world: World, rounds: int, chosen: dict[str, Callable[[World], Answers]]) -> list[Any]:
     """A row for each contestant: the best of its rounds, and whether its answers are the same."""
@@ -47,17 +50,18 @@ def measure(world: World, rounds: int, chosen: dict[str, Callable[[World], Answe
     for turn in range(rounds):
         for name, work in chosen.items() if turn % 2 == 0 else reversed(chosen.items()):
             _forget_peak()
-            clock = time.perf_counter()
+            clock, cpu = time.perf_counter(), time.process_time()
             try:
                 found = work(world)
             except Exception as error:  # whatever another library raises is its result
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
                 continue
-            seconds = time.perf_counter() - clock
+            seconds, cpu = time.perf_counter() - clock, time.process_time() - cpu
             truth = truth or found
-            row = rows.setdefault(name, {"name": name, "tokens_per_s": 0.0, "peak_mb": 0.0})
+            row = rows.setdefault(name, {"name": name, **dict.fromkeys(_BEST, 0.0)})
             tokens = sum(map(len, found))
             row["tokens_per_s"] = max(row["tokens_per_s"], round(tokens / seconds, 1))
+            row["tokens_per_cpu_s"] = max(row["tokens_per_cpu_s"], round(tokens / cpu, 1))
             row["peak_mb"] = max(row["peak_mb"], round(_resident("VmHWM") - base, 1))
             row["same"] = sum(a == b for a, b in zip(found, truth, strict=True))
             row["tokens"] = tokens

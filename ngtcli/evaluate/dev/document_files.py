@@ -3,7 +3,7 @@
 import gzip
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from typing import Any
 
@@ -61,6 +61,40 @@ def _page(canvas: Any, number: int, pages: int) -> None:
     for i, row in enumerate(TABLE):
         for cell, x in zip(row, (50, 200, 350), strict=True):
             canvas.drawString(x, 600 - 16 * i, cell)
+
+
+PAGED = ".paged.pdf"  # how the names of files that `paged_pdf` made end
+
+
+def paged_pdf(pages: Sequence[str]) -> bytes:
+    """A text a page, in lines from edge to edge, without headers; ASCII characters alone."""
+    from reportlab.lib.pagesizes import A4
+    from reportlab.lib.utils import simpleSplit
+    from reportlab.pdfgen.canvas import Canvas
+
+    out = io.BytesIO()
+    canvas = Canvas(out, pagesize=A4, invariant=1)
+    for text in pages:
+        canvas.setFont("Helvetica", 10)
+        shown = text.encode("ascii", "replace").decode()
+        for i, line in enumerate(simpleSplit(shown, "Helvetica", 10, 480)):
+            canvas.drawString(55, 780 - 13 * i, line)
+        canvas.showPage()
+    canvas.save()
+    return out.getvalue()
+
+
+def headed_docx(chapters: Sequence[str]) -> bytes:
+    """A text a chapter, each below a heading that is its first three words."""
+    import docx as word
+
+    document = word.Document()
+    for text in chapters:
+        document.add_heading(" ".join(text.split()[:3]), 1)
+        document.add_paragraph(text)
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
 
 
 def docx() -> bytes:

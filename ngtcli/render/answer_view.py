@@ -1,0 +1,163 @@
+"""An answer as a terminal shows it, with the marks and the list of its sources; also as a picture.
+
+Links lead to files by their paths; no text of a document or an answer becomes a link.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from html import escape, unescape
+
+from rich.cells import cell_len
+from rich.style import Style
+
+from ngtcli.render.sinks import ShownToken, TerminalSink
+from ngtcli.render.sources import Source, Sources, marked_place, short
+from ngtcli.render.terminal import (
+    DIM,
+    cut,
+    drafted_style,
+    has_links,
+    paint,
+    reveal,
+    visible,
+)
+
+# The format of Rich's export, without the fonts that its own one fetches from a server.
+_SVG = """\
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
+<title>TITLE</title>
+<style>
+.{unique_id}-matrix {{ font: {char_height}px/{line_height}px "Fira Code", "DejaVu Sans Mono",
+  Menlo, Consolas, monospace; }}
+.{unique_id}-title {{ font: bold 18px system-ui, sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+_LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
+_LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
+_NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks beside control characters
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A piece of an answer for a sink: part of a token, or a mark."""
+
+    text: str
+    drafted: bool = False
+    origin: str = ""
+    id: int = 0
+
+
+def with_marks(tokens: Sequence[ShownToken], sources: Sources) -> list[Words]:
+    """The tokens with a mark such as [1] behind each stretch, and no white space at the end.
+
+    >>> from ngtcli.grounding.span import Span
+    >>> source = Source(1, Span(0, 3, 0, 0, 3), "log.txt", "", "one")
+    >>> [words.text for words in with_marks([Words("one, two")], Sources((source,), 0.5))]
+    ['one', ' [1]', ', two']
+    """
+    found = list(_with_marks(tokens, sources))
+    while found and not found[-1].text.rstrip():
+        found.pop()
+    return [*found[:-1], replace(found[-1], text=found[-1].text.rstrip())] if found else []
+
+
+def _with_marks(tokens: Sequence[ShownToken], sources: Sources) -> Iterator[Words]:
+    """A token within which a stretch ends is parted there."""
+    marks = [(source.span.end, f" [{source.number}]") for source in sources.found]
+    at = 0
+    for token in tokens:
+        text = token.text
+        while marks and marks[0][0] <= at + len(text):
+            end, mark = marks.pop(0)
+            yield Words(text[: end - at], token.drafted, token.origin)
+            yield Words(mark)
+            text, at = text[end - at :], end
+        yield Words(text, token.drafted, token.origin)
+        at += len(text)
+
+
+def terminal_view(tokens: Sequence[ShownToken], width: int, colour: bool) -> str:
+    """The answer as a terminal of `width` columns gets it; it ends with a line feed."""
+    out = io.StringIO()
+    sink = TerminalSink(out, lambda: width, colour)
+    sink.step(tokens)
+    sink.close()
+    return out.getvalue()
+
+
+def terminal_list(sources: Sources, width: int, styled: bool) -> str:
+    """The places, a line each, that fit a terminal of `width` columns; "" for none.
+
+    With `styled`, dim and linked to the files.
+    """
+    return "".join(_styled(source, width, styled) + "\n" for source in sources.places())
+
+
+def _styled(source: Source, width: int, styled: bool) -> str:
+    shown = _fitted(source, width - 1)
+    if not styled:
+        return shown
+    link = source.uri if has_links() else ""
+    return paint(shown, DIM + Style(link=link) if link else DIM)
+
+
+def _fitted(source: Source, columns: int) -> str:
+    """The line of a place, with as much of the quotation as there is room for."""
+    place = reveal(marked_place(source)).replace("\t", " ")
+    room = columns - cell_len(place) - len(": “”")
+    quote = reveal(visible(short(source.quote)))
+    if cell_len(quote) > room:
+        head = cut(quote, room - len(" …"))
+        whole = quote[len(head) : len(head) + 1].isspace() or " " not in head
+        quote = f"{head if whole else head.rpartition(' ')[0]} …"
+    if room >= _LEAST_QUOTE:
+        return f"{place}: “{quote}”"
+    return place if cell_len(place) <= columns else cut(place, columns - 1) + "…"
+
+
+def legend(origins: Sequence[str]) -> str:
+    """What the colours of an answer mean."""
+    drafted = [paint(name, drafted_style(name)) for name in origins]
+    return f"Sources: {' · '.join(drafted)} · the model's own"
+
+
+def svg(shown: str, title: str, width: int) -> str:
+    """A picture of a terminal that shows `shown`, text and sequences for styles, by Rich.
+
+    `title` describes it to those who do not see it.
+    """
+    from rich.console import Console  # here: they take long to load, and few runs need them
+    from rich.text import Text
+
+    console = Console(
+        record=True, file=io.StringIO(), width=width, force_terminal=True, color_system="standard"
+    )
+    console.print(Text.from_ansi(shown.translate(_NO_XML)), overflow="fold", end="")
+    described = escape(reveal(visible(" ".join(title.split()))).translate(_NO_XML))
+    picture = console.export_svg(title="ngt", code_format=_SVG)
+    picture = _LENGTH.sub(_in_cells, picture)
+    return picture.replace("<title>TITLE</title>", f"<title>{described}</title>", 1)
+
+
+def _in_cells(match: re.Match[str]) -> str:
+    """A text with its length in cells; Rich gives one to each character, wide ones too."""
+    length, between, shown = match.groups()
+    text = unescape(shown)
+    return f'textLength="{float(length) * cell_len(text) / len(text):g}"{between}{shown}<'
