@@ -227,7 +227,7 @@ def test_without_a_size_as_many_are_asked_as_vllm_takes(
 
 
 def test_prompts_are_drawn_as_answers_end(served: tuple[VllmSession, FakeEngine]) -> None:
-    session, _ = served
+    session, engine = served
     drawn: list[int] = []
 
     def source() -> Iterator[tuple[int, Prompt | NgtError]]:
@@ -235,8 +235,10 @@ def test_prompts_are_drawn_as_answers_end(served: tuple[VllmSession, FakeEngine]
             drawn.append(i)
             yield i, prompt(i)
 
-    first = next(answers(session, source(), 2))
-    assert first.error is None and len(drawn) == 2
+    given = answers(session, source(), 2)
+    assert next(given).error is None and len(drawn) == 2
+    given.close()  # type: ignore[attr-defined]
+    assert engine.running == 0
 
 
 def test_an_error_is_that_of_its_own_prompt(served: tuple[VllmSession, FakeEngine]) -> None:

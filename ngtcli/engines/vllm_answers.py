@@ -35,6 +35,8 @@ def answers(
     finally:
         for task in asked:
             task.cancel()
+        if asked:
+            session.engine.wait(asyncio.wait(asked))
 
 
 async def _answered(session: VllmSession, key: int, prompt: Prompt) -> Answered:
