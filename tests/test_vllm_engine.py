@@ -106,6 +106,7 @@ def test_a_request_without_the_pool_is_marked() -> None:
         (Settings(method="trie"), {}, "method trie does not draft for vLLM"),
         (Settings(min_p=0.1), {}, "vLLM has no min_p beside drafts"),
         (Settings(temperature=3.0), {}, "temperature is 3.0"),
+        (Settings(pipeline_parallel=2), {}, "drafts for a pipeline"),
         (Settings(), {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "VLLM_USE_V2_MODEL_RUNNER asks for"),
     ],
 )
@@ -114,7 +115,7 @@ def test_what_vllm_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         check(settings, environ)
-    check(Settings(method="none", min_p=0.1), {})
+    check(Settings(method="none", min_p=0.1, pipeline_parallel=2), {})
 
 
 def refused(*arguments: str) -> str:

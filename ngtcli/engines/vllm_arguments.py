@@ -49,6 +49,11 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
             raise UsageError(f"{name} is {getattr(settings, name)}", hint)
     if not drafts(settings):
         return
+    if settings.pipeline_parallel > 1:  # its runner V1, 0.32, has a drafter on the last rank alone
+        raise UsageError(
+            "vLLM does not take drafts for a pipeline (--pipeline-parallel)",
+            "Give --method none as well, or --tensor-parallel alone.",
+        )
     if settings.min_p > 0:
         raise UsageError("vLLM has no min_p beside drafts", "Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
