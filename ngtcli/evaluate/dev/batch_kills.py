@@ -27,23 +27,23 @@ from ngtcli.prompt.tasks import TASKS
 _EARLIEST_S = 0.1  # when a run is killed first
 _LATEST = 1.6  # and last, in times of what starting takes: guess, many runs then come to write
 _TIMES = ("prefill_s", "decode_s", "tokens_per_s", "split_s")
-# What `auto` decides by times, and what its steps come to.
+# How a text is drafted for: it depends on its neighbours in a pass, for `auto` on times as well.
 _DECIDED = (
     "steps", "drafted_tokens", "accepted_tokens", "mean_acceptance_length",
     "draft_acceptance_rate", "acceptance_histogram",
 )  # fmt: skip
 
 
-def steady(row: dict[str, Any]) -> dict[str, Any]:
+def steady(row: dict[str, Any], counts: bool = False) -> dict[str, Any]:
     """A line of the output without what may differ from run to run, the answer being the same.
 
     Left out are times; what stood in the caches (trie, passage index, captured passes, kept parts);
-    and for `auto`, which drafts by measured times, how many tokens were drafted and accepted.
+    and but for `counts`, how many tokens were drafted and accepted, in how many steps.
     """
     if "error" in row:
         return row
     kept = {k: v for k, v in row.items() if k not in ("trie", "passes", "policy")}
-    left_out = {*_TIMES, *(_DECIDED if row["method"] == "auto" else ())}
+    left_out = {*_TIMES, *(() if counts else _DECIDED)}
     kept["statistics"] = {k: v for k, v in row["statistics"].items() if k not in left_out}
     kept["parts"] = [
         {k: v for k, v in p.items() if k not in ("kept", "new_tokens")} for p in row["parts"]
@@ -83,7 +83,10 @@ def lines(count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
 class _Trial:
     """One input, its answers without a break, and the runs that are killed."""
 
-    def __init__(self, folder: Path, count: int, seed: int, options: list[str]) -> None:
+    def __init__(
+        self, folder: Path, count: int, seed: int, options: list[str], *, counts: bool
+    ) -> None:
+        self._counts = counts
         self._folder, self._options, self._rng = folder, options, random.Random(seed)
         rows = lines(count, self._rng)
         (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -116,7 +119,8 @@ class _Trial:
     def _read(self, path: Path) -> tuple[list[dict[str, Any]], bytes]:
         """The whole lines of a file, and what stands behind the last line feed."""
         whole, _, torn = (path.read_bytes() if path.exists() else b"").rpartition(b"\n")
-        return [steady(json.loads(line)) for line in whole.split(b"\n") if line], torn
+        rows = [json.loads(line) for line in whole.split(b"\n") if line]
+        return [steady(row, self._counts) for row in rows], torn
 
     def round(self, number: int, kills: int) -> int:
         """Kill and go on with one output to its end; how often it was killed."""
@@ -169,12 +173,17 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--lines", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="compare drafts, too; for -- --batch-size 1 and a method other than auto",
+    )
     parser.add_argument("options", nargs="*", help="of ngt batch, behind --")
     given = parser.parse_args()
     options = given.options or ["--max-tokens", "16", "--threads", "1"]
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
-        trial = _Trial(Path(folder), given.lines, given.seed, options)
+        trial = _Trial(Path(folder), given.lines, given.seed, options, counts=given.counts)
         print(
             f"{len(trial.whole)} lines without a break: {trial.seconds:.0f} s,"
             f" of which starting {trial.start_s:.1f} s",
