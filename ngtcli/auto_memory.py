@@ -1,8 +1,9 @@
-"""What `auto` keeps from answer to answer: earlier answers of the model, and what passes cost."""
+"""What `auto` has beside prompt and answer: earlier answers, backgrounds, and what passes cost."""
 
 from collections.abc import Callable
 from copy import copy
 
+from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings
 from ngtcli.decode.costs import calibrate, load_costs, save_costs
 from ngtcli.decode.model import TargetModel
@@ -52,7 +53,7 @@ class PassCosts:
 
 
 class AutoMemory:
-    """The pool of earlier answers of a model, and the costs of its passes.
+    """The pool of earlier answers of a model, the backgrounds, and the costs of its passes.
 
     `costs` and `pool` are None until `load`, and after it where the settings switch them off.
     With `persist` they are kept in files of the cache folder. Without, nothing is read or written:
@@ -72,12 +73,21 @@ class AutoMemory:
         self._model, self._settings, self._persist, self._warn = model, settings, persist, warn
         self._passes = PassCosts(model, persist, progress, warn)
         self._path = pool_path(model.tokenizer.fingerprint, settings.model)
+        self.backgrounds = self._backgrounds()
 
     def with_settings(self, settings: Settings) -> "AutoMemory":
         """A memory for other settings of the same model: without answers, its costs shared."""
         other = copy(self)
         other._settings, other.costs, other.pool = settings, None, None
+        other.backgrounds = other._backgrounds()
         return other
+
+    def _backgrounds(self) -> Backgrounds:
+        model, settings = self._model, self._settings
+        return Backgrounds(
+            settings.background, model.tokenizer, model.vocabulary,
+            model=settings.model, persist=self._persist, warn=self._warn,
+        )  # fmt: skip
 
     def load(self) -> None:
         """Read what is stored of costs and pool, and measure costs where none are."""
@@ -104,7 +114,10 @@ class AutoMemory:
             return self.empty_pool()
 
     def save(self) -> None:
-        """Store the new answers of the pool, and the costs as steps have refined them."""
+        """Store the new answers of the pool, and the costs as steps have refined them.
+
+        A background that lacks is made behind it.
+        """
         try:
             if self.pool is not None and self._persist:
                 save_pool(self._path, self.pool, self._settings.model, self._model.vocabulary)
@@ -113,3 +126,4 @@ class AutoMemory:
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
         self._passes.save()
+        self.backgrounds.after_answer()

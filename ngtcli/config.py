@@ -6,7 +6,7 @@ keys and values of the wrong type are errors that name the file and the nearest 
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ class Settings:
     learn_output: bool = False
     pool: bool = True
     pool_documents: bool = False
+    background: tuple[str, ...] = ("english",)
+    draft_from: str = "prompt"
     calibrate: bool = True
     exact: str = "auto"
     max_tokens: int = 256
@@ -64,6 +66,7 @@ class Settings:
     field: str = ""
     parser_seconds: int = 60
     parser_mb: int = 1000
+    cache_mb: int = 4000
     color: str = "auto"
     engine: str = "ngt"
     tensor_parallel: int = 1
@@ -119,17 +122,20 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     "parser_seconds": (1, 86_400),
+    "cache_mb": (1, 100_000_000),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
     "tensor_parallel": (1, 10_000),
     "pipeline_parallel": (1, 10_000),
     "data_parallel": (1, 10_000),
 }
+IN_PARTS = ("split", "refine")  # ways with what does not fit that take it part by part
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {
     "exact": SWITCH,
     "device": ("auto", "cuda", "mps", "cpu"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "overflow": ("auto", "error", "truncate", "retrieve", "split"),
+    "draft_from": ("prompt", "all"),
+    "overflow": ("auto", "error", "truncate", "retrieve", "split", "refine"),
     "color": ("auto", "always", "never"),
     "engine": ("ngt", "vllm"),
 }
@@ -146,6 +152,7 @@ RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
 # The settings that say how a vLLM engine spreads over devices, and whether there is one.
 SPREADING = ("tensor_parallel", "pipeline_parallel", "data_parallel", "ray")
 OF_ENGINE = ("engine", *SPREADING)
+NAMES = ("background",)  # lists of names, which may also be written with commas
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))
 _DEFAULTS = Settings()
@@ -259,6 +266,16 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
     return typed
 
 
+def names_of(items: Sequence[str]) -> tuple[str, ...]:
+    """The names in texts, each once; "none" stands for none.
+
+    >>> names_of(["english,notes", "mail"]), names_of(["none"])
+    (('english', 'notes', 'mail'), ())
+    """
+    names = [name.strip() for item in items for name in item.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name and names != ["none"]))
+
+
 def coerce(name: str, value: Any, where: object) -> Any:
     """`value` in the type of setting `name`; ints pass for floats, a string for a list of one."""
     kind = type(getattr(_DEFAULTS, name))
@@ -267,7 +284,7 @@ def coerce(name: str, value: Any, where: object) -> Any:
     if kind is tuple:
         items = [value] if isinstance(value, str) else value
         if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-            return tuple(items)
+            return names_of(items) if name in NAMES else tuple(items)
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return float(value)

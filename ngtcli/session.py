@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.auto_memory import AutoMemory
+from ngtcli.background.folder import FolderCounts
+from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.exact_rows import ExactRows
@@ -24,10 +26,13 @@ from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.system import compiled
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.documents import TrieReport, document_trie
 from ngtcli.trie.ngram import NGramTrie
 
 Notify = Callable[[str], None]
+# The trie of documents, None for methods that draft from none, and how it was had.
+DocumentsTrie = tuple[NGramTrie | None, TrieReport]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
@@ -50,14 +55,14 @@ class AnswerOptions:
     """What one answer does differently from its session; None stands for the session's own.
 
     `method` and `num_draft` take the place of the settings' values. With `split_times` the device
-    is waited for between the parts of a step. `trie` takes the place of the documents' cached trie,
-    which is then neither read nor written. `drafter` is one made for this method.
+    is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
+    documents, which is then neither read nor written. `drafter` is one made for this method.
     """
 
     method: str | None = None
     num_draft: int | None = None
     split_times: bool = False
-    trie: NGramTrie | None = None
+    trie: DocumentsTrie | None = None
     drafter: Drafter | None = None
 
 
@@ -74,6 +79,7 @@ class Answer:
     ) -> None:
         self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
+        self.background: Callable[[], str] = str  # what general text `auto` drafts from, in words
 
     def __iter__(self) -> Iterator[Step]:
         try:
@@ -120,6 +126,8 @@ class Session:
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             method.check()
+        if method.entry.costs:
+            check_names(settings.background)
         use_threads(settings.threads)
         self._progress(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
@@ -131,6 +139,9 @@ class Session:
             self._assistant = self._load_assistant()
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
+        self._folder = FolderCounts(
+            self.model.tokenizer, self.model.vocabulary, self._progress, warn
+        )
         self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self._progress)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
@@ -208,9 +219,9 @@ class Session:
             self.settings.max_tokens, self.model.vocabulary, self._progress,
         )  # fmt: skip
 
-    def documents_trie(self, documents: Sequence[Document]) -> NGramTrie | None:
-        """The trie of these documents, if the method drafts from one."""
-        return self._trie(documents, self.parse_method(), None)[0]
+    def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
+        """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
+        return self._trie(documents, self.parse_method(), keep)
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
@@ -232,7 +243,10 @@ class Session:
     def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
         if parsed.entry.costs:
             self.memory.load()
-            own = replace(parsed.settings, costs=self.memory.costs, pool=pool())
+            own = replace(
+                parsed.settings, costs=self.memory.costs, pool=pool(),
+                background=self.memory.backgrounds.load(),
+            )  # fmt: skip
             parsed = replace(parsed, settings=own)
         return parsed.build()
 
@@ -256,7 +270,9 @@ class Session:
         num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
         tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
         rows = self._exact_rows.choose(s.exact, num_draft, tokens)
-        context, report = self.context(prompt, parsed, options.trie, rows)
+        context, report = self.context(
+            prompt, parsed, options.trie, rows=rows, drafts=bool(num_draft)
+        )
         limits = Limits(s.max_tokens, num_draft, s.stop)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
@@ -264,31 +280,42 @@ class Session:
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
             lambda read: self.reading(read, total),
         )  # fmt: skip
-        return Answer(run, prompt, report, lambda: self.save(drafter))
+        answer = Answer(run, prompt, report, lambda: self.save(drafter))
+        answer.background = self.memory.backgrounds.words
+        return answer
 
     def context(
         self,
         prompt: Prompt,
         method: MethodSpec,
-        trie: NGramTrie | None = None,
+        trie: DocumentsTrie | None = None,
+        *,
         rows: int | None = None,
+        drafts: bool = True,
     ) -> tuple[Context, TrieReport]:
         """What a drafter of this method is told of a prompt, and how its trie was had."""
-        found, report = self._trie(prompt.documents, method, trie)
+        whole = prompt.selection is None  # passages are others for each question
+        found, report = trie or self._trie(prompt.documents, method, keep=whole)
         context = Context(
             prompt.ids, found, prompt.outside, prompt.references,
             self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
+            self._folder_counts(prompt, method) if drafts else None,
         )  # fmt: skip
         return context, report
 
-    def _trie(
-        self, documents: Sequence[Document], method: MethodSpec, given: NGramTrie | None
-    ) -> tuple[NGramTrie | None, TrieReport]:
-        """The trie of a prompt's documents, if the method drafts from one; or `given`."""
-        if given is not None or not method.entry.documents or self.model.plain_reason:
-            return given, TrieReport("none")
+    def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
+        """Counts of all documents given, where the prompt has a part and drafts come from all."""
+        is_wanted = self.settings.draft_from == "all" and method.entry.costs
+        if not is_wanted or not prompt.given or self.model.plain_reason:
+            return None
+        return self._folder.of(prompt.given, self.memory.backgrounds.load())
+
+    def _trie(self, documents: Sequence[Document], method: MethodSpec, keep: bool) -> DocumentsTrie:
+        """The trie of a prompt's documents, if the method drafts from one."""
+        if not method.entry.documents or self.model.plain_reason:
+            return None, TrieReport("none")
         self._progress("Preparing the n-gram trie …")
         return document_trie(
             documents, self.model.tokenizer, self.model.vocabulary,
-            method.settings.n, method.settings.lp, self._warn,
+            method.settings.n, method.settings.lp, self._warn, keep=keep,
         )  # fmt: skip

@@ -1,29 +1,35 @@
-"""A summary of documents that do not fit: summaries of their parts, then one of those.
+"""A summary of documents that do not fit, made part by part.
 
-What came of each part is kept in the cache until the whole is done, so that a run which was
+`split` summarizes each part, then the summaries. `refine` takes the summary of a part into the
+prompt of the next, so that the last one's covers all. The last prompt's answer is the caller's to
+make. What came of each part is kept in the cache until the whole is done, so that a run which was
 interrupted goes on where it stopped.
 """
 
 import hashlib
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.splitting import Part, PartReport, fits, split
-from ngtcli.session import AnswerOptions, Session
+from ngtcli.prompt.splitting import Part, PartReport, fits, refined, split, split_to_refine
+from ngtcli.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
-from ngtcli.trie.ngram import NGramTrie
 
 _VERSION = 1
 _BYTES = 100_000_000  # largest file of kept parts that is read; guess
+_INTERVAL_S = 0.3  # between two status lines; guess
 # Settings that decide the text of a part.
 _DECIDE = (
-    "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "device",
-    "dtype", "exact", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "overflow", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop",
+    "device", "dtype", "exact", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
 
 
@@ -39,7 +45,10 @@ class KeptParts:
     ) -> None:
         settings = session.settings
         decide = [getattr(settings, name) for name in _DECIDE]
-        wording = (preset.template, preset.document, preset.titled_document, preset.separator)
+        wording = (
+            preset.template, preset.refine, preset.document, preset.titled_document,
+            preset.separator,
+        )  # fmt: skip
         texts = [part for d in documents for part in (d.name, d.sha256)]
         key = key_of(_VERSION, session.model.tokenizer.fingerprint, *decide, *wording, *texts)
         self._path, self._warn = home("cache") / "parts" / f"{key}.json", warn
@@ -80,7 +89,10 @@ class KeptParts:
 
 
 class Splitting:
-    """Makes the last prompt, which has the summaries of all parts; `reports` has the parts."""
+    """Makes the last prompt, the one after all parts; `reports` has the parts that are done.
+
+    `begin_part` is told which part the `status` lines that follow are of, "" after the last.
+    """
 
     def __init__(
         self,
@@ -89,60 +101,119 @@ class Splitting:
         documents: Sequence[Document],
         status: Callable[[str], None],
         warn: Callable[[str], None],
+        *,
+        begin_part: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._session, self._preset, self._documents = session, preset, documents
-        self._status, self._warn = status, warn
+        self._status, self._warn, self._begin_part = status, warn, begin_part
+        self._kept = KeptParts(session, preset, documents, warn)
+        self._taken = 0  # parts of an earlier run that were not told of yet
         self.reports: list[PartReport] = []
         self.total = 0  # parts of all levels so far
-        self._kept = KeptParts(session, preset, documents, warn)
+        self._options = AnswerOptions()
 
     def prompt(self) -> Prompt:
-        """The prompt of everything, or of the summaries of parts. Raises ContextOverflowError."""
-        documents, level, before = self._documents, 1, 0
-        trie: NGramTrie | None = None
-        while (prompt := fits(self._session.task(self._preset, documents))) is None:
-            parts = split(self._session.task(self._preset, documents))
+        """The prompt of everything, or the one after all parts. Raises ContextOverflowError."""
+        task = self._task(self._documents)
+        if (whole := fits(task)) is not None:
+            return whole
+        process.unwind_on_interrupt()  # what is finished is told
+        self._options = AnswerOptions(trie=self._session.documents_trie(self._documents))
+        is_refined = self._session.settings.overflow == "refine"
+        try:
+            prompt = self._refined(task) if is_refined else self._of_summaries(task)
+        finally:
+            self._begin_part("")
+        self._tell_taken()
+        return prompt
+
+    def answer(self, prompt: Prompt) -> Answer:
+        """The prepared answer to that prompt, or to the one of a part."""
+        whole = prompt.documents == tuple(self._documents)
+        given = () if whole else tuple(self._documents)
+        return self._session.answer(replace(prompt, given=given), self._options)
+
+    def _task(self, documents: Sequence[Document]) -> Task:
+        return self._session.task(self._preset, documents)
+
+    def _refined(self, task: Task) -> Prompt:
+        """The prompt of the last part, with the summary of all parts before it."""
+        rest = deque(split_to_refine(task))
+        self._announce("not everything fits", len(rest), "the summary of each goes into the next")
+        part, number = rest.popleft(), 1
+        summary = ""
+        while rest:
+            summary = self._summary(part, f"Part {number} of {self.total}", 1).strip() or summary
+            part, *more = refined(task, rest.popleft(), summary)
+            rest.extendleft(reversed(more))
+            self.total += len(more)
+            number += 1
+        return part.prompt
+
+    def _of_summaries(self, task: Task) -> Prompt:
+        """The prompt of the parts' summaries, or of summaries of those if they do not fit."""
+        what, level, before = "not everything fits", 1, 0
+        while True:
+            parts = split(task)
             if before and len(parts) >= before:
                 raise ContextOverflowError(
                     f"{len(parts)} summaries of parts do not fit and get no shorter",
                     "Give a smaller --max-tokens, or name a model with a longer context (-m).",
                 )
-            self._announce(len(parts), level)
-            trie = trie or self._session.documents_trie(self._documents)
-            documents = self._summaries(parts, level, trie)
-            level, before = level + 1, len(parts)
-        return prompt
+            self._announce(what, len(parts), "each is summarized, then their summaries")
+            documents = self._summaries(parts, level)
+            task = self._task(documents)
+            if (prompt := fits(task)) is not None:
+                trie = self._session.documents_trie(documents, keep=False)
+                self._options = AnswerOptions(trie=trie)
+                return prompt
+            what, level, before = "their summaries do not fit either", level + 1, len(parts)
 
-    def _announce(self, count: int, level: int) -> None:
+    def _announce(self, what: str, count: int, how: str) -> None:
         self.total += count
-        what = "not everything fits" if level == 1 else "their summaries do not fit either"
-        self._warn(f"{what}: split into {count} parts, each is summarized, then their summaries")
+        self._warn(f"{what}: split into {count} parts, {how}")
 
-    def _summaries(
-        self, parts: Sequence[Part], level: int, trie: NGramTrie | None
-    ) -> list[Document]:
-        process.unwind_on_interrupt()  # what is finished is told
+    def _summaries(self, parts: Sequence[Part], level: int) -> list[Document]:
+        """The parts' summaries as documents; blank ones are left out."""
         found = []
-        if taken := sum(self._kept.get(part.prompt) is not None for part in parts):
-            self._warn(f"took {taken} of {len(parts)} parts from a run that was interrupted")
         for i, part in enumerate(parts, 1):
-            text = self._kept.get(part.prompt)
-            kept, tokens = text is not None, 0
-            if text is None:
-                text, tokens = self._answer(part, f"Part {i} of {len(parts)}, {part.name}", trie)
-                self._kept.put(part.prompt, text)
-            self.reports.append(PartReport(part.name, text, kept, level, tokens))
-            if text.strip():
+            if (text := self._summary(part, f"Part {i} of {len(parts)}", level)).strip():
                 found.append(Document(part.name, text))
         return found or [Document(parts[0].name, "")]
 
-    def _answer(self, part: Part, name: str, trie: NGramTrie | None) -> tuple[str, int]:
-        self._status(f"{name} …")
-        answer = self._session.answer(part.prompt, AnswerOptions(trie=trie))
-        texts = []
-        for step in answer:
-            texts += [token.text for token in step.tokens]
-            self._status(f"{name}: {len(texts)} tokens …")
+    def _summary(self, part: Part, number: str, level: int) -> str:
+        """The text for a part: from an earlier run, or else the model's, which is kept."""
+        text, tokens = self._kept.get(part.prompt), 0
+        is_kept = text is not None
+        if text is None:
+            self._tell_taken()
+            self._begin_part(number)
+            text, tokens = self._answer(part, f"{number}, {part.name}")
+            self._kept.put(part.prompt, text)
+        self._taken += is_kept
+        self.reports.append(PartReport(part.name, text, is_kept, level, tokens))
+        return text
+
+    def _tell_taken(self) -> None:
+        if self._taken:
+            self._warn(f"took {self._taken} of {self.total} parts from a run that was interrupted")
+        self._taken = 0
+
+    def _answer(self, part: Part, name: str) -> tuple[str, int]:
+        """The model's text for a part, and its number of tokens; an error names the part."""
+        self._status(f"{part.name} …")
+        texts, told = [], time.monotonic()
+        try:
+            for step in self.answer(part.prompt):
+                texts += [token.text for token in step.tokens]
+                if time.monotonic() - told > _INTERVAL_S:
+                    told = time.monotonic()
+                    self._status(f"{len(texts)} tokens …")
+        except Exception:
+            if process.interrupted():  # a library made this of the Ctrl-C
+                raise KeyboardInterrupt from None
+            self._warn(f"failed at {name[0].lower()}{name[1:]}{self.kept_words()}")
+            raise
         return "".join(texts), len(texts)
 
     def kept_words(self) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.config import Settings
+from ngtcli.documents.pool import Pool
 from ngtcli.system.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -55,4 +57,36 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
+    # A process for each test that answers would be many.
+    monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
     yield tmp_path / "ngt-home"
+
+
+@pytest.fixture(scope="session")
+def _workers() -> Iterator[dict[tuple[int, int], Pool]]:
+    """Pools of parsers by their limits."""
+    kept: dict[tuple[int, int], Pool] = {}
+    yield kept
+    for pool in kept.values():
+        pool.close()
+
+
+class _Lent:
+    """A pool that its user does not end."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.extract, self.size = pool.extract, pool.size
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def kept_workers(_workers: dict[tuple[int, int], Pool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsers' processes live through all tests: starting one takes up to a second."""
+
+    def lent(settings: Settings) -> _Lent:
+        limits = settings.parser_seconds, settings.parser_mb
+        return _Lent(_workers.setdefault(limits, Pool(settings)))
+
+    monkeypatch.setattr("ngtcli.documents.files.Pool", lent)

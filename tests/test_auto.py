@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.auto.attribution import Tallies, attribute
-from ngtcli.draft.auto.blend import BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
+from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
 from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto
@@ -30,6 +30,7 @@ from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
+from ngtcli.trie.background import build_counts
 from ngtcli.trie.counts import NONE, TOKEN, CountTrie
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -79,6 +80,14 @@ class Naive:
                     out[text[at]] += 1
         return out
 
+    def bucket(self, found: Counter[int]) -> int:
+        return bucket_of(sum(found.values()), len(found))
+
+    def background_bucket(self, found: Counter[int]) -> int:
+        total, top = sum(found.values()), max(found.values())
+        seen = sum(total > most for most in (1, 4, 24))
+        return 3 * seen + (0 if top >= 0.75 * total else 1 if top >= 0.3 * total else 2)
+
     def probabilities(self, context: list[int]) -> dict[int, float]:
         out: Counter[int] = Counter()
         mass = 1.0
@@ -90,7 +99,8 @@ class Naive:
                 total = sum(found.values())
                 if not total:
                     continue
-                stay = self.escapes[source, k, bucket_of(total, len(found))]
+                bucket = self.background_bucket if source == BACKGROUND else self.bucket
+                stay = self.escapes[source, k, bucket(found)]
                 for token, count in found.items():
                     out[token] += mass * (1 - stay) * count / total
                 mass *= stay
@@ -109,24 +119,29 @@ class Naive:
         return out
 
 
-def prepared(prompt: list[int], output: list[int], earlier: list[int], seed: int) -> Auto:
+def prepared(
+    prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int]
+) -> Auto:
     rng = np.random.default_rng(seed)
     escapes = rng.uniform(0.05, 0.95, (len(SOURCES), ORDERS, BUCKETS))
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
-    drafter = Auto(Options(trust=1e6), escapes, pool=pool)
+    background = build_counts([(general, 1.0)], least=()) if general else None
+    drafter = Auto(Options(trust=1e6), escapes, pool=pool, background=background)
     drafter.reset(Context(prompt))
     if output:
         drafter.observe(output)
     return drafter
 
 
-@given(ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
-@settings(deadline=None, max_examples=60)
+@given(ids, ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
+@settings(deadline=None, max_examples=80)
 def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
-    prompt: list[int], output: list[int], pool: list[int], budget: int, seed: int
-) -> None:
-    drafter = prepared(prompt, output, pool, seed)
-    naive = Naive([[output], [prompt], [pool] if pool else [], []], drafter.tallies.arrays.escape)
+    prompt: list[int], output: list[int], pool: list[int], general: list[int], budget: int,
+    seed: int,
+) -> None:  # fmt: skip
+    drafter = prepared(prompt, output, pool, seed, general)
+    texts = [[output], [prompt], [pool] if pool else [], [general], []]
+    naive = Naive(texts, drafter.tallies.arrays.escape)
     escapes = drafter.tallies.arrays.escape
     growth = grow(drafter.sources.arrays, drafter.matches.nodes, escapes, budget, 0.0)
     parents, origins = growth.parents, growth.origins
@@ -137,14 +152,14 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     check_tree(drafter.propose([], budget))
 
 
-@given(ids, ids, st.integers(0, 9), st.integers(0, 5))
+@given(ids, ids, ids, st.integers(0, 9), st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
 def test_attribution_sums_to_the_probability_of_the_token(
-    prompt: list[int], output: list[int], seed: int, token: int
+    prompt: list[int], output: list[int], general: list[int], seed: int, token: int
 ) -> None:
-    drafter = prepared(prompt, output, [], seed)
+    drafter = prepared(prompt, output, [], seed, general)
     escapes = drafter.tallies.arrays.escape
-    naive = Naive([[output], [prompt], [], []], escapes)
+    naive = Naive([[output], [prompt], [], [general], []], escapes)
     tallies = Tallies(escapes, np.zeros_like(escapes), np.zeros_like(escapes))
     chance = attribute(drafter.sources.arrays, drafter.matches.nodes, token, tuple(tallies))
     found = naive.probabilities((prompt + output)[-ORDERS:])
@@ -171,7 +186,7 @@ def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
 
 
 def test_places_move_with_the_text() -> None:
-    drafter = prepared([1, 2, 3, 1, 2], [3, 1], [4, 1, 2], 0)
+    drafter = prepared([1, 2, 3, 1, 2], [3, 1], [4, 1, 2], 0, [2, 1])
     nodes = drafter.matches.nodes
     fresh = np.empty_like(nodes)
     match_end(drafter.sources.arrays, fresh, np.array([1, 2, 3, 1, 2, 3, 1], np.int32))

@@ -56,8 +56,9 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
         assert found[5].error is not None and "empty" in str(found[5].error)
 
 
-@pytest.mark.parametrize("method", ["none", "trie", "auto"])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("method", "temperature"), [("none", 0.9), ("trie", 0.0), ("auto", 0.0), ("auto", 0.9)]
+)
 def test_answers_together_are_those_given_one_by_one(method: str, temperature: float) -> None:
     session = session_with(method=method, temperature=temperature, calibrate=False)
     one, many = (

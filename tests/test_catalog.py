@@ -20,6 +20,7 @@ from ngtcli.evaluate.dev import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("docx")
+pytestmark = pytest.mark.usefixtures("kept_workers")
 
 
 @pytest.fixture

@@ -21,7 +21,10 @@ from ngtcli.render.schema import build
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
 pytest.importorskip("docx")
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+pytestmark = [
+    pytest.mark.usefixtures("kept_workers"),
+    pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model"),
+]
 
 
 @pytest.fixture

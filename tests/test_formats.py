@@ -19,6 +19,7 @@ pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
 pytest.importorskip("docx")
 pytest.importorskip("reportlab")
+pytestmark = pytest.mark.usefixtures("kept_workers")
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
 ROOMS = [
     "__init__", "errors", "system", "config", "documents", "grounding", "tokens", "model_files",
-    "retrieve", "prompt", "trie", "draft", "decode", "answered", "auto_memory", "session",
-    "splitting", "engines", "batch", "render", "builtin", "evaluate", "cli", "__main__",
+    "retrieve", "prompt", "trie", "background", "draft", "decode", "answered", "auto_memory",
+    "session", "splitting", "engines", "batch", "render", "builtin", "evaluate", "cli", "__main__",
 ]  # fmt: skip
 # torch lives in decode; training and measuring need it as well.
 TORCH_ROOMS = {"decode", "builtin", "evaluate"}

@@ -1,22 +1,25 @@
 """Summaries of what does not fit: parts that fit and lose nothing, kept when interrupted."""
 
 import json
+import re
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import FakeBackend, ngt
+from helpers import NGT, FakeBackend, in_terminal, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import fits, split
+from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
 from ngtcli.render.schema import build
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -44,11 +47,51 @@ def test_every_part_fits_and_together_they_have_all_of_the_text(
         assert context < 400
         return
     assert all(len(part.prompt.ids) <= own.room for part in parts)
+    check_nothing_is_lost(parts, texts)
+
+
+def check_nothing_is_lost(parts: list[Part], texts: list[str]) -> None:
+    """The parts have the texts in order, with nothing left out but white space."""
     places = [e for part in parts for e in part.excerpts]
     assert [(e.document, e.start) for e in places] == sorted((e.document, e.start) for e in places)
     for i, text in enumerate(texts):
         covered = {at for e in places if e.document == i for at in range(e.start, e.end)}
         assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(TEXTS.filter(str.strip), min_size=1, max_size=2),
+    st.integers(700, 900),
+    st.text(st.sampled_from(list("xy {}")), max_size=300),
+)
+def test_every_part_has_room_for_the_summary_before_it_and_none_is_lost(
+    texts: list[str], context: int, summary: str
+) -> None:
+    documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
+    own = task(documents, context)
+    ahead = split_to_refine(own)
+    check_nothing_is_lost(ahead, texts)
+    fitting = [refined(own, part, summary) for part in ahead[1:]]
+    if len(summary) <= own.answer_room:  # what the parts were made for
+        assert all(len(parts) == 1 for parts in fitting)
+    parts = [ahead[0], *(part for parts in fitting for part in parts)]
+    assert all(len(part.prompt.ids) <= own.room for part in parts)
+    assert all(summary in part.prompt.text for part in parts[1:])
+    check_nothing_is_lost(parts, texts)
+
+
+def test_a_summary_that_leaves_no_room_is_an_error_that_says_so() -> None:
+    own = task([Document("a", "The tide came in. " * 90)], context=700)
+    part = split_to_refine(own)[1]
+    with pytest.raises(ContextOverflowError, match="summary so far alone needs 690 tokens"):
+        refined(own, part, "x" * 690)
+
+
+def test_a_summary_with_the_names_of_fields_stays_text() -> None:
+    own = task([Document("a", "The tide came in. " * 90)], context=900)
+    (part,) = refined(own, split_to_refine(own)[1], "{documents} {summary}")
+    assert part.prompt.text.count("{documents} {summary}") == 1
 
 
 def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
@@ -77,23 +120,46 @@ def test_what_fits_is_not_split() -> None:
 @pytest.fixture
 def book(tmp_path: Path) -> str:
     chapters = [
-        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(230))
+        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(52))
         for i in range(3)
     ]
     (tmp_path / "book.md").write_text("\n\n".join(chapters))
     return str(tmp_path / "book.md")
 
 
-SHORT = ("--max-tokens", "8", "--method", "none")
+@pytest.fixture
+def short(tmp_path: Path) -> tuple[str, ...]:
+    """Flags for short answers of the built-in model with a context in which a chapter fits."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in BUILTIN_PATH.iterdir():
+        (folder / path.name).symlink_to(path)
+    config = json.loads((BUILTIN_PATH / "config.json").read_text())
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 900}))
+    return ("-m", str(folder), "--max-tokens", "8", "--method", "none")
+
+
+def failing(answer: Any, at: int, error: BaseException) -> Any:
+    """`Session.answer`, whose call number `at` raises `error`."""
+    asked: list[Any] = []
+
+    def instead(*arguments: Any) -> Any:
+        asked.append(arguments)
+        if len(asked) == at:
+            raise error
+        return answer(*arguments)
+
+    return instead
 
 
 @needs_model
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
-    book: str, monkeypatch: Any
+    book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
     from ngtcli.session import Session
 
-    whole = ngt("summarize", book, *SHORT, "--json")
+    whole = ngt("summarize", book, *short, "--json")
     body = json.loads(whole.stdout)
     Draft202012Validator(build("summarize")).validate(body)
     count = len(body["parts"])
@@ -104,20 +170,13 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
         quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
         assert quote == body["text"][span["start"] : span["end"]].split()
 
-    answer, asked = Session.answer, []
-
-    def interrupted(*arguments: Any) -> Any:
-        asked.append(1)
-        if len(asked) == 3:
-            raise KeyboardInterrupt
-        return answer(*arguments)
-
-    monkeypatch.setattr(Session, "answer", interrupted)
-    stopped = ngt("summarize", book, *SHORT)
+    answer = Session.answer
+    monkeypatch.setattr(Session, "answer", failing(answer, 3, KeyboardInterrupt()))
+    stopped = ngt("summarize", book, *short)
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
     monkeypatch.setattr(Session, "answer", answer)
-    again = ngt("summarize", book, *SHORT, "--json")
+    again = ngt("summarize", book, *short, "--json")
     assert f"took 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
     assert [part["kept"] for part in rest["parts"]] == [True, True] + [False] * (count - 2)
@@ -126,48 +185,128 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
 
 
 @needs_model
-def test_kept_parts_that_are_damaged_are_made_anew(book: str, monkeypatch: Any) -> None:
+def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
+    book: str, short: tuple[str, ...], monkeypatch: Any
+) -> None:
     from ngtcli.session import Session
 
-    answer, asked = Session.answer, []
+    answer, prompts = Session.answer, []
 
-    def interrupted(*arguments: Any) -> Any:
-        asked.append(1)
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return answer(*arguments)
+    def seen(session: Session, prompt: Any, *more: Any) -> Any:
+        prompts.append(prompt.text)
+        return answer(session, prompt, *more)
 
-    monkeypatch.setattr(Session, "answer", interrupted)
-    ngt("summarize", book, *SHORT)
+    monkeypatch.setattr(Session, "answer", seen)
+    refine = ("summarize", book, *short, "--overflow", "refine")
+    whole = ngt(*refine, "--json")
+    body = json.loads(whole.stdout)
+    Draft202012Validator(build("summarize")).validate(body)
+    count = len(prompts)
+    assert f"split into {count} parts, the summary of each goes".encode() in whole.stderr
+    assert len(body["parts"]) == count - 1 and count > 2
+    for part, following in zip(body["parts"], prompts[1:], strict=True):
+        assert part["text"].strip() in following and part["level"] == 1
+    for i, prompt in enumerate(prompts):
+        assert f"Barge {i}.0 came in" in prompt
+    monkeypatch.setattr(Session, "answer", failing(answer, 3, KeyboardInterrupt()))
+    stopped = ngt(*refine)
+    assert stopped.returncode == 130 and f"kept 2 of {count} parts".encode() in stopped.stderr
+    monkeypatch.setattr(Session, "answer", answer)
+    rest = json.loads(ngt(*refine, "--json").stdout)
+    assert rest["text"] == body["text"] and all(part["kept"] for part in rest["parts"][:2])
+    dry = ngt(*refine, "--dry-run")
+    assert dry.returncode == 0 and b"Barge 0.0" in dry.stdout and b"Barge 2.0" not in dry.stdout
+
+
+@needs_model
+def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
+    from ngtcli.session import Session
+
+    wrong = ModelError("the model gives no numbers", "Name another one.")
+    monkeypatch.setattr(Session, "answer", failing(Session.answer, 2, wrong))
+    done = ngt("summarize", book, *short)
+    assert done.returncode == 4 and done.stdout == b""
+    told = done.stderr.decode().splitlines()
+    assert told[-3].startswith("ngt: failed at part 2 of ") and "book.md, Chapter 1" in told[-3]
+    assert "kept 1 of " in told[-3] and told[-2] == "ngt: the model gives no numbers"
+
+
+@needs_model
+def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) -> None:
+    shown, code = in_terminal("summarize", book, *short, columns=100)
+    passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
+    parts = {line.partition(":")[0] for line in passing if line.startswith("Part ")}
+    assert code == 0 and len(parts) > 2 and all(re.fullmatch(r"Part \d+ of \d+", p) for p in parts)
+    assert not passing[-1].startswith("Part ")  # the prompt of the summaries
+    told = ngt("summarize", book, *short, "-v").stderr.decode()
+    for part in parts:
+        assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
+
+
+@needs_model
+def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
+    process = subprocess.Popen([*NGT, "summarize", book, *short], stderr=subprocess.DEVNULL)
+    parts, patience = home("cache") / "parts", time.monotonic() + 60
+    while not list(parts.glob("*.json")):
+        assert process.poll() is None and time.monotonic() < patience
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    done = ngt("summarize", book, *short)
+    assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
+
+
+@needs_model
+def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) -> None:
+    preset = own_home / "config" / "presets" / "mine.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text('template: "{documents} Short:"')
+    wrong = ngt("summarize", book, "-p", "mine", "--overflow", "refine")
+    assert wrong.returncode == 2 and b"no wording for --overflow refine" in wrong.stderr
+    preset.write_text('template: "{documents} Short:"\nrefine: "{documents}"')
+    wrong = ngt("summarize", book, "-p", "mine")
+    assert wrong.returncode == 2 and b"refine lacks" in wrong.stderr
+
+
+@needs_model
+def test_kept_parts_that_are_damaged_are_made_anew(
+    book: str, short: tuple[str, ...], monkeypatch: Any
+) -> None:
+    from ngtcli.session import Session
+
+    answer = Session.answer
+    monkeypatch.setattr(Session, "answer", failing(answer, 2, KeyboardInterrupt()))
+    ngt("summarize", book, *short)
     monkeypatch.setattr(Session, "answer", answer)
     (kept,) = (home("cache") / "parts").glob("*.json")
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.write_text('{"a": 3}')
-    done = ngt("summarize", book, *SHORT)
+    done = ngt("summarize", book, *short)
     assert done.returncode == 0 and b"made anew" in done.stderr and b"took" not in done.stderr
 
 
 @needs_model
-def test_overflow_of_a_summary_as_it_was(book: str) -> None:
-    assert ngt("summarize", book, "--overflow", "error").returncode == 5
-    dry = ngt("summarize", book, "--dry-run")
+def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
+    assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
+    dry = ngt("summarize", book, *short, "--dry-run")
     assert dry.returncode == 0 and b"this is the first one's" in dry.stderr
     assert b"Chapter 0" in dry.stdout and b"Chapter 2" not in dry.stdout
-    wrong = ngt("ask", "-d", book, "Why?", "--overflow", "split")
-    assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
+    for way in ("split", "refine"):
+        wrong = ngt("ask", "-d", book, "Why?", "--overflow", way)
+        assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
 
 
 @needs_model
-def test_each_file_gets_a_summary_of_its_own(tmp_path: Path) -> None:
+def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:
     docs = tmp_path / "docs"
     (docs / "a").mkdir(parents=True)
     (docs / "a" / "tide.txt").write_text("The tide came in at noon that day.")
     (docs / "a_tide.txt").write_text("A ship left port at dawn.")
     out = tmp_path / "out"
-    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *SHORT)
+    done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *short)
     assert done.returncode == 0 and done.stdout == b"", done.stderr
     assert len(list(out.glob("*tide.txt*"))) == 2 and b"(2 of 2)" in done.stderr
-    alone = ngt("summarize", str(docs / "a_tide.txt"), *SHORT)
+    alone = ngt("summarize", str(docs / "a_tide.txt"), *short)
     assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
     for wrong in ([], ["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
         assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2

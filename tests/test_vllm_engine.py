@@ -126,7 +126,8 @@ def refused(*arguments: str) -> str:
 
 @pytest.mark.parametrize("name", UNREAD)
 def test_flags_that_vllm_does_not_read_are_refused(name: str) -> None:
-    value = {"device": ["cpu"], "draft_model": ["builtin"], "n": ["9"], "lp": ["2"]}
+    value = {"background": ["english"], "draft_from": ["all"]}
+    value |= {"device": ["cpu"], "draft_model": ["builtin"], "n": ["9"], "lp": ["2"]}
     flag = f"--{name.replace('_', '-')}"
     given = [flag, *(value.get(name, ["2"] if name == "threads" else []))]
     assert refused("--engine", "vllm", *given) == f"{flag} does nothing with --engine vllm"

@@ -24,13 +24,13 @@ def passes_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
 
-def config(tokens: int = 4, **options: Any) -> Any:
+def config(tokens: int = 4, vocabulary: int = 50, **options: Any) -> Any:
     return SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=tokens),
         model_config=SimpleNamespace(
-            max_model_len=CONTEXT, get_vocab_size=lambda: 50, tokenizer="builtin"
+            max_model_len=CONTEXT, get_vocab_size=lambda: vocabulary, tokenizer="builtin"
         ),
-        additional_config={"ngt": options},
+        additional_config={"ngt": {"background": [], **options}},
     )
 
 
@@ -171,6 +171,15 @@ def test_documents_of_the_configuration_are_drafted_from(tmp_path: Any) -> None:
     engine = Engine(proposer, [([5, 6, 7], text)])
     engine.step([0])
     assert engine.chains[0] == text[1:5]
+
+
+def test_a_background_of_the_configuration_is_drafted_from() -> None:
+    text = load_tokenizer("builtin").encode("On the other hand, as well as")
+    engine = Engine(NgramTrieProposer(config(vocabulary=9000, background=["english"])), [])
+    engine.texts, engine.done, engine.chains = [(text[:2], text[2:])], [0], [[]]
+    engine.requests = {"0": request()}
+    engine.step([0])
+    assert engine.chains[0]
 
 
 @pytest.mark.parametrize(

@@ -125,4 +125,5 @@ def _drafts(session: Session, method: MethodSpec) -> Drafts:
     if not method.entry.costs:
         return OwnDrafts(lambda: session.new_drafter(method.spec), most)
     session.memory.load()
-    return joint_drafts(session.memory.costs, session.memory.pool, most)
+    memory = session.memory
+    return joint_drafts(memory.costs, memory.pool, most, memory.backgrounds.load())

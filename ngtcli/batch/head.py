@@ -13,8 +13,9 @@ from ngtcli.system.yaml_file import shown
 FORMAT, VERSION = "ngt-batch", 1
 # Settings that decide no text, only how fast or within which bounds it comes.
 _FREE = {
-    "pool", "pool_documents", "calibrate", "threads", "packed", "capture", "compile", "color",
-    "max_mb", "max_files", "max_depth", "parser_seconds", "parser_mb", *SECRET, *OF_ENGINE,
+    "pool", "pool_documents", "background", "draft_from", "cache_mb", "calibrate", "threads",
+    "packed", "capture", "compile", "color", "max_mb", "max_files", "max_depth", "parser_seconds",
+    "parser_mb", *SECRET, *OF_ENGINE,
 }  # fmt: skip
 
 
@@ -79,6 +80,12 @@ def _changes(then: Head, now: Head) -> Iterator[str]:
 
 def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
     """The settings on which the answers of a task depend, and a hash of its wording, JSON-ready."""
-    wording = (preset.template, preset.document, preset.titled_document, preset.separator)
-    values = {name: value for name, value in asdict(settings).items() if name not in _FREE}
-    return {**values, "stop": list(settings.stop), "wording": key_of(*wording)}
+    wording = (
+        preset.template, preset.refine, preset.document, preset.titled_document, preset.separator,
+    )  # fmt: skip
+    values = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(settings).items()
+        if name not in _FREE
+    }
+    return {**values, "wording": key_of(*wording)}

@@ -5,13 +5,13 @@ itself; this is done while no other line is being answered.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ngtcli.answered import Answered, failed
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
-from ngtcli.config import Settings
+from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
@@ -141,7 +141,7 @@ class Runner:
         """The prompt of a line; None for one that does not fit and is split later."""
         try:
             documents = work.loaded.documents
-            if work.settings.overflow != "split":
+            if work.settings.overflow not in IN_PARTS:
                 return self._session.prompt(work.preset, documents, work.question)
             prompt = fits(self._session.task(work.preset, documents))
         except Exception as error:
@@ -156,7 +156,7 @@ class Runner:
             self._session, work.preset, work.loaded.documents, self._status, self._warn
         )
         try:
-            prompt = splitting.prompt()
+            prompt = replace(splitting.prompt(), given=tuple(work.loaded.documents))
         except Exception as error:
             return self._outcome(line, work, failed(line.index, self._told(error)))
         answered = self._alone(line, prompt)

@@ -27,6 +27,7 @@ from ngtcli.cli.output import write_result
 from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
+from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED
 from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
@@ -67,7 +68,7 @@ def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> Non
             prompt = parts.prompt()
         remark_look_alikes(request, session.model.tokenizer, notes)
         tell_passages(request, prompt.selection, notes)
-        answer = session.answer(prompt)
+        answer = parts.answer(prompt) if parts else session.answer(prompt)
     except KeyboardInterrupt:
         notes.clear()
         notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
@@ -79,11 +80,14 @@ def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> Non
 
 def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitting | None":
     """What makes a summary part by part, where that is asked for."""
-    if request.settings.overflow != "split":
+    if request.settings.overflow not in IN_PARTS:
         return None
     from ngtcli.splitting import Splitting  # here: it loads torch
 
-    return Splitting(session, request.preset, request.documents, notes.status, notes.warn)
+    return Splitting(
+        session, request.preset, request.documents, notes.status, notes.warn,
+        begin_part=notes.begin_part,
+    )  # fmt: skip
 
 
 def open_session(request: AnswerRequest, notes: Notes) -> "Session":
@@ -160,6 +164,7 @@ def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes:
         notes.facts(facts_of(request, answer, sources))
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
+        notes.remark(answer.background())
         notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
         notes.remark(eager_words(answer))

@@ -84,6 +84,7 @@ def _replay(
         request.methods,
         num_drafts,
         settings=draft_settings(request.settings),
+        backgrounds=request.settings.background,
         tasks=request.tasks,
         limit=given.limit,
         ids=given.ids,
@@ -92,6 +93,7 @@ def _replay(
         max_mb=request.settings.max_mb,
         fresh=given.fresh,
         progress=notes.status,
+        warn=notes.warn,
     )
     notes.clear()
     return result

@@ -20,17 +20,17 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "stop",
 )  # fmt: skip
 _FOLDERS = tuple(name for name in READING if name != "max_mb")
-_LOADING = ("model", "overflow", *RETRIEVING, "exact")
+_LOADING = ("model", "overflow", *RETRIEVING, "draft_from", "exact")
 _COMPUTING = ("device", "dtype", "threads", "capture", "compile", "packed")
 Table = Mapping[str, tuple[str, ...]]
 
 BENCH: Table = {
     **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
-    "max_mb": _ALL,
+    **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
     **dict.fromkeys(_FOLDERS, _MODEL),
     **dict.fromkeys(("files", "docs", "prompts", "noise", *_LOADING, *_SAMPLING), _MODEL),
     **dict.fromkeys(_COMPUTING, (LIVE, RECORD, SHAPE)),
-    **dict.fromkeys(("methods", *DRAFTING), _DRAFTS),
+    **dict.fromkeys(("methods", "background", "no_background", *DRAFTING), _DRAFTS),
     **dict.fromkeys(("sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
     **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
     **dict.fromkeys(("quality", "draft_model"), (LIVE,)),
@@ -40,9 +40,9 @@ BENCH: Table = {
 TUNE: Table = {
     **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state", "fresh"), _DRAFTS),
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
-    **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb"), _DRAFTS),
+    **dict.fromkeys(("verbose", "color", "pool", "pool_documents", "max_mb", "cache_mb"), _DRAFTS),
     **dict.fromkeys(_FOLDERS, (LIVE,)),
-    **dict.fromkeys(DRAFTING, _DRAFTS),
+    **dict.fromkeys(("background", "no_background", *DRAFTING), _DRAFTS),
     **dict.fromkeys(("docs", "prompts", "draft_model", "calibrate"), (LIVE,)),
     **dict.fromkeys((*_LOADING, *_COMPUTING, *_SAMPLING), (LIVE,)),
     **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),

@@ -53,6 +53,15 @@ def models(incomplete: str) -> list[str]:
     return ["builtin", *ids, *sorted(_folders(incomplete))]
 
 
+@_quietly
+def backgrounds(incomplete: str) -> list[str]:
+    """Names of backgrounds."""
+    from ngtcli.background.names import SHIPPED
+    from ngtcli.trie.listing import list_backgrounds
+
+    return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))
+
+
 def choices(setting: str) -> Complete:
     """The words that a setting can be."""
 
@@ -77,7 +86,9 @@ def _folders(incomplete: str) -> Iterator[str]:
         return
 
 
-_OFFERED: dict[str, Complete] = {"method": methods, "model": models, "draft_model": models}
+_OFFERED: dict[str, Complete] = {
+    "method": methods, "model": models, "draft_model": models, "background": backgrounds,
+}  # fmt: skip
 
 
 def of_setting(name: str) -> Complete | None:

@@ -5,13 +5,14 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.cli.passages import tell_passages
+from ngtcli.config import IN_PARTS
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.splitting import fits, split
+from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -55,7 +56,7 @@ def _of_parts(
 ) -> Prompt | None:
     """The first part's prompt, where a summary would be made part by part."""
     s = request.settings
-    if s.overflow != "split":
+    if s.overflow not in IN_PARTS:
         return None
     task = Task(
         request.preset, request.documents, "", tokenizer, context, s.max_tokens, vocabulary,
@@ -63,6 +64,6 @@ def _of_parts(
     )  # fmt: skip
     if (whole := fits(task)) is not None:
         return whole
-    parts = split(task)
+    parts = split(task) if s.overflow == "split" else split_to_refine(task)
     notes.warn(f"not everything fits: it is split into {len(parts)} parts; this is the first one's")
     return parts[0].prompt

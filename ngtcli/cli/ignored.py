@@ -11,7 +11,8 @@ from ngtcli.config import OF_TRIE, SPREADING, Settings
 from ngtcli.errors import UsageError
 
 _SAMPLING = ("top_p", "top_k", "min_p")
-_DRAFTING = (*OF_TRIE, "pool", "pool_documents", "calibrate", "draft_model")
+_OF_AUTO = ("pool", "pool_documents", "background", "draft_from", "calibrate")
+_DRAFTING = (*OF_TRIE, *_OF_AUTO, "draft_model")
 
 
 def flag(name: str) -> str:
@@ -64,7 +65,7 @@ def _refuse_drafting(flags: Mapping[str, Any], settings: Settings) -> None:
     method = parse_method(settings.method, DraftSettings())
     readers = {
         **dict.fromkeys(OF_TRIE, ("trie", method.entry.documents)),
-        **dict.fromkeys(("pool", "pool_documents", "calibrate"), ("auto", method.entry.costs)),
+        **dict.fromkeys(_OF_AUTO, ("auto", method.entry.costs)),
         "draft_model": ("draft-model", method.name == "draft-model"),
     }
     for name in (n for n in _DRAFTING if flags.get(n)):

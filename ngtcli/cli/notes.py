@@ -31,9 +31,15 @@ class Notes:
         self.said = False
         self.wipes = self.terminal and not is_plain()  # whether a status line is shown
         self._status = False
+        self._part = ""
+
+    def begin_part(self, part: str) -> None:
+        """Put this before every passing line from now on; "" for nothing."""
+        self._part = f"{part}: " if part else ""
 
     def status(self, message: str) -> None:
         """A passing line: what is being done right now."""
+        message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
             line = cut(reveal(visible(message)), stderr_width() - 1)

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import pairwise
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     CHOICES,
+    NAMES,
     OF_ENGINE,
     READING,
     RETRIEVING,
@@ -26,9 +27,13 @@ from ngtcli.config import (
     Settings,
     environment_and_file_layers,
     merge,
+    names_of,
     unknown_variables,
 )
+from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.render.numbers import counted
+from ngtcli.system.storage import bound_cache
 
 _HELP: dict[str, str] = {
     "model": "Folder of a transformers model, a hub id, or builtin.",
@@ -41,6 +46,10 @@ _HELP: dict[str, str] = {
     "learn_output": "Draft from the generated text as well.",
     "pool": "For auto: draft from earlier answers of the model as well, and keep this one.",
     "pool_documents": "For auto: keep in the pool also what answers quote from documents.",
+    "background": "For auto: draft from what often follows what in general text as well; english"
+    " ships, others are built by ngt trie build --background. May be given again.",
+    "draft_from": "For auto, where not everything fits: draft from the prompt, or from all of the"
+    " documents.",
     "calibrate": "For auto: measure at first use what a pass costs on this device.",
     "exact": "The tokens of plain decoding bit for bit, in half precision too: all passes have as"
     " many rows as --num-draft allows; auto: where that costs nothing.",
@@ -61,8 +70,9 @@ _HELP: dict[str, str] = {
     "capture": "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
     "compile": "Compile the model's passes with torch.compile; takes minutes.",
     "overflow": "Documents too long: error, truncate to cut them, retrieve to read the passages"
-    " that fit the question best, split to summarize part by part; auto is retrieve for ask,"
-    " split for summarize, else error.",
+    " that fit the question best, split to summarize part by part and then the summaries, refine"
+    " to carry one summary from part to part; auto is retrieve for ask, split for summarize, else"
+    " error.",
     "passages": "Most passages to read; 0 takes as many as fit.",
     "passage_tokens": "Tokens a passage, about.",
     "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
@@ -74,6 +84,7 @@ _HELP: dict[str, str] = {
     "field": "Of JSON and CSV files, read this field alone.",
     "parser_seconds": "Most seconds for one PDF, Word, HTML, … file.",
     "parser_mb": "Most megabytes of memory for reading one of them.",
+    "cache_mb": "Most megabytes kept in the cache; what was used longest ago goes first.",
     "color": "auto, always or never.",
     "engine": "What runs the model: ngt, or vllm with ngt's drafts.",
     "tensor_parallel": "For vLLM: devices that share each layer.",
@@ -84,14 +95,14 @@ _HELP: dict[str, str] = {
 _PANELS = {
     "Drafting": (
         "method", "n", "lp", "num_draft", "learn_output", "draft_model", "pool", "pool_documents",
-        "calibrate", "exact",
+        "background", "draft_from", "calibrate", "exact",
     ),
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
         "presence_penalty", "frequency_penalty",
     ),
     "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
-    "Reading": READING,
+    "Reading": (*READING, "cache_mb"),
     "Passages": RETRIEVING,
     "Engine": OF_ENGINE,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
@@ -110,17 +121,17 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more o
 
 def _parameter(name: str) -> inspect.Parameter:
     default = getattr(_DEFAULTS, name)
-    panel = next(title for title, names in _PANELS.items() if name in names)
     word = name.replace("_", "-")
     switch = isinstance(default, bool) or _is_switch(name)
     flag = f"--{word}/--no-{word}" if switch else f"--{word}"
     flags = [flag, "-m"] if name == "model" else [flag]
     kind: Any = list[str] if isinstance(default, tuple) else bool if switch else type(default)
-    shown = "" if default in ("", ()) else f" [default: {default}]"
+    text = ", ".join(default) if isinstance(default, tuple) else default
+    shown = "" if text == "" else f" [default: {text}]"
     option = typer.Option(
         *flags,
         help=_HELP[name] + shown,
-        rich_help_panel=panel,
+        rich_help_panel=_panel(name),
         show_default=False,
         autocompletion=of_setting(name),
     )
@@ -130,6 +141,24 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
+
+
+def _without(name: str) -> inspect.Parameter:
+    """The flag that empties a list of names."""
+    option = typer.Option(
+        f"--no-{name}", help=f"The same as --{name} none.", rich_help_panel=_panel(name),
+        show_default=False,
+    )  # fmt: skip
+    return inspect.Parameter(
+        f"no_{name}",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, option],
+    )
+
+
+def _panel(name: str) -> str:
+    return next(title for title, names in _PANELS.items() if name in names)
 
 
 def _is_switch(name: str) -> bool:
@@ -161,17 +190,26 @@ def _with(names: Sequence[str], command: Command) -> Command:
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "flags"]
     shared = [name for name in names if name not in signature.parameters]
-    settings = [_parameter(name) for name in shared]
+    emptied = [name for name in NAMES if name in shared]
+    settings = [_parameter(name) for name in shared] + [_without(name) for name in emptied]
 
     @wraps(command)
     def wrapper(**arguments: Any) -> Any:
         given = {name: arguments.pop(name) for name in shared}
+        none = [name for name in emptied if arguments.pop(f"no_{name}")]
         flags = {
             name: _typed(name, value)
             for name, value in given.items()
             if value is not None and value != []
         }
-        return command(flags=flags, **arguments)
+        for name in none:
+            if name in flags:
+                raise UsageError(f"--{name} beside --no-{name}", "Give one of them.")
+            flags[name] = ()
+        try:
+            return command(flags=flags, **arguments)
+        finally:
+            _bound_cache(_is_verbose(arguments))
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -179,10 +217,29 @@ def _with(names: Sequence[str], command: Command) -> Command:
     return wrapper
 
 
+_cache_mb = _DEFAULTS.cache_mb  # of the settings that were merged last
+
+
+def _bound_cache(verbose: bool) -> None:
+    """Bring the cache within its bound, if this command wrote to it."""
+    removed = bound_cache(_cache_mb * 1_000_000)
+    if removed is not None and removed.files and verbose:
+        Notes(verbose).remark(
+            f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"
+            f" that were used longest ago: it may have {_cache_mb} MB (--cache-mb)."
+        )
+
+
+def _is_verbose(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("verbose"))
+
+
 def _typed(name: str, value: Any) -> Any:
     """The value of a flag as its setting has it."""
     if _is_switch(name):
         return "on" if value else "off"
+    if name in NAMES:
+        return names_of(value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -240,6 +297,8 @@ def _remark_variables() -> None:
 
 def _merged(layers: list[Layer]) -> Resolved:
     resolved = merge(layers)
+    global _cache_mb
+    _cache_mb = resolved.settings.cache_mb
     models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported

@@ -1,4 +1,4 @@
-"""`ngt trie`: the cached tries of documents and the datastores kept beside them."""
+"""`ngt trie`: the cached tries of documents, and the datastores and backgrounds beside them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.background.names import check_new_name
 from ngtcli.cli.ignored import flag, refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
@@ -23,7 +24,6 @@ from ngtcli.render.terminal import visible
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
-from ngtcli.trie.listing import DatastoreFile, TrieFile
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
@@ -41,18 +41,16 @@ def trie_build(
     rest: Annotated[
         bool, typer.Option("--rest", help="Build a datastore for the method rest instead.")
     ] = False,
-    name: Annotated[str, typer.Option(help="Name of the datastore.")] = "",
+    background: Annotated[
+        bool, typer.Option("--background", help="Build a background for auto instead.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="Name of the datastore or background.")] = "",
     preset: PresetOption = None,
     json: JsonOption = False,
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Build and cache the trie of documents ahead of the first question."""
-    if name and not rest:
-        raise UsageError("a trie has no name", "--name goes with --rest.")
-    if ":" in name:  # --method rest:datastore=NAME could not say it
-        raise UsageError(f"the name is {name!r}", "Give one without a colon.")
-    given = {flag(name): name in (flags or {}) for name in ("n", "lp")}
-    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
+    _check_kind(rest, background, name, flags or {})
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     notes = Notes()
     loaded = read_documents(paths, standard_input(paths), settings, notes)
@@ -61,9 +59,13 @@ def trie_build(
     from ngtcli.trie.documents import document_trie  # here: it loads numpy
 
     tokenizer = load_tokenizer(settings.model)
-    if rest:
-        body = _build_datastore(documents, name or "default", tokenizer)
-        line = f"built: datastore {visible(body['name'])}, {body['tokens']} tokens\n{body['path']}"
+    if rest or background:
+        what = "datastore" if rest else "background"
+        if rest:
+            body = _build_datastore(documents, name or "default", tokenizer)
+        else:
+            body = _build_background(documents, name or "own", tokenizer, settings.model)
+        line = f"built: {what} {visible(body['name'])}, {body['tokens']} tokens\n{body['path']}"
     else:
         trie, report = document_trie(
             documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
@@ -76,6 +78,38 @@ def trie_build(
     notes.clear()
     body["skipped"] = skipped_json(loaded.skipped)
     print_line(dump_json(body) if json else line)
+
+
+def _check_kind(rest: bool, background: bool, name: str, flags: Mapping[str, Any]) -> None:
+    """Raise UsageError for what does not go with what is to be built."""
+    if rest and background:
+        raise UsageError("--rest beside --background", "Give one of them.")
+    if name and not (rest or background):
+        raise UsageError("a trie has no name", "--name goes with --rest or --background.")
+    if ":" in name:  # --method rest:datastore=NAME could not say it
+        raise UsageError(f"the name is {name!r}", "Give one without a colon.")
+    if background:
+        check_new_name(name)
+    given = {flag(name): name in flags for name in ("n", "lp")}
+    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
+    given = given if background else {}
+    refuse_beside("--background", given, "A background has no window: leave it out.")
+
+
+def _build_background(
+    documents: Sequence[Document], name: str, tokenizer: Tokenizer, model: str
+) -> dict[str, Any]:
+    from ngtcli.background.making import build_background  # here: it loads numpy
+
+    try:
+        path, counts, tokens = build_background(documents, name, tokenizer, model)
+    except OSError as error:
+        raise NgtError(
+            f"the background cannot be written: {error.strerror or error}", "See ngt trie path."
+        ) from None
+    return {
+        "status": "built", "name": name, "tokens": tokens, "nodes": len(counts), "path": str(path)
+    }  # fmt: skip
 
 
 def _build_datastore(
@@ -95,9 +129,8 @@ def _build_datastore(
 
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
-    """List cached tries and datastores, the newest first."""
-    found: list[TrieFile | DatastoreFile] = list(listing.list_tries())
-    found = sorted([*found, *listing.list_datastores()], key=lambda file: -file.created)
+    """List cached tries, datastores and backgrounds, the newest first."""
+    found = listing.list_files()
     if json:
         print_line(dump_json([file_row(file) for file in found]))
         return
@@ -114,7 +147,7 @@ def trie_show(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
-    if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX)):
+    if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX, listing.BACKGROUND_SUFFIX)):
         given = {flag(name): True for name in flags or {}} | {"--preset": preset}
         _show_file(path, given, json)
         return
@@ -128,7 +161,7 @@ def trie_show(
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
     """What is in a file of the cache, which depends on no flag: none may be `given`."""
-    file = listing.describe_trie(Path(path)) or listing.describe_datastore(Path(path))
+    file = listing.describe(Path(path))
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
     refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
@@ -162,7 +195,7 @@ def _build_hint(path: str) -> str:
 
 @trie_app.command("clear")
 def trie_clear(json: JsonOption = False) -> None:
-    """Delete all cached tries and datastores."""
+    """Delete all cached tries, datastores and backgrounds."""
     files, size = listing.clear_tries()
     if json:
         print_line(dump_json({"files": files, "bytes": size}))

@@ -1,4 +1,4 @@
-"""Cached tries and datastores as `ngt trie` shows them: rows of --json and cells of tables."""
+"""Files of the trie cache as `ngt trie` shows them: rows of --json and cells of tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from ngtcli.cli.output import print_line
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
-from ngtcli.trie.listing import DatastoreFile, TrieFile
+from ngtcli.trie.listing import BackgroundFile, CacheFile, DatastoreFile, TrieFile
 
 
 def trie_row(file: TrieFile) -> dict[str, Any]:
@@ -37,18 +37,41 @@ def datastore_row(file: DatastoreFile) -> dict[str, Any]:
     }
 
 
-def file_row(file: TrieFile | DatastoreFile) -> dict[str, Any]:
+def background_row(file: BackgroundFile) -> dict[str, Any]:
+    """A background, as --json shows it."""
+    return {
+        "kind": "background",
+        "key": file.key,
+        "name": file.name,
+        "tokens": file.tokens,
+        "nodes": file.nodes,
+        "bytes": file.bytes,
+        "documents": list(file.documents),
+        "tokenizer": file.tokenizer,
+        "model": file.model,
+        "path": str(file.path),
+    }
+
+
+def file_row(file: CacheFile) -> dict[str, Any]:
     """A file of the cache, as --json shows it."""
-    return trie_row(file) if isinstance(file, TrieFile) else datastore_row(file)
+    if isinstance(file, TrieFile):
+        return trie_row(file)
+    return datastore_row(file) if isinstance(file, DatastoreFile) else background_row(file)
 
 
-def table_cells(file: TrieFile | DatastoreFile) -> list[object]:
+def table_cells(file: CacheFile) -> list[object]:
     """What `ngt trie list` shows of a file."""
     size, names = f"{file.bytes / 1e6:.1f} MB", _names(file.documents)
     if isinstance(file, TrieFile):
         return ["trie", file.key[:12], file.tokens, file.nodes, size, file.n, file.lp, names]
-    what = visible(f"datastore {file.name}").strip()
-    return [what, file.key[:12], file.tokens, "", size, "", "", names]
+    if isinstance(file, DatastoreFile):
+        what, nodes = f"datastore {file.name}", ""
+    else:
+        what, nodes = f"background {file.name}", str(file.nodes)
+        names += f" (for {file.model})"
+    tokens = file.tokens or ""  # phrases are no running text
+    return [visible(what).strip(), file.key[:12], tokens, nodes, size, "", "", visible(names)]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from ngtcli.draft.auto.costs import Costs
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie
 
 _DEFAULTS = Settings()
@@ -29,6 +30,7 @@ class Context:
     `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
     `rows` is what every pass has, so that a node costs nothing; None where each costs its row.
+    `background` takes the place of the drafter's own, if it has one.
     """
 
     ids: Sequence[int]
@@ -38,6 +40,7 @@ class Context:
     tokenizer: str = ""
     vocabulary: int = 0
     rows: int | None = None
+    background: BackgroundCounts | None = None
 
 
 class Assistant(Protocol):
@@ -54,7 +57,8 @@ class Assistant(Protocol):
 class DraftSettings:
     """The settings that every drafter may read; each reads the ones it knows.
 
-    `assistant`, `costs` (of passes) and `pool` (earlier answers) are None where there is none.
+    `assistant`, `costs` (of passes), `pool` (earlier answers) and `background` (counts of a general
+    text) are None where there is none.
     """
 
     n: int = _DEFAULTS.n
@@ -64,6 +68,7 @@ class DraftSettings:
     assistant: Assistant | None = None
     costs: Costs | None = None
     pool: Pool | None = None
+    background: BackgroundCounts | None = None
 
     def __post_init__(self) -> None:
         check_range("n", self.n, *RANGES["n"])

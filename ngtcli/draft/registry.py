@@ -52,7 +52,7 @@ _METHODS = {
         "ngtcli.draft.methods.draft_model", "a second model (--draft-model)", live=True
     ),
 }
-_OBJECTS = ("assistant", "costs", "pool")
+_OBJECTS = ("assistant", "costs", "pool", "background")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 

@@ -17,6 +17,7 @@ Options under "ngt" in vLLM's `additional_config`:
   `extra_args={"ngt_pool": False}` in its sampling parameters takes no part: none of its text
   reaches another request, and none of another's reaches it.
 - `documents` ([]): files and folders whose text is counted beside the pool.
+- `background` (["english"]): names of backgrounds, general texts that drafts come from.
 
 Tried with vLLM 0.32. Trees cannot be fed to it.
 
@@ -42,6 +43,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.background.loaded import Backgrounds
+from ngtcli.background.names import check_names
+from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.config import CONFIG
@@ -52,6 +56,7 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.trie.background import BackgroundCounts
 
 Ids = npt.NDArray[np.int32]
 
@@ -71,6 +76,7 @@ class Options:
     pool: bool = True
     pool_tokens: int = CONFIG.pool_tokens
     documents: tuple[str, ...] = ()
+    background: tuple[str, ...] = Settings().background
 
 
 def read_options(given: Any) -> Options:
@@ -107,7 +113,10 @@ class NgramTrieProposer:
         self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
         texts = _ids_of(self.options.documents, vllm_config.model_config.tokenizer)
         pool = Pool(self.options.pool_tokens) if self.options.pool else None
-        self._drafts = BatchDrafter(None, pool, children=1, texts=texts)
+        background = _background_of(
+            self.options.background, vllm_config.model_config.tokenizer, self._vocabulary
+        )
+        self._drafts = BatchDrafter(None, pool, children=1, texts=texts, background=background)
         self._requests: list[_Request | None] = []  # by row
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
@@ -235,3 +244,13 @@ def _ids_of(paths: Sequence[str], tokenizer: str) -> list[Ids]:
         return []
     ids = load_tokenizer(tokenizer)
     return [np.array(ids.encode(document.text), np.int32) for document in load(paths).documents]
+
+
+def _background_of(
+    names: Sequence[str], tokenizer: str, vocabulary: int
+) -> BackgroundCounts | None:
+    """The counts of these backgrounds. Raises UsageError for an unknown name, and ModelError."""
+    if not names:
+        return None
+    check_names(names)
+    return Backgrounds(names, load_tokenizer(tokenizer), vocabulary, model=tokenizer).load()

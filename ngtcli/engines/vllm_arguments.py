@@ -15,8 +15,8 @@ PROPOSER = "ngtcli.engines.vllm.NgramTrieProposer"
 METHODS = ("auto", "none")  # what can draft for vLLM
 # Settings that say how ngt itself runs a model, or drafts other than for vLLM.
 UNREAD = (
-    "draft_model", "n", "lp", "learn_output", "pool_documents", "calibrate", "exact", "device",
-    "threads", "packed", "compile",
+    "draft_model", "n", "lp", "learn_output", "pool_documents", "background", "draft_from",
+    "calibrate", "exact", "device", "threads", "packed", "compile",
 )  # fmt: skip
 # What vLLM takes, where that is less than ngt does.
 _RANGES = {

@@ -26,10 +26,9 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Answer, AnswerOptions, Notify, Session
+from ngtcli.session import Answer, AnswerOptions, DocumentsTrie, Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from ngtcli.trie.documents import TrieReport
-from ngtcli.trie.ngram import NGramTrie
 
 _AS_SET = AnswerOptions()
 
@@ -178,9 +177,9 @@ class VllmSession(Session):
         other._settings = settings
         return other
 
-    def documents_trie(self, documents: Sequence[Document]) -> NGramTrie | None:
-        """None: what vLLM is given drafts from is in its own process."""
-        return None
+    def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
+        """No trie: what vLLM is given drafts from is in its own process."""
+        return None, TrieReport("none")
 
     def run(self, prompt: Prompt) -> VllmRun:
         """A generation for `prompt` that has not begun. Raises ContextOverflowError."""

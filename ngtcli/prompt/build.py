@@ -17,7 +17,7 @@ from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _OTHER_MODEL = "Name another model (-m)."
-_FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
+_FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
@@ -102,7 +102,7 @@ class Prompt:
 
     Each run overlaps the documents beside it by a few tokens, so that it has the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
-    `selection` the `documents` are excerpts of those that were given.
+    `selection` the `documents` are excerpts of those that were `given`; so are those of a part.
     """
 
     text: str
@@ -112,6 +112,7 @@ class Prompt:
     cuts: tuple[Cut, ...] = ()
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
+    given: tuple[Document, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,10 @@ class Message:
     documents: tuple[tuple[int, int], ...]
 
 
-def word(preset: Preset, documents: Sequence[Document], question: str) -> Message:
-    """The user's message: the preset's template with documents and question."""
+def word(
+    preset: Preset, documents: Sequence[Document], question: str, summary: str = ""
+) -> Message:
+    """The user's message: the preset's template with documents, question and summary."""
     form = preset.document if len(documents) == 1 else preset.titled_document
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
@@ -135,7 +138,8 @@ def word(preset: Preset, documents: Sequence[Document], question: str) -> Messag
             spans.append((at + start, at + start + len(body)))
         parts.append(fill(form, values))
         at += len(parts[-1]) + len(preset.separator)
-    values = {"documents": preset.separator.join(parts), "question": question}
+    joined = preset.separator.join(parts)
+    values = {"documents": joined, "question": question, "summary": summary}
     first = _place(preset.template, "documents", values)
     known = first is not None and len(spans) == len(documents)
     moved = tuple((first + a, first + b) for a, b in spans) if known and first is not None else ()
@@ -154,13 +158,15 @@ def build_prompt(
     question: str,
     tokenizer: Tokenizer,
     vocabulary: int = 0,
+    *,
+    summary: str = "",
 ) -> Prompt:
     """The prompt in the model's chat format, or as plain text if the model has none.
 
     Raises ModelError if the chat template fails, if there are no tokens, and, unless `vocabulary`
     is 0, for ids that are not below it.
     """
-    coded = code(word(preset, documents, question), tokenizer)
+    coded = code(word(preset, documents, question, summary), tokenizer)
     _check_ids(coded.ids, vocabulary)
     references = tuple(tuple(coded.ids[first:last]) for first, last in coded.documents)
     outside = _outside(coded.ids, coded.documents)

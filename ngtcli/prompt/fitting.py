@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
-from ngtcli.prompt.build import Cut, Prompt, build_prompt, code, word
+from ngtcli.prompt.build import Cut, Message, Prompt, build_prompt, code, word
 from ngtcli.prompt.counting import PIECE, Head, Progress, Status, count
 from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import LONG, Tokenizer
@@ -32,20 +32,34 @@ class Task:
     answer: int
     vocabulary: int
     status: Status
+    summary: str = ""
+
+    @property
+    def answer_room(self) -> int:
+        """Positions kept for the answer: `answer`, or a quarter of `context` where that is less."""
+        return min(self.answer, self.context // 4)
 
     @property
     def room(self) -> int:
-        """Positions for a cut prompt: `context` less `answer`, or less a quarter of `context`."""
-        return self.context - min(self.answer, self.context // 4)
+        """Positions for a cut prompt: `context` less those for the answer."""
+        return self.context - self.answer_room
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents. Raises ModelError as `build_prompt`."""
-        return build_prompt(self.preset, documents, self.question, self.tokenizer, self.vocabulary)
+        return build_prompt(
+            self.preset, documents, self.question, self.tokenizer, self.vocabulary,
+            summary=self.summary,
+        )  # fmt: skip
 
     @property
-    def frame(self) -> list[Document]:
+    def empty(self) -> list[Document]:
         """The documents with empty texts."""
         return [replace(d, text="") for d in self.documents]
+
+    @property
+    def frame(self) -> Message:
+        """The user's message without the documents' texts."""
+        return word(self.preset, self.empty, self.question, self.summary)
 
 
 def fit_prompt(
@@ -94,8 +108,7 @@ def _near(limit: int) -> int:
 
 def _count_beyond(task: Task, limit: int) -> str | None:
     """In words, the number of tokens of the prompt if it is beyond `limit`, else None."""
-    frame = word(task.preset, task.frame, task.question).text
-    texts = [frame, *(d.text for d in task.documents)]
+    texts = [task.frame.text, *(d.text for d in task.documents)]
     characters = sum(map(len, texts))
     if characters <= limit:  # short enough to be counted whole
         return None
@@ -150,12 +163,11 @@ def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
 
 def frame_tokens(task: Task) -> int:
     """The number of tokens of the prompt without documents' texts. Raises ContextOverflowError."""
-    frame = word(task.preset, task.frame, task.question).text
-    progress = Progress(len(frame), task.status)
-    if count([frame], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
+    frame = task.frame
+    progress = Progress(len(frame.text), task.status)
+    if count([frame.text], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
         raise no_room(task)
-    message = word(task.preset, task.frame, task.question)
-    tokens = len(code(message, task.tokenizer).ids)
+    tokens = len(code(frame, task.tokenizer).ids)
     if tokens >= task.room:
         raise no_room(task)
     return tokens
@@ -175,12 +187,13 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
 
 def no_room(task: Task) -> ContextOverflowError:
     """The error for names, question or wording of the preset that leave no room for documents."""
-    names = [word(replace(task.preset, template="{documents}"), task.frame, "").text]
+    names = [word(replace(task.preset, template="{documents}"), task.empty, "").text]
     wording = [word(task.preset, [], "").text]
     many = len(task.documents)
     parts = {
         f"{many} names alone need": (names if many > 1 else [], "Give fewer documents"),
         "the question alone needs": ([task.question], "Shorten the question"),
+        "the summary so far alone needs": ([task.summary], "Give a smaller --max-tokens"),
         f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),
     }
     progress = Progress(sum(len(t) for texts, _ in parts.values() for t in texts), task.status)

@@ -10,7 +10,8 @@ from ngtcli.errors import UsageError, nearest
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import read_mapping, shown
 
-_WORDING = ("description", "template", "document", "titled_document", "separator")
+_WORDING = ("description", "template", "refine", "document", "titled_document", "separator")
+_REFINED = ("{documents}", "{summary}")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
@@ -18,11 +19,16 @@ _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Wording and settings of one task; `{documents}` and `{question}` are filled in `template`."""
+    """Wording and settings of one task; `{documents}` and `{question}` are filled in `template`.
+
+    `refine` is the template for the second part and those after it of a text that is summarized
+    part by part; `{summary}` in it is the summary of the parts before.
+    """
 
     name: str
     path: Path
     template: str
+    refine: str = ""
     description: str = ""
     document: str = "{text}"
     titled_document: str = "{name}\n{text}"
@@ -88,6 +94,8 @@ def _read(name: str, path: Path) -> Preset:
     values = {k: check_key(k, v, path, _WORDING) for k, v in data.items() if k not in _WORDING}
     if "{documents}" not in wording.get("template", ""):
         raise UsageError(f"{path}: template lacks {{documents}}", "Add `template:` with it.")
+    if wording.get("refine") and not all(f in wording["refine"] for f in _REFINED):
+        raise UsageError(f"{path}: refine lacks {' or '.join(_REFINED)}", "It needs both.")
     layer = Layer(f"preset {name}", values)
     return Preset(name, path, settings=layer, provenance=_plain(origin), **wording)
 

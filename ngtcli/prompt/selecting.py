@@ -46,6 +46,7 @@ def prompt_for(
         )
         cutting = Cutting(s.passage_tokens, s.passage_overlap)
         prompt = _retrieve(task, cutting, s.passages, warn)
+        prompt = replace(prompt, given=tuple(documents) if prompt.selection else ())
     else:
         prompt = fit_prompt(
             preset, documents, question, tokenizer, context=context, answer=s.max_tokens,

@@ -32,7 +32,8 @@ class Part:
 class PartReport:
     """A part: its name, its summary, whether that was kept from an earlier run, and its level.
 
-    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on.
+    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on. Of
+    parts that are refined, which are of level 1, the summary covers those before as well.
     """
 
     name: str
@@ -61,20 +62,46 @@ def fits(task: Task) -> Prompt | None:
     return whole if isinstance(whole, Prompt) and len(whole.ids) <= task.room else None
 
 
-def split(task: Task) -> list[Part]:
+def split(task: Task, free: int = 0) -> list[Part]:
     """The documents in parts of nearly one size, each of which leaves room for its answer.
 
-    Raises ContextOverflowError where question and wording leave no room.
+    Each leaves room for `free` more tokens, too. Raises ContextOverflowError where there is no
+    room for documents.
     """
-    room = task.room - frame_tokens(replace(task, documents=()))
+    room = task.room - free - frame_tokens(replace(task, documents=()))
     pieces = _small_pieces(task, room)
     total = sum(piece.tokens for piece in pieces)
     size = total / -(-total // room)  # so that the last part is no remnant
-    return [part for group in _groups(pieces, room, size) for part in _parts(task, group)]
+    return [part for group in _groups(pieces, room, size) for part in _parts(task, group, free)]
+
+
+def split_to_refine(task: Task) -> list[Part]:
+    """The documents in parts that leave room for the summary of those before; see `refined`."""
+    own = replace(task, preset=replace(task.preset, template=task.preset.refine))
+    first, *rest = split(own, task.answer_room + _BETWEEN)
+    return [replace(first, prompt=task.build(first.prompt.documents)), *rest]
+
+
+def refined(task: Task, part: Part, summary: str) -> list[Part]:
+    """The part with the summary of those before; several parts if that leaves too little room."""
+    preset = replace(task.preset, template=task.preset.refine)
+    own = replace(task, preset=preset, documents=part.prompt.documents, summary=summary)
+    prompt = own.build(own.documents)
+    if len(prompt.ids) <= task.room:
+        return [replace(part, prompt=prompt)]
+    return [replace(p, excerpts=_within(part.excerpts, p.excerpts)) for p in split(own)]
+
+
+def _within(outer: Sequence[Excerpt], inner: Sequence[Excerpt]) -> tuple[Excerpt, ...]:
+    """Excerpts of excerpts, as excerpts of the documents."""
+    whole = [(outer[e.document], e) for e in inner]
+    return tuple(Excerpt(o.document, o.start + e.start, o.start + e.end) for o, e in whole)
 
 
 def _small_pieces(task: Task, room: int) -> list[_Piece]:
-    """Passages none of which is longer than half of `room`."""
+    """Passages none of which is longer than half of `room`. Raises ContextOverflowError."""
+    if room <= 0:
+        raise no_room(replace(task, documents=()))
     tokens = max(1, min(_TOKENS, room // 8))
     while True:
         pieces = list(_pieces(task, Cutting(tokens)))
@@ -113,17 +140,17 @@ def _groups(pieces: Sequence[_Piece], room: int, size: float) -> Iterator[list[_
         yield group
 
 
-def _parts(task: Task, group: Sequence[_Piece]) -> Iterator[Part]:
+def _parts(task: Task, group: Sequence[_Piece], free: int) -> Iterator[Part]:
     """The part of these pieces; two where it turns out too long."""
     excerpts = tuple(joined(task.documents, [piece.excerpt for piece in group]))
     prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
-    if len(prompt.ids) <= task.room:
+    if len(prompt.ids) + free <= task.room:
         yield Part(prompt, excerpts)
     elif len(group) == 1:
         raise no_room(replace(task, documents=()))
     else:
-        yield from _parts(task, group[: len(group) // 2])
-        yield from _parts(task, group[len(group) // 2 :])
+        yield from _parts(task, group[: len(group) // 2], free)
+        yield from _parts(task, group[len(group) // 2 :], free)
 
 
 def joined(documents: Sequence[Document], found: Sequence[Excerpt]) -> Iterator[Excerpt]:

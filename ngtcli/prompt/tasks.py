@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ngtcli.config import Settings
+from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 
@@ -18,15 +18,20 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
         raise UsageError(
             f"preset {preset.name} has no place for a question", "Put {question} in its template."
         )
-    if task == "ask" and settings.overflow == "split":
+    if task == "ask" and settings.overflow in IN_PARTS:
         raise UsageError(
-            "--overflow split makes a summary of summaries, and a question is asked",
+            f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
             "Use --overflow retrieve, which reads the passages that fit the question best.",
         )
     if task == "summarize" and settings.overflow == "retrieve":
         raise UsageError(
             "--overflow retrieve chooses passages by a question, and a summary has none",
             "Use --overflow truncate to cut the documents.",
+        )
+    if settings.overflow == "refine" and not preset.refine:
+        raise UsageError(
+            f"preset {preset.name} has no wording for --overflow refine",
+            "Put `refine:` in it, a template with {documents} and {summary}.",
         )
     if settings.overflow == "auto":
         return replace(settings, overflow="retrieve" if task == "ask" else "split")

@@ -37,7 +37,7 @@ COLORS = {
     DRAFT: "cyan",
     "drafted": "cyan",
     DOCUMENT: "cyan",
-    **dict(zip(SOURCES, ("magenta", "blue", "yellow", "green"), strict=True)),
+    **dict(zip(SOURCES, ("magenta", "blue", "yellow", "red", "green"), strict=True)),
 }
 DIM = Style(dim=True)
 

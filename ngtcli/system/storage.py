@@ -3,7 +3,8 @@
 Cache files are written under a temporary name and renamed, so that a reader never sees a part of
 one and two writers cannot mix theirs. Only their owner can read them, since they contain text of
 documents and answers. A killed run leaves a temporary file, `*.partial`; the next write to that
-folder removes it. A file that is damaged in any way raises one error when it is read.
+folder removes it. A file that is damaged in any way raises one error when it is read. What the
+cache holds is bounded (cache_bound.py).
 """
 
 import errno
@@ -22,17 +23,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import platformdirs
 
 from ngtcli.errors import UsageError
-from ngtcli.system import process
+from ngtcli.system import cache_bound, process
+from ngtcli.system.cache_bound import PARTIAL, Removed
 from ngtcli.system.reading import read_bounded
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
 
 Kind = TypeVar("Kind")
-PARTIAL = ".partial"
 LEFT_S = 3600.0  # seconds after which a temporary file is left over; guess
 _LARGEST = 2.0**63  # the largest number read from JSON; derived: files here contain int64 at most
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
+_is_written = False  # whether a cache file was written since `bound_cache`
 
 
 class DamagedFileError(Exception):
@@ -52,6 +54,24 @@ def home(kind: str) -> Path:
     if kind == "config":
         return Path(platformdirs.user_config_dir("ngt", appauthor=False))
     return Path(platformdirs.user_cache_dir("ngt", appauthor=False))
+
+
+def mark_used(path: Path) -> None:
+    """Note the use of a file, if it is one of the cache, for `bound_cache`."""
+    if str(path).startswith(f"{home('cache')}{os.sep}"):
+        cache_bound.mark_used(path)
+
+
+def bound_cache(most: int) -> Removed | None:
+    """Remove from the cache what was used longest ago until it has at most `most` bytes.
+
+    None, and nothing is looked at, where no cache file was written since the last call.
+    """
+    global _is_written
+    if not _is_written:
+        return None
+    _is_written = False
+    return cache_bound.bound(home("cache"), most)
 
 
 def key_of(*parts: object) -> str:
@@ -111,6 +131,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     """
     try:
         data = read_bounded(path, most)
+        mark_used(path)
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
@@ -182,6 +203,8 @@ def write_arrays(
 def _write(path: Path, write: Callable[[Path], None], prefix: str) -> None:
     """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
     remove_leftovers(path.parent, prefix)
+    global _is_written
+    _is_written = True
     with process.unbroken():  # an interruption would leave the temporary file
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
         os.close(handle)
@@ -223,6 +246,7 @@ def read_arrays(
     import numpy as np
 
     arrays, metadata = _opened(path, names, most)
+    mark_used(path)
     if any(a.dtype != np.int32 or a.ndim != 1 for a in arrays.values()):
         raise DamagedFileError("arrays of another type")
     if any(metadata.get(name) != value for name, value in wanted.items()):

@@ -34,14 +34,20 @@ def document_trie(
     n: int,
     lp: int,
     warn: Callable[[str], None],
+    *,
+    keep: bool = True,
 ) -> tuple[NGramTrie, TrieReport]:
     """The trie of these documents, from the cache or else built and saved there.
 
-    Each document is encoded by itself, so that its trie is the same for all prompts. `vocabulary`
-    bounds the token ids of a cached trie. A damaged file is rebuilt; `warn` gets a line about that,
-    and if the cache cannot be written. Raises ValueError unless 1 <= lp < n.
+    Without `keep` it is built and the cache left alone: for texts that hardly come again. Each
+    document is encoded by itself, so that its trie is the same for all prompts. `vocabulary` bounds
+    the token ids of a cached trie. A damaged file is rebuilt; `warn` gets a line about that, and if
+    the cache cannot be written. Raises ValueError unless 1 <= lp < n.
     """
     clock = time.perf_counter()
+    if not keep:
+        trie = _built(documents, tokenizer, n, lp)
+        return trie, TrieReport("built", time.perf_counter() - clock, len(trie))
     key = store.trie_key(tokenizer.fingerprint, documents, n, lp)
     status = "built"
     try:
@@ -52,10 +58,14 @@ def document_trie(
     except DamagedFileError as error:
         warn(f"the cached trie is rebuilt: {error}")
         status = "rebuilt"
-    trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
+    trie = _built(documents, tokenizer, n, lp)
     path: Path | None = None
     try:
         path = store.save(trie, key, documents)
     except OSError as error:
         warn(f"the trie is not cached: {error.strerror or error}")
     return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
+
+
+def _built(documents: Sequence[Document], tokenizer: Tokenizer, n: int, lp: int) -> NGramTrie:
+    return build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)

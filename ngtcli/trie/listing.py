@@ -1,15 +1,18 @@
-"""The tries and datastores in the cache, described from their files' headers. Loads no numpy."""
+"""The files of the trie cache, described from their headers. Loads no numpy."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ngtcli.system import cache_bound
 from ngtcli.system.storage import DamagedFileError, home, parse_json, read_header, remove_leftovers
 
 SUFFIX = ".trie.safetensors"
-DATASTORE_SUFFIX = ".datastore.safetensors"
+DATASTORE_SUFFIX = cache_bound.DATASTORE
 DATASTORE_ARRAYS = ("stream", "order")
+BACKGROUND_SUFFIX = cache_bound.BACKGROUND
+FAILED_SUFFIX = ".background.failed"  # why a background could not be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,30 @@ class DatastoreFile:
     created: float
 
 
+@dataclass(frozen=True, slots=True)
+class BackgroundFile:
+    """A background for `ngt trie list`; as `TrieFile`, with its `name`.
+
+    `tokenizer` is the fingerprint of the one that it is for, `model` a model that has it.
+    """
+
+    path: Path
+    key: str
+    name: str
+    tokens: int
+    nodes: int
+    bytes: int
+    documents: tuple[str, ...]
+    tokenizer: str
+    model: str
+    created: float
+
+
+CacheFile = TrieFile | DatastoreFile | BackgroundFile
+
+
 def trie_folder() -> Path:
-    """The cache folder of tries and datastores. Raises UsageError as `home` does."""
+    """The cache folder of tries, datastores and backgrounds. Raises UsageError as `home` does."""
     return home("cache") / "tries"
 
 
@@ -69,9 +94,10 @@ def document_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def clear_tries() -> tuple[int, int]:
-    """Delete all tries and datastores, and killed runs' temporary files; (files, bytes) deleted."""
+    """Delete all files that are listed here, and killed runs' temporary files; (files, bytes)."""
     count = size = 0
-    for path in [p for end in (SUFFIX, DATASTORE_SUFFIX) for p in trie_folder().glob(f"*{end}")]:
+    ends = (SUFFIX, DATASTORE_SUFFIX, BACKGROUND_SUFFIX, FAILED_SUFFIX)
+    for path in [p for end in ends for p in trie_folder().glob(f"*{end}")]:
         with suppress(OSError):  # another run may be clearing as well
             bytes_ = path.lstat().st_size
             path.unlink()
@@ -101,3 +127,34 @@ def describe_datastore(path: Path) -> DatastoreFile | None:
         )  # fmt: skip
     except (DamagedFileError, OSError, KeyError, ValueError):
         return None
+
+
+def list_backgrounds() -> list[BackgroundFile]:
+    """All readable backgrounds, the newest first; other files are passed over."""
+    paths = sorted(trie_folder().glob(f"*{BACKGROUND_SUFFIX}"))
+    found = [describe_background(path) for path in paths]
+    return sorted((f for f in found if f), key=lambda f: -f.created)
+
+
+def describe_background(path: Path) -> BackgroundFile | None:
+    """The description of a background's file; None if it is no readable background."""
+    try:
+        meta, _ = read_header(path)
+        return BackgroundFile(
+            path, meta["key"], meta["name"], int(meta["tokens"]), int(meta["nodes"]),
+            path.stat().st_size, document_names(meta), meta["tokenizer"], meta["model"],
+            float(meta["created"]),
+        )  # fmt: skip
+    except (DamagedFileError, OSError, KeyError, ValueError):
+        return None
+
+
+def describe(path: Path) -> CacheFile | None:
+    """The description of any of these files; None if it is none."""
+    return describe_trie(path) or describe_datastore(path) or describe_background(path)
+
+
+def list_files() -> list[CacheFile]:
+    """All readable tries, datastores and backgrounds, the newest first."""
+    found: list[CacheFile] = [*list_tries(), *list_datastores(), *list_backgrounds()]
+    return sorted(found, key=lambda file: -file.created)

@@ -84,7 +84,7 @@ def overlap_f1(a: Iterable[str], b: Iterable[str]) -> float:
     return 2 * len(left & right) / (len(left) + len(right)) if left and right else 0.0
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
@@ -103,7 +103,7 @@ def _prose_blocks(text: str) -> list[Paragraph]:
 
 
 def _plain_articles(source: str, path: Path) -> Iterator[Article]:
-    for row in _rows(path):
+    for row in read_rows(path):
         text = row["text"]
         if source == "sherlock":  # one paragraph a line there
             text = text.replace("\n", "\n\n")
@@ -112,7 +112,7 @@ def _plain_articles(source: str, path: Path) -> Iterator[Article]:
 
 
 def _abstracts(source: str, path: Path) -> Iterator[Article]:
-    for number, row in enumerate(_rows(path)):
+    for number, row in enumerate(read_rows(path)):
         sentences = tuple(" ".join(s.split()) for s in row["source"] if s.strip())
         target = words(row["target"][0])
         scores = [overlap_f1(words(s), target) for s in sentences]
@@ -135,20 +135,20 @@ def _question_paragraph(row: dict[str, Any]) -> Paragraph:
 
 def _question_articles(source: str, path: Path) -> Iterator[Article]:
     by_title: dict[str, list[Paragraph]] = {}
-    for row in _rows(path):
+    for row in read_rows(path):
         by_title.setdefault(row["title"], []).append(_question_paragraph(row))
     for title, paragraphs in by_title.items():
         yield Article(source, title, tuple(paragraphs))
 
 
-def _tidy_speech(turn: str) -> str:
+def tidy_speech(turn: str) -> str:
     text = re.sub(r"\{[^}]*\}", "", turn.partition(": ")[2])
     return " ".join(re.sub(r"\s+([.,?!'’])", r"\1", text).split())
 
 
 def _meetings(source: str, path: Path) -> Iterator[Article]:
-    for number, row in enumerate(_rows(path)):
-        turns = [split_sentences(_tidy_speech(t)) or [""] for t in row["turns"]]
+    for number, row in enumerate(read_rows(path)):
+        turns = [split_sentences(tidy_speech(t)) or [""] for t in row["turns"]]
         questions: dict[int, tuple[str, int]] = {}
         for query in row["queries"]:
             if found := _spoken_answer(turns, query):

@@ -13,6 +13,7 @@ from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.background import BackgroundCounts
 
 # Rows at which the cost of a pass over several sequences is learned, beside those that calibration
 # measures over one; a guess.
@@ -84,13 +85,15 @@ class JointDrafts:
         return policy.as_json() if policy is not None else {}
 
 
-def joint_drafts(costs: Costs | None, pool: Pool | None, most: int) -> JointDrafts:
+def joint_drafts(
+    costs: Costs | None, pool: Pool | None, most: int, background: BackgroundCounts | None = None
+) -> JointDrafts:
     """`auto` for several sequences, by what passes over one cost; these costs stay as they are."""
-    if costs is None:
-        return JointDrafts(BatchDrafter(None, pool), most)
-    one = costs.at_length(SHORT)
-    seconds = one.by_rows() | {rows: one.at(rows) for rows in _ROWS}
-    return JointDrafts(BatchDrafter(CostCurve(seconds), pool), most)
+    curve = None
+    if costs is not None:
+        one = costs.at_length(SHORT)
+        curve = CostCurve(one.by_rows() | {rows: one.at(rows) for rows in _ROWS})
+    return JointDrafts(BatchDrafter(curve, pool, background=background), most)
 
 
 class OwnDrafts:

@@ -25,7 +25,9 @@ from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import NgtError
 
-# Texts that run together unless a number is wished; memory may allow fewer.
+# Texts that run together unless a number is wished; memory may allow fewer. Measured (built-in
+# model, 200 documents, one thread, `auto`): 1, 4, 16 and 64 give 197, 345, 365 and 360 tokens for a
+# second of the processor, and 64 take more than twice the memory of 16.
 MOST = 16
 _AHEAD = 512  # tokens of output that there is room for at first; guess: more than most answers have
 _NOTHING = Path((), ())

@@ -9,10 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import OWN, SCORES, UNSEEN, advance, bucket_of, named
+from ngtcli.draft.auto.blend import (
+    BACKGROUND,
+    OWN,
+    SCORES,
+    UNSEEN,
+    advance,
+    background_bucket,
+    bucket_of,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM
 from ngtcli.system.compiled import njit, unowned
+from ngtcli.trie.background import UNIT
+from ngtcli.trie.background_search import count_in, find_row, total_of
 from ngtcli.trie.counts import CHILDREN, COUNT, FOLLOWED, NONE, count_ids, find
 
 _MIN_ESCAPE = CONFIG.min_escape
@@ -58,10 +69,9 @@ def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         for source in range(match_nodes.shape[0]):
             node = match_nodes[source, order]
-            count, total, distinct = _count(sources, node, source, order, token)
+            count, total, bucket = _count(sources, node, source, order, token)
             if total <= 0.0:
                 continue
-            bucket = bucket_of(total, distinct)
             e = tallies.escape[source, order, bucket]
             queries.given[n] = escape_mass * (1.0 - e) * count / total
             queries.keys[n, 0], queries.keys[n, 1], queries.keys[n, 2] = source, order, bucket
@@ -81,7 +91,7 @@ def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries
 
 @njit(inline="always")
 def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
-    """(count of `token` after the match, of all its continuations, how many are distinct)."""
+    """(count of `token` after the match, of all its continuations, the match's bucket)."""
     if node == NONE or (source == SCORES and order != 1):
         return 0.0, 0.0, 0
     count = 0.0
@@ -90,12 +100,20 @@ def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
         for i in range(ranks.weights.shape[1]):
             if ranks.weights[node, i] > 0.0 and ranks.successors[node, i] == token:
                 count = ranks.weights[node, i]
-        return count, ranks.sums[node, SUM], int(ranks.sums[node, DISTINCT])
+        total = ranks.sums[node, SUM]
+        return count, total, bucket_of(total, int(ranks.sums[node, DISTINCT]))
+    if source == BACKGROUND:
+        rows = sources.background
+        total = total_of(rows, node)
+        row = find_row(rows, node, token) if total > 0 else NONE
+        count = count_in(rows, row, total) / UNIT if row != NONE else 0.0
+        return count, total / UNIT, background_bucket(rows, node)
     trie = sources.tries[source]
     if trie.counts[node, FOLLOWED] > 0.0:
         child = find(trie.slots, node, token)
         count = trie.counts[child, COUNT] if child != NONE else 0.0
-    return count, trie.counts[node, FOLLOWED], trie.nodes[node, CHILDREN]
+    total = trie.counts[node, FOLLOWED]
+    return count, total, bucket_of(total, trie.nodes[node, CHILDREN])
 
 
 @njit()

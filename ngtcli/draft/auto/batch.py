@@ -19,6 +19,7 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.background import BackgroundCounts
 
 _EMPTY = DraftTree()
 
@@ -28,7 +29,8 @@ class BatchDrafter:
 
     `curve` is the cost of a pass by all its rows; without one every node counts as paying. `pool`
     holds earlier answers and gets those that finish; without one no text crosses sequences.
-    `texts`, int32 (tokens,) each, are counted beside the pool and stay.
+    `texts`, int32 (tokens,) each, are counted beside the pool and stay. `background` are counts of
+    a general text.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class BatchDrafter:
         pool: Pool | None = None,
         children: int = CONFIG.children,
         texts: Sequence[npt.NDArray[np.int32]] = (),
+        background: BackgroundCounts | None = None,
     ) -> None:
         compile_loops()
         self.policy = Policy(curve) if curve is not None else None
         self.pool, self._children = pool, children
+        self._background = background
         self._texts = PoolCounts(texts)  # for the sequences without a part in the pool
         self._earlier = PoolCounts(texts)  # for all others together
         if pool is not None:
@@ -51,7 +55,7 @@ class BatchDrafter:
     def start(self, context: Context, pooled: bool = True) -> Auto:
         """A drafter for a sequence that begins; unless `pooled` it has no part in the pool."""
         pool = self.pool if pooled else None
-        sources = Sources(self._texts if pool is None else self._earlier)
+        sources = Sources(self._texts if pool is None else self._earlier, self._background)
         drafter = Auto(Options(), fitted_escapes(), pool=pool, sources=sources)
         drafter.reset(context)
         if pool is not None:

@@ -1,12 +1,13 @@
 """One probability distribution over the next token, blended from all matches. Compiled.
 
 A source is a text whose continuations are counted: the generated text, the prompt with its
-documents, earlier answers (the pool), and the model's own runners-up (scores). For each source s
-and each order k, the match node is the place of the last k tokens in the source's trie. Matches are
-queried from the longest order to 0, at each order in the sequence of SOURCES. A match predicts by
-its counts and passes the rest of the probability on, its escape probability (prediction by partial
-matching; Cleary & Witten 1984, section II; escapes are estimated from counts of the events
-themselves, as in methods C and D of Moffat 1990 and Howard 1993, but learned online):
+documents, earlier answers (the pool), a general text (background), and the model's own runners-up
+(scores). For each source s and each order k, the match node is the place of the last k tokens in
+the source's trie. Matches are queried from the longest order to 0, at each order in the sequence of
+SOURCES. A match predicts by its counts and passes the rest of the probability on, its escape
+probability (prediction by partial matching; Cleary & Witten 1984, section II; escapes are estimated
+from counts of the events themselves, as in methods C and D of Moffat 1990 and Howard 1993, but
+learned online):
 
     escape_mass = 1
     for k in orders, longest first:
@@ -27,6 +28,8 @@ from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
+from ngtcli.trie.background import DEPTH, UNIT
+from ngtcli.trie.background_search import child_rows, count_in, find_row, ranked_row, total_of
 from ngtcli.trie.counts import (
     CHILDREN,
     COUNT,
@@ -39,47 +42,57 @@ from ngtcli.trie.counts import (
     find,
 )
 
-OWN, PROMPT, POOL, SCORES = range(len(SOURCES))  # scores have no trie and come last
+# Those before the background have a trie that grows; scores have none.
+OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
+_SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
+_AGREE = CONFIG.background_agrees
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
 UNSEEN = CONFIG.unseen_probability
-_SCANNED = CONFIG.scanned
+_SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
 
 
 class SourceArrays(NamedTuple):
-    """What is queried: the tries of own text, prompt and pool, and the table of scores."""
+    """What is queried: the tries of own text, prompt and pool, the rows of the background's counts
+    (BackgroundCounts), and the table of scores."""
 
     tries: tuple[CountArrays, CountArrays, CountArrays]
+    background: npt.NDArray[np.int32]
     ranks: RankArrays
 
 
 # The same as plain tuples, as Python hands them to compiled code: numba takes 5 us to unpack named
 # ones at each call, and none to name them inside (measured).
-PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...]]
+PlainArrays = tuple[tuple[tuple[Any, ...], ...], npt.NDArray[np.int32], tuple[Any, ...]]
 
 
 @njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
-    (own, prompt, pool), ranks = arrays
+    (own, prompt, pool), background, ranks = arrays
     return SourceArrays(
         (
             CountArrays(own[0], own[1], own[2], own[3]),
             CountArrays(prompt[0], prompt[1], prompt[2], prompt[3]),
             CountArrays(pool[0], pool[1], pool[2], pool[3]),
         ),
+        background,
         RankArrays(ranks[0], ranks[1], ranks[2]),
     )
 
 
 class Candidates(NamedTuple):
-    """Room for one blend: token ids (int32), probabilities (float64), sources (int8).
+    """Room for blends: token ids (int32), probabilities (float64), sources (int8).
 
-    The source of a token is the one that predicted it first, from the longest match.
+    The source of a token is the one that predicted it first, from the longest match. `slots`, int32
+    (2^n, 2), is a hash table from tokens to their indices, each with the number of the blend that
+    it is of. `best`, int32, has room for the indices of the likeliest.
     """
 
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
+    slots: npt.NDArray[np.int32]
+    best: npt.NDArray[np.int32]
 
 
 @njit(inline="always")
@@ -90,6 +103,21 @@ def bucket_of(total: float, distinct: int) -> int:
     return seen * 3 + varied
 
 
+@njit(inline="always")
+def background_bucket(rows: Any, node: int) -> int:
+    """The bucket of a match in the background: how often it was seen, how far its texts agree.
+
+    What agrees is the share of the most frequent continuation.
+    """
+    first, end = child_rows(rows, node)
+    total = total_of(rows, node)
+    row = ranked_row(rows, first, end, 0)
+    top = count_in(rows, row, total) if row != NONE else 0
+    seen = 0 if total < _SEEN[0] else 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
+    varied = 0 if top >= _AGREE[0] * total else 1 if top >= _AGREE[1] * total else 2
+    return seen * 3 + varied
+
+
 @unowned
 def advance(sources: Any, match_nodes: Any, token: int) -> None:
     """Extend all matches by one token, in place.
@@ -97,11 +125,15 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
     `match_nodes`, int32 (sources, orders): the node of the last k tokens in each trie, NONE where
     they do not occur there; of scores, at order 1, the last token.
     """
-    for source in range(SCORES):
+    for source in range(BACKGROUND):
         slots = sources.tries[source].slots
         for order in range(match_nodes.shape[1] - 2, -1, -1):
             node = match_nodes[source, order]
             match_nodes[source, order + 1] = find(slots, node, token) if node != NONE else NONE
+    rows = sources.background
+    for order in range(DEPTH - 2, -1, -1):
+        node = match_nodes[BACKGROUND, order]
+        match_nodes[BACKGROUND, order + 1] = find_row(rows, node, token) if node != NONE else NONE
     known = token < len(sources.ranks.successors)
     match_nodes[SCORES, 1] = token if known else NONE
 
@@ -111,23 +143,31 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
     """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
     match_nodes[:] = NONE
     match_nodes[:, 0] = 0
+    if len(arrays[1]) <= 2:  # it counted nothing
+        match_nodes[BACKGROUND, 0] = NONE
     for token in ids[-match_nodes.shape[1] :]:
         advance(named(arrays), match_nodes, token)
 
 
 @unowned
 def blend(
-    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any
+    sources: Any,
+    match_nodes: Any,
+    escape: Any,
+    min_probability: float,
+    candidates: Any,
+    number: int,
 ) -> int:
     """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
 
-    Contributions below `min_probability` are left out.
+    Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
+    the same candidates had it, and none has 0.
     """
     found, escape_mass = 0, 1.0
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if escape_mass < min_probability:
             break
-        for source in range(SCORES):
+        for source in range(BACKGROUND):
             node = match_nodes[source, order]
             if node == NONE:
                 continue
@@ -140,7 +180,16 @@ def blend(
             escape_mass *= e
             if scale * total >= min_probability:
                 found = _add_counts(trie, node, order, scale, min_probability, source,
-                                    candidates, found)  # fmt: skip
+                                    candidates, found, number)  # fmt: skip
+        node, rows = match_nodes[BACKGROUND, order], sources.background
+        if node != NONE and total_of(rows, node) > 0:
+            e = escape[BACKGROUND, order, background_bucket(rows, node)]
+            scale = escape_mass * (1.0 - e) / total_of(rows, node)
+            escape_mass *= e
+            if scale * total_of(rows, node) >= min_probability:
+                found = _add_background(
+                    rows, node, scale, min_probability, candidates, found, number
+                )
         last = match_nodes[SCORES, 1]
         if order == 1 and last != NONE and sources.ranks.sums[last, SUM] > 0.0:
             total, distinct = sources.ranks.sums[last, SUM], sources.ranks.sums[last, DISTINCT]
@@ -148,14 +197,16 @@ def blend(
             scale = escape_mass * (1.0 - e) / total
             escape_mass *= e
             if scale * total >= min_probability:
-                found = _add_ranks(sources.ranks, last, scale, min_probability, candidates, found)
+                found = _add_ranks(
+                    sources.ranks, last, scale, min_probability, candidates, found, number
+                )
     return found
 
 
 @njit(inline="always")
 def _add_counts(
     trie: Any, node: int, order: int, scale: float, min_probability: float, source: int,
-    candidates: Any, found: int,
+    candidates: Any, found: int, number: int,
 ) -> int:  # fmt: skip
     """Add the continuations of a match, most recent first; of the root, most frequent first."""
     child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
@@ -163,30 +214,66 @@ def _add_counts(
     while child != NONE and scanned < _SCANNED and found < len(candidates.tokens):
         probability = scale * trie.counts[child, COUNT]
         if probability >= min_probability:
-            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found)
+            found = _add(trie.nodes[child, TOKEN], probability, source, candidates, found, number)
         scanned += 1
         child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
     return found
 
 
 @njit(inline="always")
+def _add_background(
+    rows: Any,
+    node: int,
+    scale: float,
+    min_probability: float,
+    candidates: Any,
+    found: int,
+    number: int,
+) -> int:
+    """Add the continuations of a match, the most frequent first; `scale` is of a stored count."""
+    first, end = child_rows(rows, node)
+    for rank in range(_SCANNED_BACKGROUND):
+        row = ranked_row(rows, first, end, rank)
+        if row == NONE or found >= len(candidates.tokens):
+            break
+        probability = scale * count_in(rows, row, total_of(rows, node))
+        if probability < min_probability or probability <= 0.0:
+            break
+        found = _add(rows[row, TOKEN], probability, BACKGROUND, candidates, found, number)
+    return found
+
+
+@njit(inline="always")
 def _add_ranks(
-    ranks: Any, last: int, scale: float, min_probability: float, candidates: Any, found: int
+    ranks: Any,
+    last: int,
+    scale: float,
+    min_probability: float,
+    candidates: Any,
+    found: int,
+    number: int,
 ) -> int:
     for i in range(ranks.weights.shape[1]):
         probability = scale * ranks.weights[last, i]
         wanted = probability > 0.0 and probability >= min_probability
         if wanted and found < len(candidates.tokens):
-            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found)
+            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found, number)
     return found
 
 
 @njit(inline="always")
-def _add(token: int, probability: float, source: int, candidates: Any, found: int) -> int:
-    for i in range(found):
-        if candidates.tokens[i] == token:
-            candidates.probabilities[i] += probability
+def _add(
+    token: int, probability: float, source: int, candidates: Any, found: int, number: int
+) -> int:
+    slots = candidates.slots
+    at = token & (len(slots) - 1)
+    while slots[at, 0] == number:
+        index = slots[at, 1]
+        if candidates.tokens[index] == token:
+            candidates.probabilities[index] += probability
             return found
+        at = (at + 1) & (len(slots) - 1)
+    slots[at, 0], slots[at, 1] = number, found
     candidates.tokens[found], candidates.probabilities[found] = token, probability
     candidates.origins[found] = source
     return found + 1

@@ -24,8 +24,26 @@ class AutoConfig:
     # Continuations of a context that are read, the most recent first. Swept: -0.56% / -0.24%;
     # +0.02% / +0.08%.
     scanned: int = 24
+    scanned_background: int = 12  # the same of the background, the most frequent first; @@
+    # Of the background, matches differ by how often they were seen and by the share of the most
+    # frequent continuation: bounds of both. @@
+    background_seen: tuple[float, ...] = (1.5, 4.5, 24.5)
+    background_agrees: tuple[float, ...] = (0.75, 0.3)
     # Distance of escape probabilities from 0 and 1, so that no product becomes 0. Swept: 0; 0.
     min_escape: float = 0.001
+
+    # Whether the background knows a text's language (familiarity.py)
+    # Mean probability that the longest match gives the next token, below which it does not. At 32
+    # nodes German is at 0.005, English prose at 0.05 to 0.15, code at 0.03 and more (measured).
+    least_familiar: float = 0.02
+    # A token of few characters is easier to predict: the bound above is for a vocabulary of so many
+    # tokens, and grows with the tokens that a word has, about (32,000 / vocabulary) ** 0.3
+    # (fitted to 512, 8,192 and 32,000).
+    word_vocabulary: int = 32_000
+    word_power: float = 0.3
+    familiar_prompt: int = 512  # tokens of a prompt that are looked at, its last; guess
+    familiar_start: float = 32.0  # tokens that the first assumption weighs: familiar; guess
+    familiar_rate: float = 1 / 48  # share of the mean that an emitted token has; guess
 
     # Escape tallies (escapes.py)
     # Observations that the fitted escape probabilities weigh. Swept: -0.17% / +0.15%;

@@ -1,11 +1,12 @@
 """`auto`: all matches blended, the tree grown best-first, as many nodes as pay.
 
 The continuations of all matches, in the generated text, the prompt with its documents, earlier
-answers of the model (the pool) and its own runners-up (scores), are blended into one distribution
-(blend.py), at the root and again at every node from that node's own path. The tree grows best-first
-by the probability of whole paths (growth.py). The policy chooses how many nodes pay (policy.py).
-Escape probabilities start from `escapes.json`, fitted on recorded runs
-(`python -m ngtcli.evaluate.dev.fit_escapes`), and every emitted token moves them on.
+answers of the model (the pool), a general text (background) and the model's own runners-up
+(scores), are blended into one distribution (blend.py), at the root and again at every node from
+that node's own path. The tree grows best-first by the probability of whole paths (growth.py). The
+policy chooses how many nodes pay (policy.py). Escape probabilities start from `escapes.json`,
+fitted on recorded runs (`python -m ngtcli.evaluate.dev.fit_escapes`), and every emitted token moves
+them on.
 """
 
 import time
@@ -16,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS
+from ngtcli.draft.auto.blend import BACKGROUND, ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.pool import Pool
@@ -29,6 +31,7 @@ from ngtcli.draft.auto.usefulness import ScoreUsefulness
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.background import BackgroundCounts
 
 _EMPTY = DraftTree()
 
@@ -38,8 +41,8 @@ class Auto(Drafter):
 
     Every node counts as paying without `costs`, and where all passes have the same rows. Without
     `pool` nothing outlives an answer but the escape probabilities and what scores taught.
-    `sources`, where given, have the pool's answers counted; several drafters may share those
-    counts.
+    `background` are counts of a general text. `sources`, where given, take its place and have the
+    pool's answers counted; several drafters may share those counts.
     """
 
     origins = ORIGINS
@@ -51,14 +54,17 @@ class Auto(Drafter):
         costs: Costs | None = None,
         pool: Pool | None = None,
         sources: Sources | None = None,
+        background: BackgroundCounts | None = None,
     ) -> None:
         self._costs = costs
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
         self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
-        self.sources, self.matches = sources or Sources(), MatchState()
+        self.sources, self.matches = sources or Sources(None, background), MatchState()
+        self._background = self.sources.background
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
+        self._familiarity = Familiarity()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
             if sources is None:
@@ -78,8 +84,10 @@ class Auto(Drafter):
         self.policy = self._own_policy if context.rows is None else None
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
+        self.sources.background = context.background or self._background
         self.sources.start(context)
         self.matches.start(self.sources, context.ids)
+        self._familiarity.start(self.sources.background, context.ids, context.vocabulary)
         self._prompt, self._repeats = context.ids, Repeats(context.ids)
         self._unlearned, self._growth = [], None
         self._paused, self._drafting_s = False, 0.0
@@ -124,8 +132,10 @@ class Auto(Drafter):
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         self._paused = False
         self._learn_output()
+        known, tallies = self._familiarity.familiar, self.tallies
+        escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
         self._growth = grow(
-            self.sources.arrays, self.matches.nodes, self.tallies.arrays.escape, budget,
+            self.sources.arrays, self.matches.nodes, escapes, budget,
             self._search.min_probability, children,
         )  # fmt: skip
         return self._growth.probabilities
@@ -190,6 +200,7 @@ class Auto(Drafter):
         self._unlearned = []
         before = self.tallies.predicted_by_scores()
         self.matches.learn(self.sources, new, self.tallies)
+        self._familiarity.learn(new)
         self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
     def has_repeated(self) -> bool:
@@ -247,4 +258,5 @@ def compile_loops() -> None:
 
 def make(settings: DraftSettings, options: Options) -> Drafter:
     compile_loops()
-    return Auto(options, fitted_escapes(), settings.costs, settings.pool)
+    background = settings.background
+    return Auto(options, fitted_escapes(), settings.costs, settings.pool, None, background)

@@ -51,6 +51,12 @@ class EscapeTallies:
         self.arrays.reached[:] = np.maximum(reached * weight, 1e-3)
         update_escapes(tuple(self.arrays))
 
+    def without(self, source: int) -> Floats:
+        """The escape probabilities with those of one source so high that it hardly predicts."""
+        escapes: Floats = self.arrays.escape.copy()
+        escapes[source] = 1.0 - CONFIG.min_escape
+        return escapes
+
     def predicted_by_scores(self) -> float:
         """The expected number of tokens that scores have predicted so far."""
         return float(self.arrays.predicted[SCORES].sum())

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import (
+    BACKGROUND,
     PROMPT,
-    SCORES,
     Candidates,
     PlainArrays,
     advance,
@@ -20,8 +20,11 @@ from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 _DOCUMENT = ORIGINS.index(DOCUMENT)
-# Tokens that one blend can find: those of every order of the sources with a trie, and of scores.
-_CANDIDATES = SCORES * CONFIG.orders * CONFIG.scanned + CONFIG.ranks_kept
+# Tokens that one blend can find: those of every order of the sources with counts, and of scores.
+_CANDIDATES = (
+    CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background) + CONFIG.ranks_kept
+)
+_SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
 _MIN_PATH = CONFIG.min_path_probability
 _TOKEN, _PARENT, _SOURCE = range(3)  # columns of `waiting`
 _PROBABILITY, _ROW = range(2)  # columns of `heap`
@@ -32,7 +35,7 @@ class Growth(NamedTuple):
 
     `tokens` int32; `parents` int32, indices, -1 for the root; `probabilities` float64, of whole
     paths; `origins` int8, the source with the longest match; `trie_nodes` int32, the node's place
-    in the trie of that source, by the longest match that leads there, NONE for scores.
+    in the counts of that source, by the longest match that leads there, NONE for scores.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -91,8 +94,9 @@ def _grow(
     rows = children * (budget + 1)
     frontier = Frontier(np.empty((rows, 2)), np.empty((rows, 3), np.int32))
     candidates = Candidates(
-        np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8)
-    )
+        np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8),
+        np.zeros((_SLOTS, 2), np.int32), np.empty(children, np.int32),
+    )  # fmt: skip
     n = _fill(
         named(arrays), matches, escape, min_probability, frontier, candidates, growth, children
     )
@@ -113,7 +117,7 @@ def _fill(
     """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i."""
     size, listed, used, path = 0, 0, 0, 1.0
     while used < len(growth.tokens):
-        found = blend(sources, matches[used], escape, min_probability / path, candidates)
+        found = blend(sources, matches[used], escape, min_probability / path, candidates, used + 1)
         size, listed = _offer(candidates, found, path, used, frontier, size, listed, children)
         if size == 0:
             break
@@ -137,20 +141,35 @@ def _offer(
 ) -> Any:  # fmt: skip
     """Put the likeliest candidates on the frontier: (size of the heap, rows of `waiting`)."""
     probabilities = candidates.probabilities
-    for _ in range(min(children, found)):
-        best = 0
-        for other in range(1, found):
-            if probabilities[other] > probabilities[best]:
-                best = other
+    for i in range(_rank(probabilities, found, candidates.best, children)):
+        best = candidates.best[i]
         if path * probabilities[best] < _MIN_PATH:
             break
         frontier.waiting[listed, _TOKEN] = candidates.tokens[best]
         frontier.waiting[listed, _PARENT] = parent
         frontier.waiting[listed, _SOURCE] = candidates.origins[best]
         size = _push(frontier.heap, size, path * probabilities[best], listed)
-        probabilities[best] = 0.0
         listed += 1
     return size, listed
+
+
+@njit(inline="always")
+def _rank(probabilities: Any, found: int, best: Any, most: int) -> int:
+    """Put the indices of the highest of `found` probabilities into `best`, falling; how many.
+
+    They are `most` at most. Of equal ones the first is first.
+    """
+    size = 0
+    for i in range(found):
+        if size == most and probabilities[i] <= probabilities[best[most - 1]]:
+            continue
+        at = min(size, most - 1)
+        while at > 0 and probabilities[best[at - 1]] < probabilities[i]:
+            best[at] = best[at - 1]
+            at -= 1
+        best[at] = i
+        size = min(size + 1, most)
+    return size
 
 
 @njit(inline="always")

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.system import cache_bound
 from ngtcli.system.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
 from ngtcli.trie.listing import trie_folder
 from ngtcli.trie.ngram import SEPARATOR
@@ -23,7 +24,7 @@ from ngtcli.trie.ngram import SEPARATOR
 Ints = npt.NDArray[np.int32]
 
 FORMAT = 2
-SUFFIX = ".pool.safetensors"
+SUFFIX = cache_bound.POOL
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
 MOST = 2**24  # bytes of a file: 50,000 ids and the tallies take a quarter of a megabyte
 _SCALE = CONFIG.tally_scale

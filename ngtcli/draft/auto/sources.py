@@ -12,9 +12,11 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import SOURCES
+from ngtcli.trie.background import BackgroundCounts, build_counts
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
+NOTHING = build_counts(())  # where there is no background
 
 
 class PoolCounts:
@@ -47,14 +49,17 @@ class PoolCounts:
 
 
 class Sources:
-    """The tries of own text, prompt and pool, and the table of scores.
+    """The tries of own text, prompt and pool, counts of a general text, and the table of scores.
 
     `borders` tells the prompt's nodes in documents from others (`learn_prompt`). `earlier` are the
     counts of the pool, this sequence's own unless they are given.
     """
 
-    def __init__(self, earlier: PoolCounts | None = None) -> None:
+    def __init__(
+        self, earlier: PoolCounts | None = None, background: BackgroundCounts | None = None
+    ) -> None:
         self.earlier = earlier or PoolCounts()
+        self.background = background or NOTHING
         self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
@@ -73,7 +78,7 @@ class Sources:
     def arrays(self) -> PlainArrays:
         """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
         tries = (tuple(self._own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
-        return tries, tuple(self.ranks.arrays)
+        return tries, self.background.nodes, tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""

@@ -30,7 +30,7 @@ from ngtcli.render.sinks import dump_json
 from ngtcli.trie.ngram import build_trie
 
 _OBSERVED = 5  # tokens
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 class PlainNode:

@@ -18,6 +18,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import NgtError, UsageError, nearest
+from ngtcli.evaluate.replay.backgrounds import recorded_background
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, is_odd, read_traces
 from ngtcli.evaluate.runner.figures import drafting
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify, by_prompt, run
@@ -97,6 +98,7 @@ def run_replay(
     num_drafts: Sequence[int],
     *,
     settings: DraftSettings | None = None,
+    backgrounds: Sequence[str] = (),
     tasks: Sequence[str] = (),
     limit: int | None = None,
     ids: str = "all",
@@ -105,19 +107,23 @@ def run_replay(
     max_mb: int | None = None,
     fresh: bool = False,
     progress: Notify = lambda _: None,
+    warn: Notify = lambda _: None,
 ) -> ReplayResult:
     """Replay `folder` with every method at every number of drafts.
 
     `limit` is per task. What methods share between questions (pools) lives through one run, in
     the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
-    "odd" or "even" ids, or "all". `max_mb` bounds what is read. Raises NgtError where nothing
-    can be replayed.
+    "odd" or "even" ids, or "all". `max_mb` bounds what is read. `backgrounds` are names. Raises
+    NgtError where nothing can be replayed.
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
     traces = read_traces(folder, template, turns, max_mb)
     chosen = select(traces.traces, tasks, limit, ids)
     able, refused = _able(methods, settings or DraftSettings())
+    if any(one.entry.costs for one in able):
+        background = recorded_background(traces, backgrounds, warn)
+        able = [replace(a, settings=replace(a.settings, background=background)) for a in able]
     rows: list[ReplayRow] = []
     for one in able:
         for num_draft in budgets(one, num_drafts):

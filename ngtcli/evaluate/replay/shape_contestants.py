@@ -15,6 +15,7 @@ from ngtcli.draft.drafter import Context, DraftSettings, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import NgtError
 from ngtcli.evaluate.refusals import refusal
+from ngtcli.evaluate.replay.backgrounds import recorded_background
 from ngtcli.evaluate.replay.run import budgets, context_of
 from ngtcli.evaluate.replay.shape_decode import RecordedRun
 from ngtcli.evaluate.replay.shape_generate import generate_recorded
@@ -22,6 +23,7 @@ from ngtcli.evaluate.replay.traces import Trace, TraceSet
 from ngtcli.evaluate.runner.contestants import AGAINST, BASELINE, decoded
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
 from ngtcli.render.rows import Refusal
+from ngtcli.trie.background import BackgroundCounts
 
 SPARE = 256  # places of the cache for draft nodes and padding, behind the longest answer; guess
 
@@ -61,6 +63,7 @@ class Contestants:
         self.prompts = PromptCache(model)
         self.refused: list[Refusal] = []
         self.costs: Costs | None = None
+        self.background: BackgroundCounts | None = None
 
     def make(
         self, methods: Sequence[str], num_drafts: Sequence[int], against: Any, progress: Notify
@@ -94,7 +97,9 @@ class Contestants:
         if self.costs is None:
             passes = PassCosts(self._model, False, progress, progress)
             self.costs = passes.load(self._settings.calibrate)
-        return replace(one, settings=replace(one.settings, costs=self.costs))
+            self.background = recorded_background(self._traces, self._settings.background, progress)
+        own = replace(one.settings, costs=self.costs, background=self.background)
+        return replace(one, settings=own)
 
     def _ours(self, one: MethodSpec, num_draft: int) -> Contestant[Trace]:
         def begin() -> Answering[Trace]:

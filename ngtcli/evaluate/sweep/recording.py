@@ -15,11 +15,13 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
+from ngtcli.evaluate.replay.backgrounds import recorded_background
 from ngtcli.evaluate.replay.run import replayed, select
 from ngtcli.evaluate.replay.traces import Trace, read_traces
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation
 from ngtcli.evaluate.sweep.grid import Axis, Cell
 from ngtcli.system.storage import DamagedFileError, read_json
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
@@ -78,6 +80,7 @@ class Recording:
         curve, of = read_costs(costs)
         self._seconds = {int(rows): s for rows, s in curve.by_rows().items()}
         self._set = read_traces(folder, max_mb=max_mb)
+        self._backgrounds: dict[tuple[str, ...], BackgroundCounts | None] = {}
         self.prompts = select(self._set.traces, tasks, limit, ids)
         texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self.prompts]
         self.about: dict[str, Any] = {
@@ -100,6 +103,7 @@ class Recording:
             draft_settings(settings),
             costs=Costs({SHORT: CostCurve(self._seconds)}),
             pool=Pool(quotes=settings.pool_documents) if settings.pool else None,
+            background=self._background_of(settings),
         )
         method = parse_method(settings.method, shared)
         own = method.settings
@@ -114,6 +118,15 @@ class Recording:
             return with_trie(made, *timed_trie([trace.prompt_ids], own.n, own.lp)[1:])
 
         return timed
+
+    def _background_of(self, settings: Settings) -> BackgroundCounts | None:
+        """What the cell's method has of the cell's backgrounds; made once for all cells."""
+        names = settings.background
+        if not parse_method(settings.method, DraftSettings()).entry.costs:
+            return None
+        if names not in self._backgrounds:
+            self._backgrounds[names] = recorded_background(self._set, names, lambda _: None)
+        return self._backgrounds[names]
 
 
 def timed_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> tuple[NGramTrie, float, int]:

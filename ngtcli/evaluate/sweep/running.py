@@ -16,6 +16,7 @@ from ngtcli.evaluate.sweep.recording import digest, timed_trie, with_trie
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.session import AnswerOptions, Session
+from ngtcli.trie.documents import TrieReport
 
 
 class Running:
@@ -81,7 +82,7 @@ class Running:
                 return answered(session, prompt, options)
             ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
             trie, seconds, size = timed_trie(ids, own.n, own.lp)
-            made = answered(session, prompt, replace(options, trie=trie))
+            made = answered(session, prompt, replace(options, trie=(trie, TrieReport("built"))))
             return with_trie(made, seconds, size)
 
         return answer

@@ -1,0 +1,107 @@
+"""The file of phrases: words and phrases of a language with counts, and no running text.
+
+Compressed text, a phrase a line, sorted by words, each a word longer than a phrase that begins as
+it does: so a line holds the number of its words, the last one, a tab and the count. With every
+phrase stand all its parts. Words carry the space before them; PARAGRAPH is the start of one.
+
+    1 the	90210
+    2 fact	17            " the fact" stands there 17 times
+    3 that	12            " the fact that", 12 times
+"""
+
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.system.reading import read_bounded
+from ngtcli.system.storage import DamagedFileError
+
+Ints = npt.NDArray[np.int32]
+
+PARAGRAPH = "\n"
+LONGEST = 6  # words of a phrase; derived: contexts of `auto` have 6 tokens
+MOST_PACKED = 4_000_000  # bytes of a file; derived: what may ship
+MOST = 64_000_000  # bytes of its text, and of what reading it may take; guess
+_PARAGRAPH_MARK = "\\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Phrases:
+    """`words`, and for each length of phrase (rows, counts), an entry a phrase.
+
+    `rows[n - 1]` is (indices of words, int32 (phrases, n); counts, int32 (phrases,)).
+    """
+
+    words: tuple[str, ...]
+    rows: tuple[tuple[Ints, Ints], ...]
+
+    def __len__(self) -> int:
+        """How many phrases there are, words included."""
+        return sum(len(counts) for _, counts in self.rows)
+
+
+def read_phrases(path: Path) -> Phrases:
+    """The phrases in a file. Raises OSError; DamagedFileError for what `write_phrases` writes not.
+
+    Reads at most MOST_PACKED bytes, which may stand for at most MOST.
+    """
+    data = read_bounded(path, MOST_PACKED)
+    try:
+        unpacked = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MOST)
+        text = unpacked.decompress(data, MOST).decode("utf-8")
+        if not unpacked.eof:
+            raise DamagedFileError("it is cut off or too long")
+        lines = text.removesuffix("\n").split("\n") if text else []
+        parted = [line[1:].split("\t") for line in lines]
+        words = [word for word, _ in parted]
+        counts = np.array([number for _, number in parted], np.int32)
+        lengths = np.array([line[:1] for line in lines], np.int32)
+    except (lzma.LZMAError, MemoryError, ValueError, OverflowError) as error:
+        raise DamagedFileError(f"no phrases ({error})") from None
+    return _phrases(words, lengths, counts)
+
+
+def _phrases(last: Sequence[str], lengths: Ints, counts: Ints) -> Phrases:
+    """The phrases of lines: their last words, how many words they have, their counts."""
+    steps = np.diff(lengths, prepend=0)
+    if len(lengths) and (lengths.min() < 1 or lengths.max() > LONGEST or steps.max() > 1):
+        raise DamagedFileError("a phrase without its beginning")
+    if (counts < 1).any() or "" in last:
+        raise DamagedFileError("an empty line")
+    number = {word: i for i, word in enumerate(dict.fromkeys(last))}
+    ids = np.array([number[word] for word in last], np.int32)
+    at = np.arange(len(lengths))
+    # The line of the phrase's first k words: the last one of k words, up to the phrase's own.
+    begins = [np.maximum.accumulate(np.where(lengths == k, at, -1)) for k in range(1, LONGEST + 1)]
+    rows = []
+    for n in range(1, LONGEST + 1):
+        own = np.flatnonzero(lengths == n)
+        rows.append((np.stack([ids[begins[k][own]] for k in range(n)], 1), counts[own]))
+    words = tuple(PARAGRAPH if word == _PARAGRAPH_MARK else word for word in number)
+    return Phrases(words, tuple(rows))
+
+
+def write_phrases(path: Path, phrases: Phrases) -> None:
+    """Write phrases of which all beginnings are among them. Raises OSError.
+
+    Raises ValueError where a beginning lacks, or the file would be too large to be read.
+    """
+    words = np.array([_PARAGRAPH_MARK if w == PARAGRAPH else w for w in phrases.words])
+    rank = np.argsort(np.argsort(words)).astype(np.int32)
+    lines: list[tuple[tuple[int, ...], int]] = []
+    for rows, counts in phrases.rows:
+        lines += zip(map(tuple, rank[rows].tolist()), counts.tolist(), strict=True)
+    lines.sort()
+    by_rank = np.sort(words).tolist()
+    known = {phrase for phrase, _ in lines}
+    if any(phrase[:-1] not in known for phrase in known if len(phrase) > 1):
+        raise ValueError("a phrase without its beginning")
+    text = "".join(f"{len(p)}{by_rank[p[-1]]}\t{count}\n" for p, count in lines).encode()
+    packed = lzma.compress(text, preset=6 | lzma.PRESET_EXTREME)
+    if len(packed) > MOST_PACKED or len(text) > MOST:
+        raise ValueError(f"{len(packed)} bytes, of {len(text)}, are too many")
+    path.write_bytes(packed)

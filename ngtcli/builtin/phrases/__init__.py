@@ -1,0 +1,1 @@
+"""How the phrases that ship were made. Users never run it."""

@@ -1,0 +1,93 @@
+"""The bound on what the cache holds: what was used longest ago is removed first.
+
+Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
+and machines and what is compiled is small and does not; nor do the pools, which were learned, and
+datastores and backgrounds, which a user made. The last use of a file is its time of access, which
+is set here, since not all systems keep it.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PARTIAL = ".partial"  # end of the name of a file that is being written
+POOL = ".pool.safetensors"
+DATASTORE = ".datastore.safetensors"
+BACKGROUND = ".background.safetensors"
+_SPARED = ("compiled", "costs", "exact", "packed", "tune", "ways")  # folders
+_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed: files, their bytes, and the bytes that were left."""
+
+    files: int
+    bytes: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    used: int  # nanoseconds since 1970
+    size: int
+    path: str
+
+
+def mark_used(path: str | Path) -> None:
+    """Note that a file of the cache is used now; what cannot be noted is not."""
+    with suppress(OSError):
+        about = os.stat(path)
+        if time.time() - _used_ns(about) / 1e9 > _MARK_S:
+            os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
+
+
+def bound(folder: Path, most: int) -> Removed:
+    """Remove files of the cache in `folder`, the longest unused first, until `most` bytes are left.
+
+    A file that is being written, or that another process replaces meanwhile, stays.
+    """
+    files = list(_files(str(folder)))
+    total = sum(file.size for file in files)
+    count = size = 0
+    for file in sorted(files, key=lambda file: file.used) if total > most else ():
+        if total - size <= most:
+            break
+        if _remove(file):
+            count, size = count + 1, size + file.size
+    return Removed(count, size, total - size)
+
+
+def _files(folder: str, depth: int = 0) -> Iterator[_File]:
+    """The files that count."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # there is none, or another process removed it
+        return
+    for entry in entries:
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                if depth or entry.name not in _SPARED:
+                    yield from _files(entry.path, depth + 1)
+            elif not entry.name.endswith((PARTIAL, POOL, DATASTORE, BACKGROUND)):
+                about = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(about.st_mode):
+                    yield _File(_used_ns(about), about.st_size, entry.path)
+
+
+def _used_ns(about: os.stat_result) -> int:
+    """When a file was used last: read or written."""
+    return max(about.st_atime_ns, about.st_mtime_ns)
+
+
+def _remove(file: _File) -> bool:
+    """Remove the file unless it was used or replaced since it was found."""
+    with suppress(OSError):  # another process may have removed it
+        if _used_ns(os.stat(file.path, follow_symlinks=False)) == file.used:
+            os.unlink(file.path)
+            return True
+    return False

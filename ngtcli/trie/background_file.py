@@ -1,0 +1,45 @@
+"""The file of background counts: in the folder of tries, by its rules, but mapped, not read.
+
+A file's content is not compared with its checksum when it is opened, which would take longer than
+opening may; every index and count is checked where it is used.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ngtcli.system.mapping import map_array
+from ngtcli.system.storage import DamagedFileError, write_arrays
+from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
+
+FORMAT = 1
+TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
+_ARRAY = "nodes"
+MOST = 2**31  # bytes of a file; derived: 100 million nodes
+
+
+def save_background(path: Path, counts: BackgroundCounts, metadata: Mapping[str, str]) -> Path:
+    """Write the counts and what is said of them; only the owner can read the file.
+
+    Returns `path`. Raises OSError, EFBIG beyond MOST bytes.
+    """
+    described = {**metadata, "format": str(FORMAT)}
+    return write_arrays(path, {_ARRAY: counts.nodes.reshape(-1)}, described, MOST)
+
+
+def load_background(
+    path: Path, vocabulary: int, wanted: Mapping[str, str] | None = None
+) -> BackgroundCounts:
+    """The counts in a file, mapped and shared by all processes that open it.
+
+    `vocabulary` bounds the ids that are drafted. Raises FileNotFoundError; DamagedFileError where
+    the file is damaged, foreign, or has other metadata than `wanted`.
+    """
+    wanted = {"format": str(FORMAT), **(wanted or {})}
+    flat, _ = map_array(path, _ARRAY, wanted, MOST)
+    if len(flat) % COLUMNS or len(flat) < 2 * COLUMNS:
+        raise DamagedFileError("no rows of nodes")
+    nodes = flat.reshape(-1, COLUMNS)
+    nodes[0, TOKEN] = np.int32(vocabulary)
+    return BackgroundCounts(nodes)

@@ -1,0 +1,159 @@
+"""Counts of a general text, their file, and what `auto` draws from them."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.config import Options
+from ngtcli.draft.auto.drafter import Auto, make
+from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
+from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.system.storage import DamagedFileError
+from ngtcli.trie.background import RANKED, TOKEN, BackgroundCounts, build_counts
+from ngtcli.trie.background_file import load_background, save_background
+
+VOCABULARY = 6
+IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
+TEXTS = st.lists(st.tuples(IDS, st.sampled_from([0.5, 1.0, 2.25])), max_size=5)
+
+
+def counted(texts: Sequence[tuple[list[int], float]], depth: int) -> Counter[tuple[int, ...]]:
+    """What every sequence of at most `depth` tokens weighs."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for ids, weight in texts:
+        for size in range(1, depth + 1):
+            for at in range(len(ids) - size + 1):
+                found[tuple(ids[at : at + size])] += weight  # type: ignore[assignment]
+    return found
+
+
+@given(TEXTS, st.integers(1, 4), st.lists(st.sampled_from([0.0, 1.0, 2.0]), max_size=3))
+def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
+    texts: list[tuple[list[int], float]], depth: int, least: list[float]
+) -> None:
+    counts, wanted = build_counts(texts, depth, least), counted(texts, depth)
+    bounds = [*least, *([least[-1]] if least else [0.0]) * depth][:depth]
+    kept = {
+        sequence: weight
+        for sequence, weight in wanted.items()
+        if all(wanted[sequence[:k]] >= bounds[k - 1] for k in range(1, len(sequence) + 1))
+    }
+    assert len(counts) == len(kept)
+    for sequence in wanted:
+        assert counts.count_of(sequence) == kept.get(sequence, 0.0)
+
+
+def test_ranked_children_are_in_the_order_of_their_counts() -> None:
+    counts = build_counts([([3, 1, 1, 2, 2, 2], 1.0)], 1)
+    assert counts.nodes[counts.nodes[1:4, RANKED], TOKEN].tolist() == [2, 1, 3]
+
+
+def saved(folder: Path, texts: Sequence[tuple[list[int], float]]) -> Path:
+    counts = build_counts(texts, 3)
+    return save_background(folder / "a.background.safetensors", counts, {"name": "a"})
+
+
+def test_a_file_holds_what_was_counted_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, [([1, 2, 3, 1, 2], 1.0)])
+    counts = load_background(path, VOCABULARY, {"name": "a"})
+    assert counts.count_of([1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_written_to_opened_counts_stays_out_of_the_file(tmp_path: Path) -> None:
+    path = saved(tmp_path, [([1, 2], 1.0)])
+    before = path.read_bytes()
+    load_background(path, VOCABULARY).nodes[:] = 7
+    assert path.read_bytes() == before
+    assert load_background(path, VOCABULARY).count_of([1, 2]) == 1
+
+
+def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path, [([1, 2], 1.0)])
+    with pytest.raises(DamagedFileError, match="another file"):
+        load_background(path, VOCABULARY, {"name": "b"})
+    with pytest.raises(FileNotFoundError):
+        load_background(tmp_path / "none", VOCABULARY)
+
+
+@given(st.data())
+def test_any_bytes_are_refused_or_opened(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = saved(tmp_path_factory.mktemp("b"), [([1, 2, 3, 1, 2], 1.0)])
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        counts = load_background(path, VOCABULARY)
+    except DamagedFileError:
+        return
+    assert isinstance(counts, BackgroundCounts) and counts.nodes.dtype == np.int32
+
+
+def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
+    """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
+    script = Path(__file__).parent / "hostile_background.py"
+    ran = subprocess.run(
+        [sys.executable, str(script), "1", "40"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        stdout=subprocess.PIPE, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert int(ran.stdout) > 100
+
+
+def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
+    counts = build_counts([(text, 1.0)], least=())
+    drafter = make(DraftSettings(background=counts, pool=pool), Options())
+    assert isinstance(drafter, Auto)
+    return drafter
+
+
+def test_what_only_the_background_knows_is_drafted_and_named_after_it() -> None:
+    drafter = drafter_with([1, 2, 3, 4, 5])
+    drafter.reset(Context((9, 1, 2), vocabulary=10))
+    tree = drafter.propose((), 8)
+    assert tree.tokens[:2] == (3, 4)
+    assert {tree.origin(i) for i in range(2)} == {"background"}
+
+
+def test_prompt_and_pool_are_asked_before_the_background() -> None:
+    drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
+    drafter.reset(Context((1, 2, 8, 1, 2), vocabulary=10))
+    tree = drafter.propose((), 16)
+    after = [i for i in range(len(tree)) if tree.parents[i] == -1]
+    named = {tree.tokens[i]: tree.origin(i) for i in after}
+    assert (named[8], named[7], named[3]) == ("prompt", "pool", "background")
+
+
+def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
+    counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
+    batch = BatchDrafter(background=counts)
+    drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
+    trees = batch.propose(drafters, [2, 2])
+    assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
+
+
+def test_an_empty_background_is_none() -> None:
+    with_empty = Auto(Options(), fitted_escapes(), background=build_counts(()))
+    without = Auto(Options(), fitted_escapes())
+    for drafter in (with_empty, without):
+        drafter.reset(Context((1, 2, 3, 1, 2), vocabulary=10))
+    assert with_empty.propose((), 8) == without.propose((), 8)
+
+
+def test_a_shape_of_tallies_from_before_is_begun_anew() -> None:
+    fewer = np.ones(SHAPE)[1:]
+    drafter = Auto(Options(), fitted_escapes(), pool=Pool(predicted=fewer / 2, reached=fewer))
+    assert drafter.tallies.arrays.escape == pytest.approx(fitted_escapes())

@@ -1,0 +1,397 @@
+"""Backgrounds: the phrases that ship, their counts, their files, names and commands."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import HARBOUR, ngt
+from hypothesis import given
+from hypothesis import strategies as st
+from other_languages import CHINESE, GERMAN
+from tokenizers_of_kinds import KINDS, backend
+
+from ngtcli.background import making
+from ngtcli.background.counting import joined, phrase_counts, word_ids
+from ngtcli.background.loaded import Backgrounds
+from ngtcli.background.names import SHIPPED, background_path, failure_path
+from ngtcli.background.phrases import (
+    LONGEST,
+    MOST_PACKED,
+    PARAGRAPH,
+    Phrases,
+    read_phrases,
+    write_phrases,
+)
+from ngtcli.background.stored import open_background
+from ngtcli.builtin.phrases.mining import Least, mine, names_and_numbers
+from ngtcli.builtin.phrases.texts import BORDER, WEIGHTS, Texts
+from ngtcli.config import Settings, names_of
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import parse_method
+from ngtcli.evaluate.replay.run import replay
+from ngtcli.evaluate.replay.traces import Trace
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.system.storage import DamagedFileError
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.trie.background import BackgroundCounts, build_counts
+from ngtcli.trie.listing import list_backgrounds
+
+WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
+
+
+def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
+    words = sorted({word for phrase in counts for word in phrase})
+    rows = []
+    for n in range(1, LONGEST + 1):
+        own = [p for p in counts if len(p) == n]
+        ids = [[words.index(word) for word in p] for p in own]
+        found = np.array([counts[p] for p in own], np.int32)
+        rows.append((np.array(ids, np.int32).reshape(len(own), n), found))
+    return Phrases(tuple(words), tuple(rows))
+
+
+def counts_in(phrases: Phrases) -> dict[tuple[str, ...], int]:
+    return {
+        tuple(phrases.words[i] for i in row): count
+        for rows, counts in phrases.rows
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
+    }
+
+
+def n_grams(texts: list[list[str]]) -> Counter[tuple[str, ...]]:
+    return Counter(
+        tuple(text[i : i + n])
+        for text in texts
+        for n in range(1, LONGEST + 1)
+        for i in range(len(text) - n + 1)
+    )
+
+
+texts = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+# --- the file ---
+
+
+@given(texts)
+def test_phrases_are_read_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, said: list[list[str]]
+) -> None:
+    path = tmp_path_factory.mktemp("phrases") / "x.xz"
+    counts = dict(n_grams(said))
+    write_phrases(path, phrases_of(counts))
+    assert counts_in(read_phrases(path)) == counts
+
+
+def test_a_phrase_without_its_beginning_is_neither_written_nor_read(tmp_path: Path) -> None:
+    import lzma
+
+    with pytest.raises(ValueError, match="beginning"):
+        write_phrases(tmp_path / "x", phrases_of({(" the", " fact"): 2, (" fact",): 2}))
+    for text in ("2 fact\t2\n", "1 the\t2\n3 that\t2\n", "1 the\t0\n", "1 the\n", "x the\t2\n"):
+        (tmp_path / "y").write_bytes(lzma.compress(text.encode()))
+        with pytest.raises(DamagedFileError):
+            read_phrases(tmp_path / "y")
+
+
+def test_any_bytes_are_phrases_or_a_damaged_file(tmp_path: Path) -> None:
+    import lzma
+
+    whole = SHIPPED["english"].read_bytes()
+    bombs = lzma.compress(b"1 the\t1\n" * 9_000_000, preset=0)
+    for data in (b"", b"x" * 99, whole[:5000], whole[5000:], bombs, bytes(MOST_PACKED + 1)):
+        (tmp_path / "z").write_bytes(data)
+        with pytest.raises((DamagedFileError, OSError)):
+            read_phrases(tmp_path / "z")
+
+
+# --- which phrases there are ---
+
+
+def corpus(texts_by_work: list[list[list[str]]], sources: list[int]) -> Texts:
+    """A work a list of paragraphs; each paragraph is a document."""
+    words: dict[str, int] = {}
+    columns: list[list[int]] = [[], [], [], []]
+    document = 0
+    for work, (paragraphs, source) in enumerate(zip(texts_by_work, sources, strict=True)):
+        for paragraph in paragraphs:
+            ids = [*(words.setdefault(word, len(words)) for word in paragraph), BORDER]
+            for column, value in zip(columns[1:], (work, document, source), strict=True):
+                column += [value] * len(ids)
+            columns[0] += ids
+            document += 1
+    arrays = [np.array(column, np.int32) for column in columns]
+    return Texts(tuple(words), arrays[0], arrays[1], arrays[2], arrays[3], tuple(WEIGHTS))
+
+
+NAMED_WORDS = (*WORDS, " Rome", " 1990")
+
+
+@given(
+    st.lists(
+        st.lists(st.lists(st.sampled_from(NAMED_WORDS), max_size=8), min_size=1, max_size=3),
+        min_size=1,
+        max_size=5,
+    ),
+    st.data(),
+)
+def test_every_phrase_stands_in_enough_documents_works_and_sources(
+    works: list[list[list[str]]], data: st.DataObject
+) -> None:
+    """Counted again by brute force; and no phrase that does is left out."""
+    sources = [data.draw(st.integers(0, 2)) for _ in works]
+    ordinary = Least((2,) * 6, (1, 1, 2, 2, 2, 2), (1, 1, 1, 2, 2, 2))
+    named = Least((3,) * 6, (2,) * 6, (2,) * 6)
+    places: dict[tuple[str, ...], set[tuple[int, int]]] = {}
+    weights: Counter[tuple[str, ...]] = Counter()
+    for w, paragraphs in enumerate(works):
+        for p, paragraph in enumerate(paragraphs):
+            for phrase, count in n_grams([paragraph]).items():
+                places.setdefault(phrase, set()).add((w, p))
+                weights[phrase] += count * list(WEIGHTS.values())[sources[w]]
+    texts = corpus(works, sources)
+    found = counts_in(mine(texts, ordinary, named)) if len(texts.words) else {}
+    special = {" Rome", " 1990"}
+    wanted = {}
+    for phrase in sorted(places, key=len):
+        least = named if special & set(phrase) else ordinary
+        n, at = len(phrase), places[phrase]
+        enough = (
+            len(at) >= least.documents[n - 1]
+            and len({w for w, _ in at}) >= least.works[n - 1]
+            and len({sources[w] for w, _ in at}) >= least.sources[n - 1]
+        )
+        if enough and (n == 1 or (phrase[:-1] in wanted and phrase[1:] in wanted)):
+            wanted[phrase] = weights[phrase]
+    assert found == wanted
+
+
+def test_names_and_numbers_are_told_from_words_that_begin_a_sentence() -> None:
+    words = [" The", " the", " Ada", " 7th", "(", " NASA", "Ada"]
+    found = names_and_numbers(words, np.array([2, 9, 3, 1, 4, 2, 1]))
+    assert found.tolist() == [False, False, True, True, False, True, True]
+
+
+def test_what_ships_is_phrases_of_several_texts_in_less_than_4_mb() -> None:
+    phrases = read_phrases(SHIPPED["english"])
+    assert SHIPPED["english"].stat().st_size <= MOST_PACKED
+    assert len(phrases) > 300_000 and len(phrases.rows) == LONGEST
+    rows, _ = phrases.rows[2]
+    fact = [phrases.words.index(word) for word in (" the", " fact", " that")]
+    assert (rows == fact).all(1).any()
+    # A phrase counts at least once for each of the documents that it must stand in.
+    assert min(int(counts.min()) for _, counts in phrases.rows) >= 3
+
+
+# --- the counts ---
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_words_have_the_ids_that_they_have_in_a_text(kind: str) -> None:
+    """With the space before them, behind a bracket, and as marks behind a word."""
+    tokenizer = Tokenizer(backend(kind))
+    for left, word in (("a", " the"), ("a", " harbour"), ("(", "boats"), ("a", ","), ("a", " (")):
+        own = word_ids([word], tokenizer)[0]
+        whole = tokenizer.encode(f"{left}{word}")
+        assert own == whole[len(whole) - len(own) :]
+        assert own or kind in ("unigram", "wordpiece")
+
+
+@pytest.mark.parametrize("kind", ["builtin", "gpt2", "llama_prepend"])
+def test_counts_are_those_of_the_texts_that_the_phrases_were_counted_in(kind: str) -> None:
+    tokenizer = Tokenizer(backend(kind))
+    said = [[" The", " boats", " lie", ",", " the", " boats", " lie"], [" the", " slate", ","]]
+    phrases = phrases_of({p: 5 * count for p, count in n_grams(said).items()})
+    ids = dict(zip(phrases.words, word_ids(phrases.words, tokenizer), strict=True))
+    wanted = build_counts([([t for w in text for t in ids[w]], 1.0) for text in said], least=())
+    counts = phrase_counts(phrases, tokenizer)
+    for text in said:
+        stream = [t for word in text for t in ids[word]]
+        for i in range(len(stream)):
+            for j in range(i + 1, min(i + 7, len(stream)) + 1):
+                sequence = stream[i:j]
+                assert counts.count_of(sequence) == wanted.count_of(sequence), sequence
+    assert len(counts) == len(wanted)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), min_size=2, max_size=5))
+def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> None:
+    parts = [build_counts([(text, 1.0)], least=()) for text in said]
+    whole = build_counts([(text, 1.0) for text in said], least=())
+    np.testing.assert_array_equal(joined(parts).nodes[1:], whole.nodes[1:])
+
+
+# --- files and names ---
+
+
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ship few phrases."""
+    path = tmp_path / "few.xz"
+    write_phrases(path, phrases_of(dict(n_grams([[" the", " fact", " that"], [" the", " end"]]))))
+    monkeypatch.setitem(SHIPPED, "english", path)
+
+
+def test_two_processes_make_one_complete_file(own_home: Path) -> None:
+    command = [sys.executable, "-m", "ngtcli.background.making", "builtin", "english"]
+    both = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    [file] = list_backgrounds()
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    assert not list(file.path.parent.glob("*.partial"))
+    tokenizer = load_tokenizer("builtin")
+    counts = open_background("english", tokenizer.fingerprint, len(tokenizer.backend))
+    assert len(counts) == file.nodes and counts.nodes.nbytes < 60_000_000
+
+
+def test_what_cannot_be_made_is_told_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.xz").write_bytes(b"bad")
+    monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
+    making.make_files(["english"], "builtin")
+    tokenizer = load_tokenizer("builtin")
+    assert failure_path("english", tokenizer.fingerprint).is_file()
+    started: list[str] = []
+    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
+    backgrounds = Backgrounds(("english",), tokenizer, 8192, persist=True)
+    assert backgrounds.load() is None
+    backgrounds.after_answer()
+    assert "could not be made: it is cut off" in backgrounds.words() and not started
+
+
+def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    small(monkeypatch, tmp_path)
+    making.make_files(["english"], "builtin")
+    tokenizer = load_tokenizer("builtin")
+    path = background_path("english", tokenizer.fingerprint)
+    path.write_bytes(path.read_bytes()[:100])
+    started: list[str] = []
+    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
+    backgrounds = Backgrounds(("english",), tokenizer, 8192, model="builtin", persist=True)
+    assert backgrounds.load() is None and "made again" in backgrounds.words()
+    backgrounds.after_answer()
+    backgrounds.after_answer()
+    assert started == ["builtin"]
+    making.make_files(["english"], "builtin")
+    assert open_background("english", tokenizer.fingerprint, 8192).count_of([]) >= 0
+
+
+def test_several_backgrounds_are_joined_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(monkeypatch, tmp_path)
+    assert ngt("trie", "build", "--background", HARBOUR, "--name", "mine").returncode == 0
+    names, tokenizer = ("english", "mine"), load_tokenizer("builtin")
+    fresh = Backgrounds(names, tokenizer, 8192).load()
+    making.make_files(names, "builtin")
+    kept = Backgrounds(names, tokenizer, 8192, persist=True)
+    loaded = kept.load()
+    assert fresh is not None and loaded is not None
+    np.testing.assert_array_equal(loaded.nodes, fresh.nodes)
+    assert kept.words() == "Background: english, mine."
+    assert ngt("trie", "build", "--background", __file__, "--name", "mine").returncode == 0
+    stale = Backgrounds(names, tokenizer, 8192, persist=True)
+    alone = stale.load()
+    assert alone is not None and stale.words().startswith("Background: mine.")
+    assert len(alone) != len(loaded)
+
+
+def test_own_texts_are_built_listed_shown_and_cleared(own_home: Path) -> None:
+    done = ngt("trie", "build", "--background", HARBOUR, "--name", "mine", "--json")
+    body = json.loads(done.stdout)
+    path = Path(body["path"])
+    assert path.stat().st_mode & 0o777 == 0o600 and body["tokens"] > 100
+    [row] = json.loads(ngt("trie", "list", "--json").stdout)
+    assert (row["kind"], row["name"], row["model"]) == ("background", "mine", "builtin")
+    assert row["documents"] == ["harbour.txt"] or row["documents"] == [HARBOUR]
+    assert b"background mine" in ngt("trie", "list").stdout
+    assert b"name: mine" in ngt("trie", "show", str(path)).stdout
+    assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 1
+    assert not path.exists()
+
+
+def test_answers_draft_from_a_background_and_say_so() -> None:
+    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
+    asked = [
+        "ask",
+        "Who cut the basin?",
+        "-d",
+        HARBOUR,
+        "--max-tokens",
+        "8",
+        "-v",
+        "--no-calibrate",
+    ]
+    assert b"Background: mine." in ngt(*asked, "--background", "mine").stderr
+    assert b"Background" not in ngt(*asked, "--no-background").stderr
+    told = ngt(*asked, NGT_BACKGROUND="mine,english").stderr
+    assert b"Background: mine. mine, english: made now" in told.replace(b"\n", b" ")
+
+
+def test_wrong_names_are_refused_with_the_nearest_one() -> None:
+    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
+    done = ngt("summarize", HARBOUR, "--background", "mien")
+    assert (
+        done.returncode == 2 and b"mine" in done.stderr and b"no background 'mien'" in done.stderr
+    )
+    for wrong in (
+        ["trie", "build", "--background", HARBOUR, "--name", "english"],
+        ["trie", "build", "--background", "--rest", HARBOUR],
+        ["trie", "build", "--background", HARBOUR, "--name", "a,b"],
+        ["trie", "build", "--background", HARBOUR, "--n", "8"],
+        ["summarize", HARBOUR, "--background", "mine", "--no-background"],
+        ["summarize", HARBOUR, "--background", "mine", "--method", "llma"],
+    ):
+        assert ngt(*wrong).returncode == 2, wrong
+
+
+def test_a_background_of_another_tokenizer_is_told_in_one_line() -> None:
+    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
+    lines: list[str] = []
+    other = Backgrounds(("mine",), Tokenizer(backend("gpt2")), 700, model="x", warn=lines.append)
+    assert other.load() is None and len(lines) == 1 and "--name mine -m x" in lines[0]
+
+
+def test_lists_of_names_may_have_commas_and_none_empties_them(tmp_path: Path) -> None:
+    assert Settings().background == ("english",)
+    assert names_of(["a, b", "a"]) == ("a", "b") and names_of(["none"]) == ()
+    (tmp_path / "ngt.yaml").write_text("background: none\n")
+    shown = json.loads(ngt("config", "show", "--json", cwd=tmp_path).stdout)
+    assert "ngt.yaml" in json.dumps(shown)
+
+
+# --- drafting ---
+
+
+def acceptance(background: BackgroundCounts | None, texts: list[tuple[str, str]]) -> float:
+    tokenizer = load_tokenizer("builtin")
+    tokens = steps = 0
+    for document, said in texts:
+        prompt = tuple(tokenizer.encode(f"{document}\n\n"))
+        trace = Trace("1", "x", prompt, tuple(tokenizer.encode(said)), 1024)
+        drafter = parse_method("auto", DraftSettings(background=background)).build()
+        made = replay(trace, drafter, Context(prompt, vocabulary=8192), 32)
+        tokens, steps = tokens + len(trace.output_ids), steps + made.steps
+    return tokens / steps
+
+
+@pytest.fixture(scope="module")
+def english() -> BackgroundCounts:
+    return making.make_shipped("english", load_tokenizer("builtin"))
+
+
+def test_english_gains_by_it(english: BackgroundCounts) -> None:
+    said = "The owners of the quarries had to pay for most of the work, because there was no money."
+    texts = [(Path(HARBOUR).read_text(encoding="utf-8")[:800], said)]
+    assert acceptance(english, texts) > 1.1 * acceptance(None, texts)
+
+
+@pytest.mark.parametrize("texts", [GERMAN, CHINESE], ids=["german", "chinese"])
+def test_other_languages_lose_no_more_than_a_hundredth(
+    english: BackgroundCounts, texts: list[tuple[str, str]]
+) -> None:
+    assert acceptance(english, texts) >= 0.99 * acceptance(None, texts)

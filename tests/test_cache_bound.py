@@ -1,0 +1,160 @@
+"""The bound on the cache: the longest unused goes first, and nothing that is being written."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import ngt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.draft.auto import pool
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system.cache_bound import bound
+from ngtcli.system.storage import bound_cache, home, read_json, write_json
+from ngtcli.trie import listing
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+DAY = 86_400.0
+
+
+def put(path: Path, size: int, days: float) -> Path:
+    """A file that was used `days` ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    used = time.time() - days * DAY
+    os.utime(path, (used, used))
+    return path
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 50), max_size=12), st.integers(0, 200), st.randoms())
+def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], most: int, rng: object
+) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    days = list(range(1, len(sizes) + 1))
+    rng.shuffle(days)  # type: ignore[attr-defined]
+    places = ("documents/texts/ab", "passages", "parts", "tries")
+    files = {
+        put(folder / places[i % 4] / f"{i}", size, day): (day, size)
+        for i, (size, day) in enumerate(zip(sizes, days, strict=True))
+    }
+    wanted = dict(files)  # brute force: one by one
+    while sum(size for _, size in wanted.values()) > most:
+        del wanted[max(wanted, key=lambda path: wanted[path][0])]
+    removed = bound(folder, most)
+    assert {path for path in files if path.exists()} == set(wanted)
+    assert removed.files == len(files) - len(wanted)
+    assert removed.left == sum(size for _, size in wanted.values()) <= most
+
+
+def test_what_is_being_written_measured_learned_or_made_by_the_user_stays(tmp_path: Path) -> None:
+    kept = [
+        put(tmp_path / name, 10, 9)
+        for name in (
+            "parts/abc.partial", f"tries/a{pool.SUFFIX}", f"tries/b{listing.DATASTORE_SUFFIX}",
+            f"tries/b{listing.BACKGROUND_SUFFIX}",
+            "costs/c.json", "compiled/v/d", "ways/e.json", "packed/f", "exact/g", "tune/h.jsonl",
+        )
+    ]  # fmt: skip
+    trie = put(tmp_path / "tries" / f"i{listing.SUFFIX}", 10, 1)
+    (tmp_path / "parts" / "link").symlink_to(kept[0])
+    assert bound(tmp_path, 0).files == 1
+    assert not trie.exists() and all(path.exists() for path in kept)
+    assert bound(tmp_path / "nowhere", 0).files == 0
+
+
+def test_reading_a_file_of_the_cache_counts_as_its_use_and_leaves_others_alone(
+    tmp_path: Path,
+) -> None:
+    own, other = home("cache") / "parts" / "a.json", tmp_path / "b.json"
+    for path in (own, other):
+        put(path, 0, 5)
+        path.write_text('{"a": 1}')
+        os.utime(path, (time.time() - 5 * DAY,) * 2)
+        read_json(path, 100)
+    assert time.time() - own.stat().st_atime < 60 and time.time() - own.stat().st_mtime > DAY
+    assert bound(home("cache"), 8).files == 0
+    assert time.time() - other.stat().st_mtime > DAY
+    own_old = put(home("cache") / "parts" / "old", 5, 3)
+    assert bound(home("cache"), 8).files == 1 and own.exists() and not own_old.exists()
+
+
+def test_nothing_is_looked_at_where_nothing_was_written() -> None:
+    old = put(home("cache") / "parts" / "old.json", 500, 9)
+    bound_cache(0)  # what other tests wrote
+    put(old, 500, 9)
+    assert bound_cache(0) is None and old.exists()
+    write_json(home("cache") / "parts" / "new.json", {})
+    removed = bound_cache(100)
+    assert removed is not None and removed.files == 1 and not old.exists()
+
+
+WRITER = """
+import sys
+from ngtcli.system.storage import bound_cache, home, read_json, write_json
+
+own = int(sys.argv[1])
+for i in range(150):
+    write_json(home("cache") / "parts" / f"{(own + i) % 40}.json", {"text": "x" * 997, "by": own})
+    try:
+        found = read_json(home("cache") / "parts" / f"{(i * 7) % 40}.json", 10_000)
+        assert len(found["text"]) == 997, found
+    except FileNotFoundError:
+        pass
+    if i % 3 == 0:
+        assert bound_cache(20_000) is not None
+bound_cache(20_000)
+"""
+
+
+def test_processes_that_write_and_bound_at_once_lose_nothing_but_the_oldest() -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(i)], stderr=subprocess.PIPE)
+        for i in range(3)
+    ]
+    for process in running:
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told.decode()
+    files = list((home("cache") / "parts").iterdir())
+    assert 10_000 < sum(file.stat().st_size for file in files) <= 20_000 + 3 * 1100
+    for file in files:
+        assert len(json.loads(file.read_text())["text"]) == 997
+
+
+@needs_model
+def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<html><body><p>{'The tide came in at noon that day. ' * 40}</p></body></html>"
+    )
+    shown = ngt("docs", "show", str(page), "--text")
+    old = put(home("cache") / "passages" / "old.safetensors", 1_500_000, 9)
+    page.write_text(page.read_text().replace("noon", "dawn"))
+    done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
+    assert done.returncode == 0 and not old.exists()
+    assert b"Removed 1 file from the cache, 1.5 MB" in done.stderr and b"--cache-mb" in done.stderr
+    put(old, 1_500_000, 9)
+    again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")
+    assert again.stdout == shown.stdout.replace(b"noon", b"dawn") and again.stderr == b""
+    wrong = ngt("summarize", str(page), "--cache-mb", "0")
+    assert wrong.returncode == 2 and b"cache_mb" in wrong.stderr
+
+
+@needs_model
+def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_path: Path) -> None:
+    pages = " ".join(f"Barge {i} came in with the tide of day {i}." for i in range(600))
+    (tmp_path / "long.txt").write_text(pages)
+    (tmp_path / "short.txt").write_text("The tide came in at noon.")
+    flags = ("--method", "trie", "--max-tokens", "2", "--json")
+    asked = ngt("ask", "-d", str(tmp_path / "long.txt"), "Which tide was of day 7?", *flags)
+    body = json.loads(asked.stdout)
+    assert body["retrieval"] and body["trie"]["status"] == "built"
+    assert not listing.list_tries()
+    ngt("ask", "-d", str(tmp_path / "short.txt"), "When?", *flags)
+    assert [trie.documents for trie in listing.list_tries()] == [("short.txt",)]

@@ -1,0 +1,138 @@
+"""Counts of all documents given: as counted by hand, kept, and made anew only for what changed."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import FakeBackend, ngt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ngtcli.background import folder
+from ngtcli.background.folder import FolderCounts
+from ngtcli.documents.load import Document
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import parse_method
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system.storage import home
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.trie.background import DEPTH, BackgroundCounts, build_counts
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+class CountingTokenizer(Tokenizer):
+    """A token a letter; `encoded` has the texts that were encoded."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeBackend())
+        self.encoded: list[str] = []
+
+    def encode(self, text: str) -> list[int]:
+        self.encoded.append(text)
+        return super().encode(text)
+
+
+def make(tokenizer: Tokenizer, warn: list[str] | None = None) -> FolderCounts:
+    told = warn if warn is not None else []
+    return FolderCounts(tokenizer, 97, lambda _: None, told.append)
+
+
+def documents(*texts: str) -> list[Document]:
+    return [Document(f"{i}.txt", text, path=f"/notes/{i}.txt") for i, text in enumerate(texts)]
+
+
+TEXT = st.text(st.sampled_from(list("abc ")), min_size=1, max_size=30).filter(str.strip)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(TEXT, min_size=1, max_size=4, unique=True))
+def test_what_occurs_twice_is_counted_within_each_document(texts: list[str]) -> None:
+    counts = make(CountingTokenizer()).of(documents(*texts), None)
+    wanted: Counter[str] = Counter()
+    for text in map(str.strip, texts):
+        wanted.update(text[i : i + k] for i in range(len(text)) for k in range(1, DEPTH + 1)
+                      if i + k <= len(text))  # fmt: skip
+    for sequence, count in wanted.items():
+        found = counts.count_of([ord(letter) - 32 for letter in sequence])
+        assert found == (count if len(sequence) == 1 or count > 1 else 0)
+
+
+def test_unchanged_documents_are_not_encoded_again_and_one_changed_is_alone() -> None:
+    first = CountingTokenizer()
+    before = make(first).of(documents("tide tide", "quay quay", "boat boat"), None)
+    assert len(first.encoded) == 3
+    second = CountingTokenizer()
+    again = make(second).of(documents("tide tide", "quay quay", "boat boat"), None)
+    assert second.encoded == [] and np.array_equal(again.nodes[1:], before.nodes[1:])
+    third = CountingTokenizer()
+    changed = make(third).of(documents("tide tide", "lamp lamp", "boat boat"), None)
+    assert third.encoded == ["lamp lamp"]
+    lamp = [ord(letter) - 32 for letter in "lamp"]
+    assert changed.count_of(lamp) == 2 and before.count_of(lamp) == 0
+
+
+def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> None:
+    tokenizer = CountingTokenizer()
+    ids = [7, 8, 9]
+    general = build_counts([(ids, 3.0)])
+    counts = make(tokenizer).of(documents("tide tide"), general)
+    tide = [ord(letter) - 32 for letter in "tide"]
+    assert counts.count_of(ids) == 3 and counts.count_of(tide) == 2
+    other = make(tokenizer).of(documents("tide tide"), build_counts([([7, 8], 5.0)]))
+    assert other.count_of([7, 8]) == 5 and other.count_of(ids) == 0
+    assert len(tokenizer.encoded) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 400, b"{}"])
+def test_damaged_files_are_made_anew(damage: bytes) -> None:
+    whole = make(CountingTokenizer()).of(documents("tide tide"), None)
+    files = list((home("cache") / "folders").iterdir())
+    assert len(files) == 3
+    for file in files:
+        assert file.stat().st_mode & 0o777 == 0o600
+        file.write_bytes(damage)
+    told: list[str] = []
+    again = make(CountingTokenizer(), told).of(documents("tide tide"), None)
+    assert np.array_equal(again.nodes[1:], whole.nodes[1:]) and told == []
+
+
+def test_of_too_many_tokens_the_first_documents_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(folder, "TOKENS", 12)
+    told: list[str] = []
+    counts = make(CountingTokenizer(), told).of(documents("tide tide", "lamp lamp"), None)
+    assert told == ["drafts come from the first 1 of 2 documents"]
+    assert counts.count_of([ord(letter) - 32 for letter in "lamp"]) == 0
+
+
+def test_a_context_lends_auto_its_counts_for_one_answer() -> None:
+    own, lent = build_counts([([5, 6, 7] * 9, 9.0)]), build_counts([([5, 8, 9] * 9, 9.0)])
+    drafter = parse_method("auto", DraftSettings(background=own)).build()
+
+    def drafted(background: BackgroundCounts | None) -> tuple[int, ...]:
+        drafter.reset(Context([40, 41, 5], background=background, vocabulary=97))
+        return drafter.propose([40, 41, 5], 4).tokens
+
+    assert drafted(None)[:1] == (6,)
+    assert drafted(lent)[:1] == (8,)
+    assert drafted(None)[:1] == (6,)
+
+
+@needs_model
+def test_a_question_drafts_from_all_documents_where_that_is_set(tmp_path: Path) -> None:
+    for i in range(2):
+        lines = " ".join(f"Barge {i}.{j} came in with the tide." for j in range(300))
+        (tmp_path / f"{i}.txt").write_text(lines)
+    flags = ("ask", "-d", str(tmp_path), "What came in?", "--max-tokens", "8", "--json",
+             "--no-calibrate")  # fmt: skip
+    plain = ngt(*flags)
+    assert not (home("cache") / "folders").exists()
+    done = ngt(*flags, "--draft-from", "all")
+    assert json.loads(done.stdout)["text"] == json.loads(plain.stdout)["text"]
+    assert len(list((home("cache") / "folders").iterdir())) == 3
+    wrong = ngt(*flags, "--draft-from", "all", "--method", "trie")
+    assert wrong.returncode == 2 and b"--draft-from does nothing" in wrong.stderr
