@@ -58,6 +58,8 @@ class Settings:
     passages: int = 5
     passage_tokens: int = 200
     passage_overlap: int = 0
+    embedder: str = ""
+    reranker: str = ""
     max_mb: int = 256
     max_files: int = 100_000
     max_depth: int = 100
@@ -148,7 +150,7 @@ READING = (
     "parser_mb",
 )  # fmt: skip
 # The settings that decide which passages are read where not everything fits.
-RETRIEVING = ("passages", "passage_tokens", "passage_overlap")
+RETRIEVING = ("passages", "passage_tokens", "passage_overlap", "embedder", "reranker")
 # The settings that say how a vLLM engine spreads over devices, and whether there is one.
 SPREADING = ("tensor_parallel", "pipeline_parallel", "data_parallel", "ray")
 OF_ENGINE = ("engine", *SPREADING)

@@ -30,7 +30,7 @@ from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
-from ngtcli.trie.background import build_counts
+from ngtcli.trie.background import DEPTH, build_counts
 from ngtcli.trie.counts import NONE, TOKEN, CountTrie
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -93,7 +93,7 @@ class Naive:
         mass = 1.0
         for k in range(ORDERS - 1, -1, -1):
             for source in range(len(SOURCES)):
-                if k > len(context):
+                if k > len(context) or (source == BACKGROUND and k >= DEPTH):
                     continue
                 found = self.follows(source, tuple(context[len(context) - k :]))
                 total = sum(found.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.auto.batch import BatchDrafter
@@ -19,7 +19,15 @@ from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.system.storage import DamagedFileError
-from ngtcli.trie.background import RANKED, TOKEN, BackgroundCounts, build_counts
+from ngtcli.trie.background import (
+    COUNT,
+    FIRST,
+    RANKED,
+    TOKEN,
+    BackgroundCounts,
+    build_counts,
+    with_all_tokens,
+)
 from ngtcli.trie.background_file import load_background, save_background
 
 VOCABULARY = 6
@@ -87,6 +95,7 @@ def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_any_bytes_are_refused_or_opened(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -157,3 +166,18 @@ def test_a_shape_of_tallies_from_before_is_begun_anew() -> None:
     fewer = np.ones(SHAPE)[1:]
     drafter = Auto(Options(), fitted_escapes(), pool=Pool(predicted=fewer / 2, reached=fewer))
     assert drafter.tallies.arrays.escape == pytest.approx(fitted_escapes())
+
+
+@given(TEXTS)
+def test_with_all_tokens_every_count_is_as_before(texts: list[tuple[list[int], float]]) -> None:
+    plain = build_counts(texts, 3, ())
+    whole = with_all_tokens(plain)
+    for sequence, weight in counted(texts, 3).items():
+        assert whole.count_of(sequence) == weight
+    known = {s[0] for s in counted(texts, 1)}
+    assert len(whole) - len(plain) == (max(known) + 1 - len(known) if known else 0)
+    for node in range(len(whole) + 1):
+        low, high = whole.nodes[node : node + 2, FIRST].tolist()
+        assert sorted(whole.nodes[low:high, RANKED].tolist()) == list(range(low, high))
+        ranked = whole.nodes[whole.nodes[low:high, RANKED], COUNT]
+        assert (np.diff(ranked) <= 0).all()

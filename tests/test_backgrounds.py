@@ -1,5 +1,6 @@
 """Backgrounds: the phrases that ship, their counts, their files, names and commands."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import HARBOUR, ngt
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from other_languages import CHINESE, GERMAN
 from tokenizers_of_kinds import KINDS, backend
@@ -17,7 +18,7 @@ from tokenizers_of_kinds import KINDS, backend
 from ngtcli.background import making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.background.names import SHIPPED, background_path, failure_path
+from ngtcli.background.names import EDITION, SHIPPED, background_path, failure_path
 from ngtcli.background.phrases import (
     LONGEST,
     MOST_PACKED,
@@ -30,6 +31,7 @@ from ngtcli.background.stored import open_background
 from ngtcli.builtin.phrases.mining import Least, mine, names_and_numbers
 from ngtcli.builtin.phrases.texts import BORDER, WEIGHTS, Texts
 from ngtcli.config import Settings, names_of
+from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.evaluate.replay.run import replay
@@ -77,6 +79,7 @@ texts = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12), min_
 # --- the file ---
 
 
+@settings(deadline=None)
 @given(texts)
 def test_phrases_are_read_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, said: list[list[str]]
@@ -131,6 +134,7 @@ def corpus(texts_by_work: list[list[list[str]]], sources: list[int]) -> Texts:
 NAMED_WORDS = (*WORDS, " Rome", " 1990")
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.lists(st.sampled_from(NAMED_WORDS), max_size=8), min_size=1, max_size=3),
@@ -187,6 +191,12 @@ def test_what_ships_is_phrases_of_several_texts_in_less_than_4_mb() -> None:
     assert min(int(counts.min()) for _, counts in phrases.rows) >= 3
 
 
+def test_the_edition_is_that_of_the_file_that_ships() -> None:
+    """Else counts of another file would be taken from the cache."""
+    digest = hashlib.sha256(SHIPPED["english"].read_bytes()).hexdigest()
+    assert EDITION.endswith(f"-{digest[:8]}")
+
+
 # --- the counts ---
 
 
@@ -218,6 +228,7 @@ def test_counts_are_those_of_the_texts_that_the_phrases_were_counted_in(kind: st
     assert len(counts) == len(wanted)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), min_size=2, max_size=5))
 def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> None:
     parts = [build_counts([(text, 1.0)], least=()) for text in said]
@@ -278,6 +289,11 @@ def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert started == ["builtin"]
     making.make_files(["english"], "builtin")
     assert open_background("english", tokenizer.fingerprint, 8192).count_of([]) >= 0
+
+
+def test_nothing_is_loaded_or_made_without_names() -> None:
+    backgrounds = Backgrounds((), load_tokenizer("builtin"), 8192, persist=True)
+    assert backgrounds.load() is None and backgrounds.words() == ""
 
 
 def test_several_backgrounds_are_joined_once(
@@ -377,6 +393,35 @@ def acceptance(background: BackgroundCounts | None, texts: list[tuple[str, str]]
         made = replay(trace, drafter, Context(prompt, vocabulary=8192), 32)
         tokens, steps = tokens + len(trace.output_ids), steps + made.steps
     return tokens / steps
+
+
+def trees(background: BackgroundCounts | None, ids: list[int]) -> list[tuple[int, ...]]:
+    """What is drafted at each of some steps."""
+    drafter = parse_method("auto", DraftSettings(background=background)).build()
+    drafter.reset(Context(ids, vocabulary=8192))
+    found = []
+    for token in ids[:40]:
+        found.append(drafter.propose(ids, 16).tokens)
+        drafter.observe([token])
+    return found
+
+
+def test_a_background_of_nothing_drafts_what_none_does() -> None:
+    ids = load_tokenizer("builtin").encode(Path(HARBOUR).read_text(encoding="utf-8"))[:300]
+    assert trees(build_counts(()), ids) == trees(None, ids)
+
+
+def test_a_text_is_unfamiliar_until_the_background_predicts_it(english: BackgroundCounts) -> None:
+    tokenizer, familiarity = load_tokenizer("builtin"), Familiarity()
+    harbour = np.array(tokenizer.encode(Path(HARBOUR).read_text(encoding="utf-8")), np.int32)
+    familiarity.start(english, tokenizer.encode(GERMAN[0][0]), 8192)
+    assert not familiarity.familiar
+    familiarity.learn(harbour[:100])
+    assert familiarity.familiar
+    familiarity.learn(np.array(tokenizer.encode(GERMAN[1][0]), np.int32))
+    assert not familiarity.familiar
+    familiarity.start(build_counts(()), tokenizer.encode(GERMAN[0][0]), 8192)
+    assert familiarity.familiar
 
 
 @pytest.fixture(scope="module")

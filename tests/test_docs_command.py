@@ -10,13 +10,15 @@ from helpers import ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.documents import catalog
-from ngtcli.documents.load import load
+from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.evaluate.dev import document_files as made
 from ngtcli.evaluate.dev import documents_folder
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.schema import build
+from ngtcli.retrieve.index import index_of
+from ngtcli.retrieve.store import index_folder
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -222,3 +224,10 @@ def test_clear_removes_all_that_is_kept(folder: Path) -> None:
     assert files and json.loads(ngt("docs", "clear", "--json").stdout)["files"] == files
     assert not catalog.folder().exists()
     assert ngt("docs", "clear").stdout == b"0 files, 0.0 MB removed\n"
+
+
+def test_clear_removes_the_indices_of_passages(folder: Path) -> None:
+    index_of([Document("a", "The tide came in.", path=str(folder / "a.txt"))], Cutting(16))
+    assert list(index_folder().iterdir())
+    assert json.loads(ngt("docs", "clear", "--json").stdout)["files"] >= 1
+    assert not index_folder().exists()

@@ -9,7 +9,7 @@ from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.stored import open_background, open_joined
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import TOKEN, BackgroundCounts
+from ngtcli.trie.background import TOKEN, BackgroundCounts, with_all_tokens
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess
 _FAILURES = (OSError, DamagedFileError)
@@ -72,7 +72,7 @@ class Backgrounds:
             self._to_be_made(name, fingerprint)
             return None
         with suppress(*_FAILURES):
-            return making.make_shipped(name, self._tokenizer)
+            return with_all_tokens(making.make_shipped(name, self._tokenizer))
         return None
 
     def _to_be_made(self, names: str, fingerprint: str) -> None:
@@ -118,4 +118,4 @@ class Backgrounds:
         """What is in use, in sentences; "" where none is wanted or nothing was loaded."""
         if not self._names or not self._done:
             return ""
-        return " ".join([f"Background: {self._used or 'none yet'}.", *self._remarks])
+        return " ".join([f"Background: {self._used or 'none'}.", *self._remarks])

@@ -104,7 +104,10 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
 
 
 def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
-    """Raise UsageError for what was asked for by a flag and would not happen."""
+    """Raise UsageError for what was asked for by a flag and would not happen.
+
+    Raises ModelError for an embedder or reranker that is not there.
+    """
     check_output_files({"-o": request.output, "--html": request.html, "--svg": request.svg})
     refuse_ignored(flags, request.settings)
     forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
@@ -120,6 +123,10 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         unread = {flag(name): name in flags for name in RETRIEVING}
         unread |= {"--show-passages": request.show_passages}
         refuse_beside(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
+    elif request.settings.embedder or request.settings.reranker:
+        from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
+
+        check_encoders(request.settings.embedder, request.settings.reranker)
     if request.dry_run:
         cites = {"--cite": request.cite, "--html": request.html, "--svg": request.svg}
         refuse_beside("--dry-run", cites, "There is no answer to show.")

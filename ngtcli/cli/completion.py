@@ -88,6 +88,7 @@ def _folders(incomplete: str) -> Iterator[str]:
 
 _OFFERED: dict[str, Complete] = {
     "method": methods, "model": models, "draft_model": models, "background": backgrounds,
+    "embedder": models, "reranker": models,
 }  # fmt: skip
 
 

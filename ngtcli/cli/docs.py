@@ -201,11 +201,13 @@ def _print_passages(facts: dict[str, Any]) -> None:
 @docs_app.command("clear")
 def docs_clear(json: JsonOption = False) -> None:
     """Delete all that is kept of documents; their files stay."""
-    place = folder()
-    files = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else []
+    from ngtcli.retrieve.store import index_folder  # here: it loads numpy
+
+    places = [place for place in (folder(), index_folder()) if place.is_dir()]
+    files = [p for place in places for p in place.rglob("*") if p.is_file()]
     size = sum(p.lstat().st_size for p in files)
     try:
-        if place.is_dir():
+        for place in places:
             shutil.rmtree(place)
     except OSError as error:
         raise NgtError(f"{place}: {error.strerror or error}", "Delete it by hand.") from None

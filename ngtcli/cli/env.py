@@ -88,7 +88,7 @@ def _nvidia() -> str:
 
 
 def _device_of_torch() -> tuple[str, str]:
-    from ngtcli.decode.load import pick_device
+    from ngtcli.system.device import pick_device
 
     device = pick_device("auto")
     if device != "cuda":

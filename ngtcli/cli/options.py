@@ -76,6 +76,8 @@ _HELP: dict[str, str] = {
     "passages": "Most passages to read; 0 takes as many as fit.",
     "passage_tokens": "Tokens a passage, about.",
     "passage_overlap": "Tokens that a passage repeats of the one before it, about.",
+    "embedder": "Embedding model, folder or hub id, that finds passages beside BM25.",
+    "reranker": "Cross-encoder, folder or hub id, that ranks the best passages anew.",
     "max_mb": "Most megabytes of documents (or prompts, or recordings) read in all.",
     "max_files": "Most files looked at in folders.",
     "max_depth": "How deep folders in folders are read.",
@@ -299,7 +301,8 @@ def _merged(layers: list[Layer]) -> Resolved:
     resolved = merge(layers)
     global _cache_mb
     _cache_mb = resolved.settings.cache_mb
-    models = (resolved.settings.model, resolved.settings.draft_model or "builtin")
+    s = resolved.settings
+    models = [name or "builtin" for name in (s.model, s.draft_model, s.embedder, s.reranker)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return resolved

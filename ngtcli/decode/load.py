@@ -1,7 +1,7 @@
 """Loading a target model: device, dtype and weights."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,26 +9,13 @@ import torch
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packing import pack_if_it_pays
-from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
+from ngtcli.model_files.weights import check_weights
+from ngtcli.system.device import pick_device
 from ngtcli.system.threads import pick_threads
 
 Notify = Callable[[str], None]
-
-
-def pick_device(wanted: str) -> str:
-    """The device that "auto" stands for. Raises ModelError where the one named is missing."""
-    here = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if wanted == "auto":
-        return next(name for name, available in here.items() if available)
-    if not here[wanted]:
-        raise ModelError(f"no {wanted} device here", "Use --device auto.")
-    return wanted
 
 
 def pick_dtype(wanted: str, device: str) -> Any:
@@ -76,40 +63,6 @@ def load_model(
     model = TargetModel(hf, tokenizer, name, progress)
     _check_vocabulary(model, warn)
     return model
-
-
-def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
-    """Raise ModelError unless the weights fill the model; `warn` of those that it does not use.
-
-    `told` is the loading report of `transformers`, which gives missing weights random values.
-    """
-    for key, stored, wanted in sorted(told["mismatched_keys"]):
-        raise ModelError(
-            f"{name}: {key} has shape {_shape(stored)} in the weights and {_shape(wanted)} by"
-            " config.json",
-            "The two are not of one model; download it again.",
-        )
-    if missing := sorted(told["missing_keys"]):
-        raise ModelError(
-            f"{name}: the weights lack {_some(missing)}",
-            "They do not fill the model that config.json describes; download it again.",
-        )
-    if unused := sorted(told["unexpected_keys"]):
-        warn(f"{name}: the model has no use for {_some(unused)} of its weights")
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return "×".join(map(str, shape)) or "()"
-
-
-def _some(keys: list[str]) -> str:
-    """The first of some tensors' names, and how many more there are.
-
-    >>> _some(["a", "b", "c"])
-    'a, b and 1 more'
-    """
-    more = f" and {len(keys) - 2} more" if len(keys) > 2 else ""
-    return ", ".join(keys[:2]) + more
 
 
 def _check_vocabulary(model: TargetModel, warn: Notify) -> None:

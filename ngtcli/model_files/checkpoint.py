@@ -25,7 +25,7 @@ _TOKENIZERS = (
     "spiece.model", "sentencepiece*.model", "spm*.model", "tekken.json", "tokenizer_config.json",
     "merges.txt",
 )  # fmt: skip
-_HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
+HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
 
 
 def find(name: str, needs: Collection[str] = NEEDS) -> str:
@@ -47,11 +47,11 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
         _check_folder(name, path, needs)
         return str(path)
     if os.path.exists(path):
-        raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or _HINT)
+        raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or HINT)
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
     if _is_path(name):
-        raise ModelError(f"{name}: no such folder", _near(path) or _HINT)
+        raise ModelError(f"{name}: no such folder", _near(path) or HINT)
     return _from_hub(name)
 
 
@@ -83,7 +83,7 @@ def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> No
         adapter = (folder / "adapter_config.json").is_file()
         gguf = any(folder.glob("*.gguf"))
         more = " (it holds an adapter)" if adapter else " (GGUF files are not read)" if gguf else ""
-        raise ModelError(f"{name}: the folder has no config.json{more}", _HINT)
+        raise ModelError(f"{name}: the folder has no config.json{more}", HINT)
     if "weights" in needs and not _any(folder, _WEIGHTS):
         raise ModelError(
             f"{name}: the folder has no weights (model.safetensors)", "Download them as well."
@@ -133,7 +133,7 @@ def _from_hub(name: str) -> str:
 
 def _suggestion(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), [BUILTIN], cutoff=0.7)
-    return f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or _HINT
+    return f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or HINT
 
 
 def why_not_loaded(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import find, why_not_loaded
+from ngtcli.model_files.checkpoint import HINT, find, why_not_loaded
 from ngtcli.system.importing import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -119,5 +119,5 @@ def loading(name: str) -> Iterator[None]:
     except Exception as error:
         raise ModelError(
             f"{name}: cannot be loaded ({why_not_loaded(error)})",
-            "Give a folder with a transformers model, a hub id, or -m builtin.",
+            HINT,
         ) from error

@@ -45,14 +45,22 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A passage that was read: its document's index, its range there, its place, its score."""
+    """A passage that was read: its document's index, its range there, its place, its scores.
+
+    The best has `rank` 1; for the scores see `Ranked`.
+    """
 
     document: int
     start: int
     end: int
     page: int
     heading: str
+    rank: int
     score: float
+    bm25: float
+    dense: float | None = None
+    fused: float | None = None
+    reranked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,8 @@ class Selection:
     """Which passages a prompt has, in its order, out of `of_passages` from `of_documents`.
 
     `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
-    index was had (see `Index.status`), in `seconds`.
+    index was had (see `Index.status`); passages were chosen in `seconds`. For `dense` and
+    `embedded` see `Ranking`.
     """
 
     passages: tuple[Chosen, ...]
@@ -78,6 +87,8 @@ class Selection:
     of_documents: int
     index: str
     seconds: float
+    dense: str | None = None
+    embedded: int = 0
 
     @property
     def documents(self) -> int:
@@ -93,6 +104,8 @@ class Selection:
             "of_documents": self.of_documents,
             "index": self.index,
             "seconds": round(self.seconds, 6),
+            "dense": self.dense,
+            "embedded": self.embedded,
         }
 
 

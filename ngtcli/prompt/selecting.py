@@ -17,6 +17,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
+    from ngtcli.retrieve.ranking import Ranked
 
 _BETWEEN = 8  # tokens counted for what stands between two excerpts; guess, the prompt is counted
 _PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
@@ -45,7 +46,7 @@ def prompt_for(
             preset, documents, question, tokenizer, context, s.max_tokens, vocabulary, status
         )
         cutting = Cutting(s.passage_tokens, s.passage_overlap)
-        prompt = _retrieve(task, cutting, s.passages, warn)
+        prompt = _retrieve(task, cutting, s, warn)
         prompt = replace(prompt, given=tuple(documents) if prompt.selection else ())
     else:
         prompt = fit_prompt(
@@ -57,37 +58,43 @@ def prompt_for(
     return prompt
 
 
-def _retrieve(task: Task, cutting: Cutting, most: int, warn: Callable[[str], None]) -> Prompt:
-    """Everything if that leaves room for the answer; else the best passages, `most` if not 0."""
+def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], None]) -> Prompt:
+    """Everything if that leaves room for the answer; else the best passages."""
     if not task.question.strip():
         raise UsageError("passages are chosen by a question, and there is none",
                          "Use --overflow truncate to cut the documents.")  # fmt: skip
     if (whole := fits(task)) is not None:
         return whole
     room = task.room - frame_tokens(replace(task, documents=()))
-    from ngtcli.retrieve.index import index_of  # here: it loads numpy
+    from ngtcli.retrieve.ranking import Ranked, Rankers, rank  # here: it loads numpy
 
     clock = time.perf_counter()
-    index = index_of(task.documents, cutting, task.status, warn)
-    ranked = index.ranked(task.question, (most or room) + _PASSED_OVER)
+    rankers = Rankers(s.embedder, s.reranker, s.device)
+    most = (s.passages or room) + _PASSED_OVER
+    ranking = rank(
+        task.documents, cutting, task.question, most,
+        rankers=rankers, status=task.status, warn=warn,
+    )  # fmt: skip
+    index, ranked = ranking.index, ranking.found
     seconds = time.perf_counter() - clock
     if not ranked:
         warn("no passage has a word of the question; the first ones are read")
-        ranked = [(i, 0.0) for i in range(len(index))]
+        ranked = [Ranked(i, 0.0, 0.0) for i in range(len(index))]
     task.status("Choosing passages …")
-    chosen = _fitting(task, index, ranked, room, most or len(ranked))
+    chosen = _fitting(task, index, ranked, room, s.passages or len(ranked))
     while chosen:
-        excerpts = _excerpts(task, index, [passage for passage, _, _ in chosen])
+        excerpts = _excerpts(task, index, [ranked[at].passage for at, _ in chosen])
         prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
         if (over := len(prompt.ids) - task.room) <= 0:
-            found = [(passage, score) for passage, score, _ in chosen]
-            read = tuple(_chosen(task, index, *one) for one in sorted(found))
+            found = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
             selection = Selection(
-                read, tuple(excerpts), len(index), len(task.documents), index.status, seconds
-            )
+                tuple(_chosen(task, index, at + 1, ranked[at]) for at in found), tuple(excerpts),
+                len(index), len(task.documents), index.status, seconds,
+                ranking.dense, ranking.embedded,
+            )  # fmt: skip
             return replace(prompt, selection=selection)
         while chosen and over > 0:  # the counts were too low: leave the last ones out
-            over -= chosen.pop()[2]
+            over -= chosen.pop()[1]
     raise ContextOverflowError(
         f"no passage fits: there are {room} tokens of {task.context} beside question and answer",
         "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
@@ -95,15 +102,15 @@ def _retrieve(task: Task, cutting: Cutting, most: int, warn: Callable[[str], Non
 
 
 def _fitting(
-    task: Task, index: "Index", ranked: Sequence[tuple[int, float]], room: int, most: int
-) -> list[tuple[int, float, int]]:
-    """The first passages that fit: number, score and tokens; longer ones are passed over."""
-    chosen: list[tuple[int, float, int]] = []
+    task: Task, index: "Index", ranked: Sequence["Ranked"], room: int, most: int
+) -> list[tuple[int, int]]:
+    """The first of `ranked` that fit: place there, and tokens; longer ones are passed over."""
+    chosen: list[tuple[int, int]] = []
     passed_over = 0
-    for passage, score in ranked:
+    for rank, one in enumerate(ranked):
         if len(chosen) == most or passed_over == _PASSED_OVER:
             break
-        at = index.place(passage)
+        at = index.place(one.passage)
         document = named(task.documents, Excerpt(at.document, at.start, at.end))
         text = f"{document.name}\n{document.text}"
         tokens = len(task.tokenizer.encode(text)) + _BETWEEN
@@ -111,7 +118,7 @@ def _fitting(
             passed_over += 1
             continue
         room -= tokens
-        chosen.append((passage, score, tokens))
+        chosen.append((rank, tokens))
     return chosen
 
 
@@ -121,10 +128,13 @@ def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt
     return list(joined(task.documents, [Excerpt(p.document, p.start, p.end) for p in places]))
 
 
-def _chosen(task: Task, index: "Index", passage: int, score: float) -> Chosen:
-    at = index.place(passage)
+def _chosen(task: Task, index: "Index", rank: int, one: "Ranked") -> Chosen:
+    at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
-    return Chosen(at.document, at.start, at.end, section.page, section.heading, score)
+    return Chosen(
+        at.document, at.start, at.end, section.page, section.heading, rank,
+        one.score, one.bm25, one.dense, one.fused, one.reranked,
+    )  # fmt: skip
 
 
 def _selection_words(selection: Selection | None) -> Iterator[str]:

@@ -79,6 +79,8 @@ _RETRIEVAL = shape(
         "of_documents": WHOLE,
         "index": {"enum": ["cached", "built", "updated", "rebuilt"]},
         "seconds": NUMBER,
+        "dense": {"enum": ["flat", "ivf-pq", None]},
+        "embedded": WHOLE,
     }
 )
 _REQUEST: dict[str, Schema] = {

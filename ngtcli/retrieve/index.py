@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, passages
+from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
 from ngtcli.retrieve.store import Cut, Ints, Scores, Stored
 from ngtcli.retrieve.words import words
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError, key_of
 
 K1, B = 1.5, 0.75  # of BM25; the defaults of bm25s, within the usual ranges
 _EVERY = 200  # documents cut between two status lines; guess
@@ -38,17 +39,22 @@ class Index:
     """The passages of documents in order, and their scores for questions.
 
     `status` is how it was had: "cached", "built", "updated" or "rebuilt" (its file was damaged);
-    `cut` is the number of documents that were cut for it.
+    `cut` is the number of documents that were cut for it; `key` names their folder and the cutting.
     """
 
-    def __init__(self, stored: Stored, status: str = "built", cut: int = 0) -> None:
-        self._stored, self.status, self.cut = stored, status, cut
+    def __init__(self, stored: Stored, key: str, status: str = "built", cut: int = 0) -> None:
+        self._stored, self.key, self.status, self.cut = stored, key, status, cut
         counts = stored.cut.counts
         self._document = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
     def __len__(self) -> int:
         """The number of passages."""
         return len(self._stored.cut.starts)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all documents and passages, in order."""
+        return key_of(self.key, *(digest.hex() for digest in self._stored.cut.digests))
 
     def place(self, passage: int) -> Place:
         """Where that passage stands."""
@@ -96,7 +102,7 @@ def index_of(
         warn(f"the index of passages is built anew: {error}")
         how = "rebuilt"
     if before is not None and before.cut.digests == digests:
-        return Index(before, "cached")
+        return Index(before, path.stem, "cached")
     known = _known(before.cut) if before else {}
     new = _cut(documents, digests, known, cutting, status)
     status(f"Indexing {len(new.starts)} passages …")
@@ -106,7 +112,7 @@ def index_of(
     except OSError as error:
         warn(f"the index of passages is not cached: {error.strerror or error}")
     missing = sum(d not in known for d in digests)
-    return Index(stored, "updated" if missing < len(digests) else how, missing)
+    return Index(stored, path.stem, "updated" if missing < len(digests) else how, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +196,21 @@ def _build(cut: Cut) -> Scores:
 
 
 def _scores(scores: Scores, count: int, terms: list[int]) -> npt.NDArray[np.float32]:
+    for first, last in ((scores.borders[term], scores.borders[term + 1]) for term in terms):
+        _check(scores.indices[first:last], scores.data[first:last], count)
     bm25 = _bm25()
     bm25.nonoccurrence_array = None
     bm25.scores = {"data": scores.data, "indices": scores.indices, "indptr": scores.borders,
                    "num_docs": count}  # fmt: skip
     found: npt.NDArray[np.float32] = bm25.get_scores_from_ids(terms)
     return found
+
+
+def _check(indices: Ints, data: npt.NDArray[np.float32], count: int) -> None:
+    """Raise NgtError unless these are scores of passages: the file may be changed as it is read."""
+    known = not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < count
+    if not (known and bool(np.isfinite(data).all())):
+        raise NgtError("the cached index of passages is damaged", f"Remove {store.index_folder()}.")
 
 
 def _bm25() -> Any:

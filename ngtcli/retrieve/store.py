@@ -1,7 +1,8 @@
 """The index of passages in the cache: one file for a folder and a way of cutting.
 
 It holds what was cut of each document, by a hash of the document, so that after a change only what
-changed is cut again; and BM25's scores. It is read whole, since its checksum is compared.
+changed is cut again; and BM25's scores. It is mapped into memory, and what a question needs of the
+scores is checked where it is used.
 """
 
 import hashlib
@@ -16,7 +17,8 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_arrays, write_arrays
+from ngtcli.system.mapped import map_arrays
+from ngtcli.system.storage import DamagedFileError, home, key_of, write_arrays
 
 _FORMAT = 1  # of the file, of how documents are cut and of what counts as a word
 MOST = 2**31  # bytes of an index's file; guess, about 2 million passages
@@ -82,10 +84,16 @@ def hashes(found: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 def index_path(documents: Sequence[Document], cutting: Cutting) -> Path:
     """The file for the folder that all documents have in common. Raises UsageError as `home`."""
-    folders = [os.path.dirname(os.path.realpath(d.path)) for d in documents if d.path]
+    named = {os.path.dirname(d.path) for d in documents if d.path}
+    folders = [os.path.realpath(folder) for folder in named]
     folder = os.path.commonpath(folders) if folders else ""
     key = key_of(_FORMAT, folder, cutting.tokens, cutting.overlap)
-    return home("cache") / "passages" / f"{key}.safetensors"
+    return index_folder() / f"{key}.safetensors"
+
+
+def index_folder() -> Path:
+    """Where indices lie. Raises UsageError as `home`."""
+    return home("cache") / "passages"
 
 
 def save(path: Path, stored: Stored) -> None:
@@ -106,7 +114,7 @@ def load(path: Path) -> Stored | None:
     """The index in that file, None if there is none. Raises DamagedFileError."""
     if not path.is_file():
         return None
-    arrays = read_arrays(path, _NAMES, {"format": str(_FORMAT)}, MOST)
+    arrays, _ = map_arrays(path, _NAMES, {"format": str(_FORMAT)}, MOST)
     digests, terms = arrays["digests"], arrays["terms"]
     if len(digests) % 8 or len(terms) % 2:
         raise DamagedFileError("arrays of odd lengths")
@@ -123,24 +131,19 @@ def load(path: Path) -> Stored | None:
 
 
 def _check(stored: Stored) -> None:
-    """Raise DamagedFileError unless all indices are in bounds."""
+    """Raise DamagedFileError unless all that is as long as the passages or the terms is right."""
     cut, scores = stored.cut, stored.scores
     passages, terms = len(cut.starts), len(cut.terms)
     sums = [
-        (len(cut.digests), len(cut.counts)), (int(cut.counts.sum()), passages),
+        (len(cut.digests), len(cut.counts)), (int(cut.counts.sum(dtype=np.int64)), passages),
         (len(cut.ends), passages), (len(cut.lengths), passages),
         (int(cut.lengths.sum(dtype=np.int64)), len(cut.words)), (len(scores.borders), terms + 1),
         (len(scores.indices), len(scores.data)), (int(scores.borders[-1:].sum()), len(scores.data)),
     ]  # fmt: skip
     if any(a != b for a, b in sums):
         raise DamagedFileError("arrays of different lengths")
-    least = min(int(a.min(initial=0)) for a in (cut.counts, cut.starts, cut.lengths, cut.words))
+    least = min(int(a.min(initial=0)) for a in (cut.counts, cut.starts, cut.lengths))
     if least < 0 or bool((cut.ends <= cut.starts).any()):
         raise DamagedFileError("negative numbers")
-    if int(cut.words.max(initial=0)) >= max(terms, 1) or bool((np.diff(scores.borders) < 0).any()):
+    if bool((scores.borders[:1] != 0).any()) or bool((np.diff(scores.borders) < 0).any()):
         raise DamagedFileError("words that are none")
-    indices = scores.indices
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < passages:
-        raise DamagedFileError("passages that are none")
-    if not bool(np.isfinite(scores.data).all()):
-        raise DamagedFileError("scores that are none")

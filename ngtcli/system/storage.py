@@ -262,7 +262,7 @@ def _opened(
     from safetensors import SafetensorError, safe_open
 
     try:
-        _check_regular(path, most)
+        check_regular(path, most)
         with safe_open(path, framework="np") as file:
             if set(file.keys()) != set(names):
                 raise DamagedFileError("it holds other arrays")
@@ -276,7 +276,7 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, int]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        _check_regular(path, None)
+        check_regular(path, None)
         with safe_open(path, framework="np") as file:
             lengths = {name: file.get_slice(name).get_shape()[0] for name in file.keys()}  # noqa: SIM118
             return dict(file.metadata() or {}), lengths
@@ -284,7 +284,7 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, int]]:
         raise DamagedFileError(f"unreadable ({error})") from None
 
 
-def _check_regular(path: Path, most: int | None) -> None:
+def check_regular(path: Path, most: int | None) -> None:
     """Raise DamagedFileError unless it is a regular file of at most `most` bytes."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):

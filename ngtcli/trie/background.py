@@ -22,8 +22,9 @@ from ngtcli.trie.ngram import Ints, join, sorted_places
 TOKEN, FIRST, COUNT, FOLLOWED, RANKED = range(5)
 COLUMNS = 5
 # Tokens, a context and what follows. Swept over 0.94 million tokens of English, mean acceptance
-# length on odd ids at 32 nodes, with the pool: 2.655 with 7 and with 5, 2.651 with 4.
-DEPTH = 5
+# length on odd ids at 32 nodes, with the pool: 2.655 with 7 and with 5, 2.651 with 4; each token
+# costs a drafting step about 3 us.
+DEPTH = 4
 UNIT = 64  # a count of 1 is stored as so much; guess: weights such as log2(5) keep two digits
 # Least counts of sequences of 1, 2, … tokens. Swept over 0.94 million tokens of English, mean
 # acceptance length on odd ids at 32 nodes, with the pool: 2.655 with all (87 MB), 2.653 with these
@@ -80,6 +81,33 @@ def build_counts(
     weight_of = np.repeat(np.asarray(weights, np.float64), [len(text) + 1 for text in ids])
     bounds = [*least, *[least[-1] if least else 0.0] * depth][:depth]
     return BackgroundCounts(_levels(stream, left, places, weight_of, bounds))
+
+
+def with_all_tokens(counts: BackgroundCounts) -> BackgroundCounts:
+    """The same counts, with a child of the root for every id up to the largest, of count 0 if new.
+
+    So the child for an id is in the row of that number after the first, found without a search.
+    """
+    nodes = counts.nodes
+    first, end = int(nodes[0, FIRST]), int(nodes[1, FIRST])
+    tokens = nodes[first:end, TOKEN]
+    if first != 1 or end == first or len(tokens) > (every := int(tokens[-1]) + 1):
+        return counts
+    shift = every - len(tokens)
+    children = np.zeros((every, COLUMNS), np.int32)
+    children[:, TOKEN] = np.arange(every)
+    children[tokens] = nodes[first:end]
+    present = np.append(tokens, every)  # the children of an absent id begin where the next one's do
+    begins = np.append(nodes[first:end, FIRST], nodes[end, FIRST])
+    children[:, FIRST] = begins[np.searchsorted(present, np.arange(every))]
+    ranked = tokens[nodes[first:end, RANKED] - first]
+    absent = np.setdiff1d(np.arange(every), tokens)
+    children[:, RANKED] = first + np.concatenate([ranked, absent])
+    deeper = nodes[end:].copy()
+    deeper[:-1, RANKED] += shift
+    out = np.concatenate([nodes[:1], children, deeper])
+    out[1:, FIRST] += shift
+    return BackgroundCounts(out)
 
 
 def _levels(

@@ -27,6 +27,8 @@ def child_rows(nodes: Any, node: int) -> Any:
 def find_row(nodes: Any, node: int, token: int) -> Any:
     """The child of `node` for `token`, or NONE."""
     low, end = child_rows(nodes, node)
+    if node == 0 and 0 <= token < end - low and nodes[low + token, TOKEN] == token:
+        return low + token  # as `with_all_tokens` has it
     high = end
     while low < high:
         middle = (low + high) // 2

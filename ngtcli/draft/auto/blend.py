@@ -109,11 +109,13 @@ def background_bucket(rows: Any, node: int) -> int:
 
     What agrees is the share of the most frequent continuation.
     """
-    first, end = child_rows(rows, node)
     total = total_of(rows, node)
+    if total < _SEEN[0]:  # of one continuation
+        return 0
+    first, end = child_rows(rows, node)
     row = ranked_row(rows, first, end, 0)
     top = count_in(rows, row, total) if row != NONE else 0
-    seen = 0 if total < _SEEN[0] else 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
+    seen = 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
     varied = 0 if top >= _AGREE[0] * total else 1 if top >= _AGREE[1] * total else 2
     return seen * 3 + varied
 

@@ -52,11 +52,12 @@ class Familiarity:
         return self._mean >= self._least
 
     def start(self, background: BackgroundCounts, ids: Sequence[int], vocabulary: int) -> None:
-        """Begin with the end of a prompt."""
+        """Begin with the end of a prompt; `vocabulary` is 0 where it is not known."""
         self._rows, self._mean, self._least = background.nodes, 1.0, 0.0
         if not len(background):
             return
-        a_word = max(1.0, (CONFIG.word_vocabulary / max(1, vocabulary)) ** CONFIG.word_power)
+        known = vocabulary or CONFIG.word_vocabulary
+        a_word = max(1.0, (CONFIG.word_vocabulary / known) ** CONFIG.word_power)
         self._least = CONFIG.least_familiar * a_word
         self._matches[:], self._matches[0] = NONE, 0
         read = np.asarray(ids[-CONFIG.familiar_prompt :], np.int32)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ngtcli.background.loaded import Backgrounds
 from ngtcli.decode.load import load_model
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.config import CONFIG, Options
@@ -27,9 +28,11 @@ from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.render.sinks import dump_json
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import build_trie
 
 _OBSERVED = 5  # tokens
+_ROUNDS = 4  # of measurements that alternate
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
@@ -130,12 +133,17 @@ def measure(model: Any, ids: Sequence[int], n: int, lp: int, nodes: int, times: 
             "trees": len(taken["propose"]), **_summary(taken)}  # fmt: skip
 
 
-def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
-    """The same of `auto` where all nodes pay; the text is the prompt, and places of it the output.
+def measure_auto(
+    model: Any, ids: Sequence[int], nodes: int, times: int, background: BackgroundCounts | None
+) -> dict[str, list[float]]:
+    """Microseconds of the parts of `auto` where all nodes pay, over trees of exactly `nodes` nodes.
+
+    The text is the prompt, and places of it the output.
 
     `observe` takes in five tokens, `learn` the runners-up of each node.
     """
-    drafter = Auto(Options(), fitted_escapes(), Costs({SHORT: CostCurve({1: 1.0, 64: 1.0})}))
+    costs = Costs({SHORT: CostCurve({1: 1.0, 64: 1.0})})
+    drafter = Auto(Options(), fitted_escapes(), costs, background=background)
     drafter.reset(Context(ids, vocabulary=model.vocabulary))
     rng = random.Random(0)
     taken: dict[str, list[float]] = {k: [] for k in ("propose", "layout", "learn", "observe")}
@@ -157,7 +165,21 @@ def measure_auto(model: Any, ids: Sequence[int], nodes: int, times: int) -> Any:
             for part, seconds in zip(taken, np.diff(clock), strict=True):
                 taken[part].append(float(seconds) * 1e6)
     taken["propose_and_layout"] = np.add(taken["propose"], taken["layout"]).tolist()
-    return {"trees": len(taken["propose"]), **_summary(taken)}
+    return taken
+
+
+def alternate(
+    model: Any, ids: Sequence[int], nodes: int, times: int, background: BackgroundCounts | None
+) -> Any:
+    """What `auto` takes without a background and, if there is one, with it, A B A B …."""
+    kinds = {"auto": None} if background is None else {"auto": None, "with_background": background}
+    taken: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
+    for _ in range(_ROUNDS):
+        for kind, counts in kinds.items():
+            found = measure_auto(model, ids, nodes, times // _ROUNDS, counts)
+            for part, us in found.items():
+                taken[kind].setdefault(part, []).extend(us)
+    return {k: {"trees": len(v["propose"]), **_summary(v)} for k, v in taken.items()}
 
 
 def _summary(taken: dict[str, list[float]]) -> dict[str, dict[str, float]]:
@@ -180,11 +202,15 @@ def main() -> None:
     parser.add_argument("--lp", type=int, default=3)
     parser.add_argument("--num-draft", type=int, default=32)
     parser.add_argument("--times", type=int, default=2000)
+    parser.add_argument("--background", default="", help="names with commas, to compare with none")
     args = parser.parse_args()
     model = load_model(args.model)
     ids = [i for d in load(args.files).documents for i in model.tokenizer.encode(d.text)]
     figures = measure(model, ids, args.n, args.lp, args.num_draft, args.times)
-    print(dump_json({**figures, "auto": measure_auto(model, ids, args.num_draft, args.times)}))
+    names = [name for name in args.background.split(",") if name]
+    background = Backgrounds(names, model.tokenizer, model.vocabulary).load()
+    autos = alternate(model, ids, args.num_draft, args.times, background)
+    print(dump_json({**figures, **autos}))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import pick_device, use_threads
+from ngtcli.decode.load import use_threads
 from ngtcli.evaluate.bench.run import build_prompts, record
 from ngtcli.evaluate.dev.gpu_parts import Line, Parts, Report, say
 from ngtcli.evaluate.dev.gpu_times import bandwidth
@@ -34,6 +34,7 @@ from ngtcli.evaluate.replay.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session import Session
+from ngtcli.system.device import pick_device
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}
 _METHODS = "prompt-lookup,suffix:max_spec_factor=64,trie,auto"

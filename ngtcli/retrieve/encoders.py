@@ -1,0 +1,229 @@
+"""Models that give vectors of texts, and models that score a passage for a question.
+
+Embedding models are loaded as `transformers` loads them, with pooling, length and prompts as their
+folder says (sentence_files.py), and give vectors of length 1. Rerankers are cross-encoders: one
+pass over question and passage, one label. torch is imported where a model is loaded.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import HINT, find
+from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
+from ngtcli.model_files.weights import check_weights
+from ngtcli.retrieve.installed import check_installed
+from ngtcli.retrieve.sentence_files import FIRST, HIGHEST, LAST, Use, architectures, use_of
+from ngtcli.system.device import pick_device
+from ngtcli.system.storage import key_of
+
+BATCH = 32  # texts a pass; guess
+_FORMAT = 1  # of how vectors are made
+_UNLIMITED = 1 << 20  # tokens, where nothing says how many a model takes; guess
+# Positions that some encoders do not give to tokens: theirs begin behind the padding's.
+_SPARE = 2
+_NOT_NEEDED = "pooler."  # weights of a part that is not used
+_FOREIGN = ("onnx/*", "openvino/*", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.ot")
+_EMBEDDER = "Give the folder or hub id of an embedding model (--embedder)."
+_RERANKER = "Give the folder or hub id of a cross-encoder with one label (--reranker)."
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model in evaluation mode, its tokenizer, its device, and the most tokens of a text."""
+
+    model: Any
+    tokenizer: Any
+    device: str
+    tokens: int
+
+    def encode(self, *texts: list[str], cut: str) -> tuple[Any, int]:
+        """Padded tensors of texts or pairs of them, and how many were cut; `cut` says which."""
+        coded = self.tokenizer(
+            *texts, padding=True, truncation=cut, max_length=self.tokens, return_tensors="pt",
+            split_special_tokens=True,
+        )  # fmt: skip
+        longer = sum(bool(e.overflowing) for e in coded.encodings or ())
+        return coded.to(self.device), longer
+
+
+class Embedder:
+    """Gives vectors of length 1, float32; `fingerprint` is another for other weights or files."""
+
+    def __init__(self, loaded: _Loaded, use: Use, name: str, fingerprint: str) -> None:
+        self._loaded, self._use = loaded, use
+        self.name, self.fingerprint, self.tokens = name, fingerprint, loaded.tokens
+
+    def question(self, text: str) -> Floats:
+        """The vector of a question (width,). Raises ModelError as `passages`."""
+        vector: Floats = self._embed([self._use.question + text])[0][0]
+        return vector
+
+    def passages(self, texts: Sequence[str]) -> tuple[Floats, int]:
+        """The vectors (texts, width), made in one pass; and how many texts were cut.
+
+        Raises ModelError where the model gives no finite numbers.
+        """
+        return self._embed([self._use.passage + text for text in texts])
+
+    def _embed(self, texts: list[str]) -> tuple[Floats, int]:
+        import torch
+
+        coded, longer = self._loaded.encode(texts, cut="longest_first")
+        with torch.inference_mode(), _running(self.name):
+            hidden = self._loaded.model(**coded).last_hidden_state.float()
+            pooled = _pooled(hidden, coded["attention_mask"], self._use.pooling)
+            found: Floats = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self.name}: its vectors are no numbers", _EMBEDDER)
+        return found, longer
+
+
+def _pooled(hidden: Any, mask: Any, pooling: str) -> Any:
+    """One vector of each text's tokens: (texts, tokens, width) to (texts, width)."""
+    rows = list(range(len(hidden)))
+    if pooling == FIRST:
+        return hidden[rows, mask.argmax(1)]
+    if pooling == LAST:
+        return hidden[rows, mask.shape[1] - 1 - mask.flip(1).argmax(1)]
+    inside = mask.unsqueeze(-1).to(hidden.dtype)
+    if pooling == HIGHEST:
+        return hidden.masked_fill(inside == 0, float("-inf")).amax(1)
+    return (hidden * inside).sum(1) / inside.sum(1).clamp(min=1)
+
+
+class Reranker:
+    """Scores passages for a question, each in a pass with it."""
+
+    def __init__(self, loaded: _Loaded, name: str) -> None:
+        self._loaded, self.name = loaded, name
+
+    def scores(self, question: str, texts: Sequence[str]) -> Floats:
+        """The model's score of each text (texts,), a logit; made in one pass. Raises ModelError."""
+        import torch
+
+        pairs = [question] * len(texts), list(texts)
+        coded, _ = self._loaded.encode(*pairs, cut="longest_first")
+        with torch.inference_mode(), _running(self.name):
+            found: Floats = self._loaded.model(**coded).logits[:, 0].float().cpu().numpy()
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self.name}: its scores are no numbers", _RERANKER)
+        return found
+
+
+@lru_cache(maxsize=1)  # the questions of one run share it
+def load_embedder(name: str, device: str = "auto") -> Embedder:
+    """An embedding model, by folder or hub id. Raises ModelError."""
+    with _said_of("embedder", _EMBEDDER):
+        folder = _folder(name)
+        use = use_of(name, folder)
+        loaded = _load(name, folder, "AutoModel", device, use.tokens)
+    return Embedder(loaded, use, name, _fingerprint(folder))
+
+
+@lru_cache(maxsize=1)
+def load_reranker(name: str, device: str = "auto") -> Reranker:
+    """A cross-encoder, by folder or hub id. Raises ModelError."""
+    with _said_of("reranker", _RERANKER):
+        folder = _folder(name)
+        _check_cross_encoder(name, folder)
+        loaded = _load(name, folder, "AutoModelForSequenceClassification", device, 0)
+        if (labels := loaded.model.config.num_labels) != 1:
+            raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", _RERANKER)
+    return Reranker(loaded, name)
+
+
+def check_encoders(embedder: str, reranker: str) -> None:
+    """Raise ModelError if a model that is named is not there, if its folder says that it is
+    another kind of model, or if FAISS is not installed; an empty name is none.
+    """
+    if embedder:
+        check_installed()
+        with _said_of("embedder", _EMBEDDER):
+            if os.path.isdir(folder := find(embedder)):
+                use_of(embedder, Path(folder))
+    if reranker:
+        with _said_of("reranker", _RERANKER):
+            if os.path.isdir(folder := find(reranker)):
+                _check_cross_encoder(reranker, Path(folder))
+
+
+def _check_cross_encoder(name: str, folder: Path) -> None:
+    for kind in architectures(name, folder):
+        if not kind.endswith("ForSequenceClassification"):
+            raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
+
+
+def _folder(name: str) -> Path:
+    """The model's folder; one that only the hub has is downloaded."""
+    found = find(name)
+    if not os.path.isdir(found):
+        import huggingface_hub
+
+        with loading(name):
+            found = huggingface_hub.snapshot_download(found, ignore_patterns=list(_FOREIGN))
+    return Path(found)
+
+
+def _load(name: str, folder: Path, kind: str, device: str, tokens: int) -> _Loaded:
+    import torch
+
+    where = pick_device(device)
+    backend = load_tokenizer(str(folder)).backend
+    with loading(name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+        auto = getattr(transformers_quiet(), kind)
+        model, told = auto.from_pretrained(
+            str(folder), dtype=torch.float32, trust_remote_code=False, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        needed = {k for k in told["missing_keys"] if _NOT_NEEDED not in k or "ForSeq" in kind}
+        check_weights(name, {**told, "missing_keys": needed}, lambda _: None)
+        if getattr(model.config, "is_encoder_decoder", False):
+            model = model.get_encoder()
+        if backend.pad_token is None:
+            backend.pad_token = backend.eos_token
+    return _Loaded(model.to(where).eval(), backend, where, tokens or _longest(model, backend))
+
+
+def _longest(model: Any, backend: Any) -> int:
+    """The most tokens of a text, by configuration and tokenizer."""
+    positions = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
+    return max(_SPARE + 2, int(min(positions - _SPARE, backend.model_max_length, _UNLIMITED)))
+
+
+def _fingerprint(folder: Path) -> str:
+    """A key of a model's files: where they are, and their sizes and times."""
+    files = sorted(p for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file())
+    states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    return key_of(_FORMAT, os.path.realpath(folder), *states)
+
+
+@contextmanager
+def _said_of(kind: str, hint: str) -> Iterator[None]:
+    """Make a ModelError say which model it is about, and what to give in its place."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{kind} {error}", error.hint.replace(HINT, hint)) from error
+
+
+@contextmanager
+def _running(name: str) -> Iterator[None]:
+    """Turn what a model fails with into one ModelError."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        line = str(error).strip().split("\n")[0]
+        raise ModelError(f"{name}: it does not run ({line})", "Name another model.") from error

@@ -1,0 +1,153 @@
+"""The vectors nearest to a question's, by FAISS: all compared where they are few, else IVF-PQ.
+
+IVF-PQ is that of H. Jégou, M. Douze and C. Schmid, Product Quantization for Nearest Neighbor
+Search, 2011: vectors lie in lists around centroids and are coded in parts of 8 bits each; a
+question looks at a few lists. The best found are scored again by the vectors themselves.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.retrieve.encoders import Floats
+from ngtcli.retrieve.store import index_folder
+from ngtcli.retrieve.vectors import Vectors
+from ngtcli.system.mapped import map_arrays
+from ngtcli.system.storage import DamagedFileError, write_arrays
+
+FLAT_MOST = 100_000  # vectors that are all compared with a question
+LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
+_EACH = 39  # vectors a centroid that FAISS trains on without a warning
+_AGAIN = 4  # times as many as wanted are scored again; guess
+_FORMAT = "1"
+MOST = 2**33  # bytes of an index's file; guess
+FLAT, IVF_PQ = "flat", "ivf-pq"
+
+Status = Callable[[str], None]
+Found = list[tuple[int, float]]  # passages and their cosines, the best first
+
+
+class Nearest:
+    """Finds the vectors nearest to one. `kind` is "flat" or "ivf-pq"."""
+
+    def __init__(self, rows: Floats, coded: Any = None) -> None:
+        self._rows, self._coded = rows, coded
+        self.kind = FLAT if coded is None else IVF_PQ
+
+    def search(self, vector: Floats, most: int) -> Found:
+        """The `most` passages whose vectors have the largest cosine with `vector`, the best first.
+
+        IVF-PQ may miss some, and finds fewer where the lists looked at have fewer.
+        """
+        most = min(most, len(self._rows))
+        if not most:
+            return []
+        if self._coded is None:
+            faiss = _faiss()
+            _, found = faiss.knn(vector[None], self._rows, most, metric=faiss.METRIC_INNER_PRODUCT)
+        else:
+            _, found = self._coded.search(vector[None], min(_AGAIN * most, len(self._rows)))
+        return self._scored(vector, found[0][found[0] >= 0])[:most]
+
+    def _scored(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Found:
+        cosines = self.cosines(vector, np.sort(passages))
+        order = np.argsort(-cosines, kind="stable")
+        return [(int(p), float(c)) for p, c in
+                zip(np.sort(passages)[order], cosines[order], strict=True)]  # fmt: skip
+
+    def cosines(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Floats:
+        """The cosines of these passages' vectors with `vector`, float32 (passages,)."""
+        found: Floats = self._rows[passages] @ vector
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An IVF-PQ index, the key of the vectors in it, and how many it was trained on."""
+
+    coded: Any
+    key: str
+    trained: int
+
+
+def nearest_of(
+    vectors: Vectors, status: Status = lambda _: None, warn: Status = lambda _: None
+) -> Nearest:
+    """What finds the nearest of these vectors: for many IVF-PQ, from the cache where it is there.
+
+    After a change of the vectors they are coded anew; lists and codes are learned anew where the
+    vectors are more than twice or less than half as many as those they were learned from.
+    """
+    count = len(vectors.rows)
+    if count <= FLAT_MOST:
+        return Nearest(vectors.rows)
+    path = index_folder() / f"{vectors.name}.ivf-pq.safetensors"
+    kept = _kept(path, vectors.rows.shape[1], warn)
+    if kept is not None and kept.key == vectors.key and kept.coded.ntotal == count:
+        return Nearest(vectors.rows, kept.coded)
+    status(f"Building the index of {count} vectors …")
+    if kept is not None and kept.trained <= 2 * count <= 4 * kept.trained:
+        coded, trained = kept.coded, kept.trained
+        coded.reset()
+        coded.add(vectors.rows)
+    else:
+        coded, trained = ivf_pq(vectors.rows), count
+    metadata = {"format": _FORMAT, "key": vectors.key, "trained": str(trained)}
+    try:
+        write_arrays(path, {"index": _written(coded)}, metadata, MOST)
+    except OSError as error:
+        warn(f"the index of vectors is not cached: {error.strerror or error}")
+    return Nearest(vectors.rows, coded)
+
+
+def _kept(path: Path, width: int, warn: Status) -> _Kept | None:
+    """The index in the file; None without one for this width, and with a line if it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        arrays, metadata = map_arrays(path, ("index",), {"format": _FORMAT}, MOST)
+        coded = _faiss().deserialize_index(arrays["index"].view(np.uint8))
+        kept = _Kept(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
+    except (DamagedFileError, RuntimeError, ValueError) as error:
+        warn(f"the index of vectors is built anew: {error}")
+        return None
+    coded.nprobe = PROBED
+    return kept if coded.d == width else None
+
+
+def ivf_pq(rows: Floats) -> Any:
+    """An IVF-PQ index of these vectors; with fewer lists than LISTS if there are too few vectors.
+
+    The parts are the most up to PARTS that divide a vector. Their codes are not ordered (`np`):
+    that serves comparisons of codes, which are not made, and takes most of the training.
+    """
+    faiss = _faiss()
+    count, width = rows.shape
+    lists = max(1, min(LISTS, count // _EACH))
+    parts = next(parts for parts in range(min(PARTS, width), 0, -1) if width % parts == 0)
+    built = faiss.index_factory(width, f"IVF{lists},PQ{parts}np", faiss.METRIC_INNER_PRODUCT)
+    built.train(rows)
+    built.add(rows)
+    built.nprobe = PROBED
+    return built
+
+
+def _written(built: Any) -> npt.NDArray[np.int32]:
+    """An index as FAISS writes it, filled with zeros to whole numbers."""
+    raw: npt.NDArray[np.uint8] = _faiss().serialize_index(built)
+    return np.pad(raw, (0, -len(raw) % 4)).view(np.int32)
+
+
+def _faiss() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its bindings, about themselves
+        import faiss  # here: it is an extra
+    import torch
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return faiss

@@ -1,0 +1,173 @@
+"""The passages that fit a question best: by BM25, with an embedding model too, then reranked.
+
+The ranks by BM25 and by the embedding model are put together by reciprocal rank fusion: G. Cormack,
+C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
+Methods, 2009.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ngtcli.documents.load import Document
+from ngtcli.documents.passages import Cutting
+from ngtcli.retrieve.index import Index, index_of
+from ngtcli.retrieve.installed import check_installed
+
+if TYPE_CHECKING:
+    from ngtcli.retrieve.encoders import Reranker
+
+CANDIDATES = 100  # the best of each ranker that are put together, and reranked
+FUSION_K = 60  # of reciprocal rank fusion; from the paper
+
+Status = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A passage and its score by the ranker that decides, and by each that was asked.
+
+    `bm25` is 0 without a word of the question, `dense` a cosine, `fused` a sum of reciprocal ranks,
+    `reranked` a logit; None where there is no such ranker, or for those that were not reranked.
+    """
+
+    passage: int
+    score: float
+    bm25: float
+    dense: float | None = None
+    fused: float | None = None
+    reranked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rankers:
+    """The names of the models that rank besides BM25, "" for none, and the device they run on."""
+
+    embedder: str = ""
+    reranker: str = ""
+    device: str = "auto"
+
+
+WORDS_ALONE = Rankers()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The index, its passages that fit best, the best first, and how vectors were searched.
+
+    `dense` is "flat", "ivf-pq" or None; `embedded` is the number of vectors that were made for it.
+    """
+
+    index: Index
+    found: Sequence[Ranked]
+    dense: str | None = None
+    embedded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question, the index it is asked of, the text of a passage, and how many are wanted."""
+
+    index: Index
+    text: Callable[[int], str]
+    question: str
+    most: int
+    status: Status
+    warn: Status
+
+
+def rank(
+    documents: Sequence[Document],
+    cutting: Cutting,
+    question: str,
+    most: int,
+    *,
+    rankers: Rankers = WORDS_ALONE,
+    status: Status = lambda _: None,
+    warn: Status = lambda _: None,
+) -> Ranking:
+    """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError.
+
+    `status` gets lines on what is done, `warn` those of `index_of` and `vectors_of`.
+    """
+    index = index_of(documents, cutting, status, warn)
+    if rankers != WORDS_ALONE:
+        most = max(most, CANDIDATES)
+
+    def text(passage: int) -> str:
+        at = index.place(passage)
+        return documents[at.document].text[at.start : at.end]
+
+    asked = _Asked(index, text, question, most, status, warn)
+    ranking = _by_both(asked, rankers) if rankers.embedder and len(index) else _by_words(asked)
+    if not (rankers.reranker and ranking.found):
+        return ranking
+    status(f"Loading {rankers.reranker} …")
+    from ngtcli.retrieve.encoders import load_reranker  # here: it loads transformers
+
+    reranker = load_reranker(rankers.reranker, rankers.device)
+    return replace(ranking, found=_reranked(ranking.found, asked, reranker))
+
+
+def _by_words(asked: _Asked) -> Ranking:
+    found = asked.index.ranked(asked.question, asked.most)
+    return Ranking(asked.index, [Ranked(passage, score, score) for passage, score in found])
+
+
+def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
+    """The ranks by BM25 and by vectors, put together."""
+    check_installed()
+    from ngtcli.retrieve.encoders import load_embedder  # here: it loads transformers
+    from ngtcli.retrieve.nearest import nearest_of
+    from ngtcli.retrieve.vectors import vectors_of
+
+    asked.status(f"Loading {rankers.embedder} …")
+    embedder = load_embedder(rankers.embedder, rankers.device)
+    vectors = vectors_of(asked.index, asked.text, embedder, asked.status, asked.warn)
+    nearest = nearest_of(vectors, asked.status, asked.warn)
+    question = embedder.question(asked.question)
+    scores = asked.index.scores(asked.question)
+    together = fused(
+        [p for p, _ in asked.index.ranked(asked.question, asked.most)],
+        [p for p, _ in nearest.search(question, asked.most)],
+    )
+    order = sorted(together, key=lambda passage: (-together[passage], passage))[: asked.most]
+    cosines = nearest.cosines(question, np.array(order, np.int64))
+    found = [
+        Ranked(p, together[p], float(scores[p]), float(cosine), together[p])
+        for p, cosine in zip(order, cosines, strict=True)
+    ]
+    return Ranking(asked.index, found, nearest.kind, vectors.embedded)
+
+
+def fused(*rankings: Sequence[int]) -> dict[int, float]:
+    """The sum of each passage's reciprocal ranks, 1 / (FUSION_K + rank), the best having rank 1.
+
+    >>> {p: round(score, 4) for p, score in fused([7, 3], [3]).items()}
+    {7: 0.0164, 3: 0.0325}
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for at, passage in enumerate(ranking, 1):
+            scores[passage] = scores.get(passage, 0.0) + 1 / (FUSION_K + at)
+    return scores
+
+
+def _reranked(found: Sequence[Ranked], asked: _Asked, reranker: "Reranker") -> list[Ranked]:
+    """The first CANDIDATES in the reranker's order, the others behind them."""
+    from ngtcli.retrieve.encoders import BATCH
+
+    # Texts of equal lengths need no padding.
+    first = sorted(found[:CANDIDATES], key=lambda one: -len(asked.text(one.passage)))
+    scored: list[Ranked] = []
+    for at in range(0, len(first), BATCH):
+        asked.status(f"Reranking passages: {at} of {len(first)} …")
+        some = first[at : at + BATCH]
+        scores = reranker.scores(asked.question, [asked.text(one.passage) for one in some])
+        scored += (
+            replace(one, score=float(score), reranked=float(score))
+            for one, score in zip(some, scores, strict=True)
+        )
+    return [*sorted(scored, key=lambda one: (-one.score, one.passage)), *found[CANDIDATES:]]

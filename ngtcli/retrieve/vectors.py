@@ -1,0 +1,165 @@
+"""The vectors of passages by an embedding model, kept in the cache and mapped into memory.
+
+One file for an index and a model. Vectors are kept by the text they are of, so that after a change
+only new texts are embedded; what is made is kept from time to time, and when it is interrupted.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
+from ngtcli.retrieve.index import Index
+from ngtcli.retrieve.store import index_folder
+from ngtcli.system import process
+from ngtcli.system.mapped import map_arrays
+from ngtcli.system.storage import DamagedFileError, key_of, write_arrays
+
+_FORMAT = "1"
+_NAMES = ("texts", "vectors")
+_HASH = 16  # bytes of a text's hash
+_PARTIAL = ""  # what a file is of that has not the vectors of all passages
+_KEEP_S = 300.0  # seconds after which what is made is kept; guess
+_TELL_S = 1.0  # seconds between two status lines; guess
+MOST = 2**34  # bytes of a file; guess, 4 million vectors of 1024 numbers
+
+Status = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vector of each passage of an index, of length 1: `rows` float32 (passages, width).
+
+    `name` stands for folder, cutting and model, `key` for the passages and their texts as well.
+    `embedded` vectors were made now.
+    """
+
+    rows: Floats
+    name: str
+    key: str
+    embedded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Vectors by the hashes of their texts, and the passages whose vectors they are in order."""
+
+    of: str
+    hashes: list[bytes]
+    rows: Floats
+
+
+def vectors_of(
+    index: Index,
+    text: Callable[[int], str],
+    embedder: Embedder,
+    status: Status = lambda _: None,
+    warn: Status = lambda _: None,
+) -> Vectors:
+    """The vectors of an index's passages, one at least; `text` gives their texts.
+
+    On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is kept.
+    `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
+    file, and if the cache cannot be written. Raises ModelError.
+    """
+    name = key_of(index.key, embedder.fingerprint)
+    path = index_folder() / f"{name}.vectors.safetensors"
+    key = key_of(index.fingerprint, embedder.fingerprint)
+    kept = _kept(path, warn)
+    if kept is not None and kept.of == key and len(kept.rows) == len(index):
+        return Vectors(kept.rows, name, key)
+    texts = [text(passage) for passage in range(len(index))]
+    hashes = [_hash(one) for one in texts]
+    known = dict(zip(kept.hashes, kept.rows, strict=True)) if kept else {}
+    missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
+    made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
+    every = {**known, **made}
+    rows = np.stack([every[h] for h in hashes])
+    status(f"Keeping {len(rows)} vectors …")
+    _save(path, _Kept(key, hashes, rows), warn)
+    return Vectors(rows, name, key, len(missing))
+
+
+class _Making:
+    """Makes vectors and keeps them on the way."""
+
+    def __init__(
+        self, path: Path, known: Mapping[bytes, Floats], status: Status, warn: Status
+    ) -> None:
+        self._path, self._known, self._status, self._warn = path, known, status, warn
+        self._made: dict[bytes, Floats] = {}
+        self._kept, self._told = time.monotonic(), float("-inf")
+
+    def make(self, missing: Mapping[bytes, str], embedder: Embedder) -> dict[bytes, Floats]:
+        """The vectors of these texts, by the texts' hashes."""
+        process.unwind_on_interrupt()
+        order = sorted(missing, key=lambda h: -len(missing[h]))  # equal lengths need no padding
+        longer = 0
+        try:
+            for first in range(0, len(order), BATCH):
+                self._tell(f"Embedding passages: {first} of {len(order)} …")
+                own = order[first : first + BATCH]
+                vectors, cut = embedder.passages([missing[h] for h in own])
+                self._made |= zip(own, vectors, strict=True)
+                longer += cut
+                if time.monotonic() - self._kept > _KEEP_S:
+                    self._keep()
+        except BaseException:
+            self._keep()
+            self._warn(f"{len(self._made)} of {len(order)} passages are embedded, and kept")
+            raise
+        if longer:
+            self._warn(
+                f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
+                f" that {embedder.name} reads: only their beginnings count for it"
+            )
+        return self._made
+
+    def _tell(self, words: str) -> None:
+        if time.monotonic() - self._told > _TELL_S:
+            self._status(words)
+            self._told = time.monotonic()
+
+    def _keep(self) -> None:
+        every = {**self._known, **self._made}
+        if self._made:
+            rows = np.stack(list(every.values()))
+            _save(self._path, _Kept(_PARTIAL, list(every), rows), self._warn)
+        self._kept = time.monotonic()
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=_HASH).digest()
+
+
+def _save(path: Path, kept: _Kept, warn: Status) -> None:
+    arrays = {
+        "texts": np.frombuffer(b"".join(kept.hashes), np.int32),
+        "vectors": np.ascontiguousarray(kept.rows).reshape(-1).view(np.int32),
+    }
+    metadata = {"format": _FORMAT, "width": str(kept.rows.shape[1]), "of": kept.of}
+    try:
+        write_arrays(path, arrays, metadata, MOST)
+    except OSError as error:
+        warn(f"the vectors of passages are not cached: {error.strerror or error}")
+
+
+def _kept(path: Path, warn: Status) -> _Kept | None:
+    """What is in the file; None without one, and with a line if it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        arrays, metadata = map_arrays(path, _NAMES, {"format": _FORMAT}, MOST)
+        width, vectors = int(metadata.get("width", "")), arrays["vectors"].view(np.float32)
+        hashes = arrays["texts"].tobytes()
+        if width < 1 or len(hashes) * width != len(vectors) * _HASH:
+            raise DamagedFileError("arrays of different lengths")
+    except (DamagedFileError, ValueError) as error:
+        warn(f"the vectors of passages are made anew: {error}")
+        return None
+    texts = [hashes[i : i + _HASH] for i in range(0, len(hashes), _HASH)]
+    return _Kept(metadata.get("of", _PARTIAL), texts, vectors.reshape(-1, width))
