@@ -70,6 +70,11 @@ class Settings:
     parser_mb: int = 1000
     cache_mb: int = 4000
     color: str = "auto"
+    engine: str = "ngt"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    ray: bool = False
 
     def __post_init__(self) -> None:
         for name in (*RANGES, *CHOICES):
@@ -121,6 +126,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "parser_seconds": (1, 86_400),
     "cache_mb": (1, 100_000_000),
     "parser_mb": (200, 1_000_000),  # below it, the parsers themselves do not fit (measured)
+    "tensor_parallel": (1, 10_000),
+    "pipeline_parallel": (1, 10_000),
+    "data_parallel": (1, 10_000),
 }
 IN_PARTS = ("split", "refine")  # ways with what does not fit that take it part by part
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
@@ -131,6 +139,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "draft_from": ("prompt", "all"),
     "overflow": ("auto", "error", "truncate", "retrieve", "split", "refine"),
     "color": ("auto", "always", "never"),
+    "engine": ("ngt", "vllm"),
 }
 # The settings that decide what is drafted, and those of them that only methods with a trie read.
 DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
@@ -142,6 +151,9 @@ READING = (
 )  # fmt: skip
 # The settings that decide which passages are read where not everything fits.
 RETRIEVING = ("passages", "passage_tokens", "passage_overlap", "embedder", "reranker")
+# The settings that say how a vLLM engine spreads over devices, and whether there is one.
+SPREADING = ("tensor_parallel", "pipeline_parallel", "data_parallel", "ray")
+OF_ENGINE = ("engine", *SPREADING)
 NAMES = ("background",)  # lists of names, which may also be written with commas
 SECRET = ("password",)  # never shown
 SETTING_NAMES = tuple(f.name for f in fields(Settings))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ngtcli.config import SECRET, Settings
+from ngtcli.config import OF_ENGINE, SECRET, Settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.system.storage import DamagedFileError, key_of, parse_json
@@ -15,7 +15,7 @@ FORMAT, VERSION = "ngt-batch", 1
 _FREE = {
     "pool", "pool_documents", "background", "draft_from", "cache_mb", "calibrate", "threads",
     "packed", "capture", "compile", "color", "max_mb", "max_files", "max_depth", "parser_seconds",
-    "parser_mb", *SECRET,
+    "parser_mb", *SECRET, *OF_ENGINE,
 }  # fmt: skip
 
 

@@ -116,6 +116,9 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     for form, given in {"--json": request.json, "--json-tokens": request.json_tokens}.items():
         if given:
             refuse_beside(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
+    if request.settings.engine == "vllm":
+        told = {"--explain": request.explain, "--json-tokens": request.json_tokens}
+        refuse_beside("--engine vllm", told, "vLLM does not tell which tokens were drafted.")
     if request.settings.overflow != "retrieve":
         unread = {flag(name): name in flags for name in RETRIEVING}
         unread |= {"--show-passages": request.show_passages}

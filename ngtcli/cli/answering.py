@@ -98,6 +98,10 @@ def open_session(request: AnswerRequest, notes: Notes) -> "Session":
             " name a real one with -m FOLDER."
         )
     check_models(request.settings.model, request.settings.draft_model)
+    if request.settings.engine == "vllm":
+        from ngtcli.cli.vllm_engine import open_vllm
+
+        return open_vllm(request.settings, 1, notes.status, notes.warn)
     notes.status("Starting …")
     from ngtcli.session import Session  # here: it loads torch
 

@@ -134,7 +134,7 @@ class _Batch:
         chosen = found.lines[: self._choice.limit or None]
         self._progress.total = len(chosen)
         answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
-        head = Head(found.sha256, self._given.shard, "ngt", answers)
+        head = Head(found.sha256, self._given.shard, self._settings.engine, answers)
         with closing(
             FileOutput(self._given.output, head, found.lines, self._given.restart)
         ) as kept:

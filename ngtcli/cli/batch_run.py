@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
     """What answers the lines. Loads the model; raises ModelError."""
     check_models(settings.model, settings.draft_model)
+    if settings.engine == "vllm":
+        from ngtcli.cli.vllm_engine import engine_of_vllm
+
+        return engine_of_vllm(settings, size, progress.show, progress.warn)
     progress.show("Starting …")
     from ngtcli.batch.answers import answers  # here: they load torch
     from ngtcli.batch.runner import Engine

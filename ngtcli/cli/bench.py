@@ -19,7 +19,7 @@ from ngtcli.cli.bench_request import (
 )
 from ngtcli.cli.combinations import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import command_line, with_flags, with_settings
+from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
@@ -38,7 +38,7 @@ from ngtcli.render.results import (
 from ngtcli.system import process
 
 
-@with_settings
+@with_own_engine
 @with_flags(BenchFlags)
 def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""

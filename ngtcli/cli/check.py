@@ -7,7 +7,7 @@ import typer
 
 from ngtcli.cli.ignored import refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_own_engine
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.config import Settings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DRAFTS = "8,32,64"
 
 
-@with_settings
+@with_own_engine
 def check(
     files: Annotated[
         list[str] | None, typer.Argument(help="Texts to summarize; default: the examples.")

@@ -7,7 +7,7 @@ and presets stand for many commands, and need not matter to each.
 from collections.abc import Mapping
 from typing import Any
 
-from ngtcli.config import OF_TRIE, Settings
+from ngtcli.config import OF_TRIE, SPREADING, Settings
 from ngtcli.errors import UsageError
 
 _SAMPLING = ("top_p", "top_k", "min_p")
@@ -26,9 +26,23 @@ def flag(name: str) -> str:
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for a flag that the other settings leave without an effect."""
+    _refuse_engine(flags, settings)
     _refuse_sampling(flags, settings)
     if any(flags.get(name) for name in _DRAFTING):
         _refuse_drafting(flags, settings)
+
+
+def _refuse_engine(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Flags of the other engine, and what vLLM cannot do."""
+    if settings.engine == "ngt":
+        for name in (n for n in SPREADING if n in flags):
+            raise UsageError(f"{flag(name)} does nothing with ngt's engine", "Give --engine vllm.")
+        return
+    from ngtcli.engines.vllm_arguments import UNREAD, check
+
+    for name in (n for n in UNREAD if n in flags):
+        raise UsageError(f"{flag(name)} does nothing with --engine vllm", "Leave it out.")
+    check(settings)
 
 
 def _refuse_sampling(flags: Mapping[str, Any], settings: Settings) -> None:

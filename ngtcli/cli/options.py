@@ -17,6 +17,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     CHOICES,
     NAMES,
+    OF_ENGINE,
     READING,
     RETRIEVING,
     SETTING_NAMES,
@@ -87,6 +88,11 @@ _HELP: dict[str, str] = {
     "parser_mb": "Most megabytes of memory for reading one of them.",
     "cache_mb": "Most megabytes kept in the cache; what was used longest ago goes first.",
     "color": "auto, always or never.",
+    "engine": "What runs the model: ngt, or vllm with ngt's drafts.",
+    "tensor_parallel": "For vLLM: devices that share each layer.",
+    "pipeline_parallel": "For vLLM: groups of layers, each on devices of its own.",
+    "data_parallel": "For vLLM: copies of the model.",
+    "ray": "For vLLM: spread over the machines of a Ray cluster.",
 }
 _PANELS = {
     "Drafting": (
@@ -100,6 +106,7 @@ _PANELS = {
     "Model": ("model", "device", "dtype", "threads", "packed", "capture", "compile"),
     "Reading": (*READING, "cache_mb"),
     "Passages": RETRIEVING,
+    "Engine": OF_ENGINE,
     "Answer": ("max_tokens", "stop", "overflow", "color"),
 }  # fmt: skip
 _DEFAULTS = Settings()
@@ -169,6 +176,11 @@ def with_settings(command: Command) -> Command:
     A parameter of the command's own takes the place of the setting of that name.
     """
     return _with(SETTING_NAMES, command)
+
+
+def with_own_engine(command: Command) -> Command:
+    """As `with_settings`, for a command that runs models by ngt alone."""
+    return _with([name for name in SETTING_NAMES if name not in OF_ENGINE], command)
 
 
 def with_some_settings(*names: str) -> Callable[[Command], Command]:

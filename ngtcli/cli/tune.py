@@ -8,7 +8,7 @@ import typer
 
 from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import command_line, with_flags, with_settings
+from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim
 from ngtcli.cli.tune_options import TuneFlags
 from ngtcli.cli.tune_plan import Plan, open_source, read_plan
@@ -19,7 +19,7 @@ from ngtcli.render.sweep_rows import SweepReport
 from ngtcli.system import process
 
 
-@with_settings
+@with_own_engine
 @with_flags(TuneFlags)
 def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None = None) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""

@@ -19,7 +19,19 @@ Options under "ngt" in vLLM's `additional_config`:
 - `documents` ([]): files and folders whose text is counted beside the pool.
 - `background` (["english"]): names of backgrounds, general texts that drafts come from.
 
-Tried with vLLM 0.32. Trees cannot be fed to it; its model runner V2 refuses custom classes.
+Tried with vLLM 0.32. Trees cannot be fed to it.
+
+Its model runner V2 refuses custom classes: where VLLM_USE_V2_MODEL_RUNNER is not set vLLM takes its
+runner V1 for them, where it is 1 it ends with an error. V2 has drafts from a `BaseSpeculator`
+(vllm/v1/worker/gpu/spec_decode/speculator.py), of which `init_speculator` knows vLLM's own alone.
+A port needs, beside a way for vLLM to make ours:
+
+- `propose` that returns a tensor, int64 (requests, num_speculative_tokens), on the device: rows of
+  one length. One number of drafts for all requests of a step can be had (`num_speculative_tokens`
+  of `propose`), one for each cannot, so rows are shared out worse, and short chains padded.
+- the sampled tokens on the host: they lie in `RequestState.all_token_ids` and `last_sampled`, and
+  waiting for them takes away what V2 gains by scheduling ahead of the device.
+- nothing to know requests by their tokens: `input_batch.req_ids` names them.
 """
 
 import sys

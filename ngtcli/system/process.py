@@ -18,6 +18,7 @@ import time
 
 TYPE_CHECKING = False  # typing takes as long to load as all the rest here
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any, NoReturn
 
@@ -35,6 +36,7 @@ class _State:
         self.wipe = b""  # control sequence that erases the status line on stderr
         self.writes = 0  # nested blocks of `unbroken`
         self.delayed = 0  # the first signal during such a block; 0 for none
+        self.endings: list[Callable[[], object]] = []  # called before the process leaves
         self.main = _thread.get_ident()
         self.writing = _thread.RLock()
         self.ending = _thread.allocate_lock()
@@ -90,12 +92,17 @@ class unbroken:  # noqa: N801
             _handle(number, None)
 
 
+def before_leaving(work: "Callable[[], object]") -> None:
+    """Have `work` done before the process leaves; not where a signal ends it."""
+    _state.endings.append(work)
+
+
 def leave(code: int) -> "NoReturn":
     """End the process with exit code `code`, without the libraries' teardown (torch: up to 2 s)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for stream in (sys.stdout, sys.stderr):
+    for work in (sys.stdout.flush, sys.stderr.flush, *_state.endings):
         try:
-            stream.flush()
+            work()
         except Exception:  # reported already, or impossible to report
             pass
     os._exit(code)

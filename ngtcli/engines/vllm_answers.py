@@ -1,0 +1,48 @@
+"""Answers to many prompts by vLLM, which joins what is asked at once into its own batches."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from ngtcli.answered import Answered, failed
+from ngtcli.engines.vllm_session import VllmSession
+from ngtcli.errors import NgtError
+from ngtcli.prompt.build import Prompt
+from ngtcli.session import Session
+
+
+def answers(
+    session: Session, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
+) -> Iterator[Answered]:
+    """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes."""
+    assert isinstance(session, VllmSession)
+    most, source = size or session.engine.sequences, iter(prompts)
+    loop = session.engine.loop
+    asked: set[asyncio.Task[Answered]] = set()
+    try:
+        while True:
+            while len(asked) < most and (drawn := next(source, None)) is not None:
+                key, prompt = drawn
+                if isinstance(prompt, NgtError):
+                    yield failed(key, prompt)
+                else:
+                    asked.add(loop.create_task(_answered(session, key, prompt)))
+            if not asked:
+                return
+            waiting = asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            done, asked = session.engine.wait(waiting)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in asked:
+            task.cancel()
+        if asked:
+            session.engine.wait(asyncio.wait(asked))
+
+
+async def _answered(session: VllmSession, key: int, prompt: Prompt) -> Answered:
+    try:
+        run = session.run(prompt)
+        steps = tuple([step async for step in run.steps()])
+    except NgtError as error:
+        return failed(key, error, prompt)
+    return Answered(key, prompt, steps, run.finish_reason, run.statistics)

@@ -1,0 +1,194 @@
+"""A vLLM engine that runs beside this process, and what it makes of one prompt, piece by piece.
+
+vLLM must be started before numba is imported: its search for kernels fails on numba's dispatcher.
+So this module, and what it imports, is free of numba.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TypeVar
+
+from ngtcli.config import Settings
+from ngtcli.engines import keeper
+from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.system.importing import without_collection
+
+T = TypeVar("T")
+_LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
+_ERROR = re.compile(r"\b\w+(?:Error|Exception): (\S.*)")
+_VALIDATION = re.compile(r"error, (.*?)(?: \[type=|$)")
+_OF_PARENT = "Engine core initialization failed"  # says only that another line says why
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Token ids that one or more steps made; the last piece has a `finish_reason`.
+
+    Reasons: "stop" (an end token, which then is the last id and `ended`, or a stop string) and
+    "length". `accepted`, then, is how many steps that had drafts accepted 0, 1, … of them, and
+    `drafted` how many drafts there were.
+    """
+
+    ids: tuple[int, ...]
+    finish_reason: str = ""
+    ended: bool = False
+    accepted: tuple[int, ...] = ()
+    drafted: int = 0
+
+
+class VllmEngine:
+    """vLLM for one model: `pieces` of an answer come from its own process.
+
+    `loop` is the event loop that its client lives in; nothing runs in it but during `wait`.
+    `context` is in tokens. Raises UsageError where vLLM is not installed or cannot do what the
+    settings say, NgtError where it does not start.
+    """
+
+    def __init__(self, settings: Settings, sequences: int = 0) -> None:
+        check(settings)
+        for name, value in environment(settings).items():
+            os.environ.setdefault(name, value)
+        self._log = tempfile.TemporaryFile()
+        self.loop = asyncio.new_event_loop()
+        self._asked = 0
+        with _output_to(self._log):
+            try:
+                self._start(settings, sequences)
+            except NgtError:
+                raise
+            except Exception as error:
+                raise self._failed(error, "vLLM does not start") from error
+        config = self._vllm.vllm_config
+        self.context = int(config.model_config.max_model_len)
+        self.dtype = str(config.model_config.dtype).removeprefix("torch.")
+        self.vocabulary = int(config.model_config.get_vocab_size())
+        self.sequences = int(config.scheduler_config.max_num_seqs)
+
+    def _start(self, settings: Settings, sequences: int) -> None:
+        try:
+            with without_collection():
+                from vllm import SamplingParams
+                from vllm.engine.arg_utils import AsyncEngineArgs
+                from vllm.platforms import current_platform
+                from vllm.sampling_params import RequestOutputKind
+                from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise UsageError(
+                f"--engine vllm needs the extra vllm ({error})", "pip install 'ngtcli[vllm]'"
+            ) from error
+        self._parameters, self._kind = SamplingParams, RequestOutputKind.DELTA
+        given = engine_arguments(settings, sequences, current_platform.is_cpu())
+        arguments = AsyncEngineArgs(**given, enable_log_requests=False)
+        config = arguments.create_engine_config()
+        if drafts(settings) and config.use_v2_model_runner:
+            raise UsageError(
+                "this vLLM runs its model runner V2 alone, which takes drafts of no other program",
+                "Give --method none.",
+            )
+
+        async def start() -> Any:
+            return AsyncLLM.from_engine_args(arguments)
+
+        self._keeper = keeper.start()
+        self._vllm = self.loop.run_until_complete(start())
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are told as NgtErrors
+
+    def wait(self, work: Awaitable[T]) -> T:
+        """The result of `work`, run in the event loop; where that is interrupted, it is ended."""
+        task = asyncio.ensure_future(work, loop=self.loop)
+        try:
+            return self.loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                self.loop.run_until_complete(task)
+            raise
+
+    async def pieces(self, ids: list[int], parameters: dict[str, Any]) -> AsyncGenerator[Piece]:
+        """What is made of a prompt; its last piece has a finish reason. Raises NgtError."""
+        self._asked += 1
+        try:
+            sampling = self._parameters(output_kind=self._kind, **parameters)
+            made = self._vllm.generate({"prompt_token_ids": ids}, sampling, str(self._asked))
+            async for output in made:
+                yield _piece(output.outputs[0])
+        except (NgtError, asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise self._failed(error, "vLLM failed") from error
+
+    def _failed(self, error: Exception, what: str) -> NgtError:
+        """One line: the error, or what it was caused by, as far as the log tells."""
+        told = first_words(str(error)) or type(error).__name__
+        if _OF_PARENT in told or type(error).__name__ == "EngineDeadError":
+            told = self._last_error() or told
+        return NgtError(f"{what}: {told}", "See vLLM's own words with VLLM_LOGGING_LEVEL=INFO.")
+
+    def _last_error(self) -> str:
+        """The last error in vLLM's log."""
+        size = os.fstat(self._log.fileno()).st_size
+        start = max(0, size - _LAST)
+        text = os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
+        return last_error(text)
+
+    def close(self) -> None:
+        """End vLLM's processes, and wait for that."""
+        with _output_to(self._log), suppress(Exception):
+            self._vllm.shutdown()
+        keeper.end(self._keeper)
+
+
+def last_error(log: str) -> str:
+    """The last error in a log that is not about another one; "" without any."""
+    found = [m for m in _ERROR.finditer(log) if _OF_PARENT not in m[1]]
+    return first_words(log[found[-1].start(1) :]) if found else ""
+
+
+def first_words(error: str) -> str:
+    """The line of an error's text that says what happened.
+
+    >>> first_words("1 validation error for X\\n  Value error, too large [type=value_error, …]")
+    'too large'
+    """
+    line, *more = error.strip().splitlines() or [""]
+    if more and (found := _VALIDATION.search(more[0])) and "validation error" in line:
+        return found[1]
+    return line
+
+
+def _piece(output: Any) -> Piece:
+    told = getattr(output, "spec_decode_metrics", None)
+    reason = output.finish_reason or ""
+    if reason not in ("", "stop", "length"):
+        raise NgtError(f"vLLM ended the answer: {reason}", "Try it again.")
+    ended = reason == "stop" and not isinstance(output.stop_reason, str)
+    counts = (tuple(told.histogram), int(told.num_draft_tokens)) if told else ((), 0)
+    return Piece(tuple(output.token_ids), reason, ended, *counts)
+
+
+@contextmanager
+def _output_to(file: BinaryIO) -> Iterator[None]:
+    """What this process and those it starts write to stdout and stderr goes to `file` meanwhile.
+
+    Where the user asks vLLM to say more, it goes to stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    silent = os.environ.get("VLLM_LOGGING_LEVEL", "").upper() in ("ERROR", "CRITICAL")
+    saved = {number: os.dup(number) for number in (1, 2)}
+    try:
+        for number in saved:
+            os.dup2(file.fileno() if silent else saved[2], number)
+        yield
+    finally:
+        for number, handle in saved.items():
+            os.dup2(handle, number)
+            os.close(handle)
