@@ -43,8 +43,9 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CHOICES if name != "exact"])  # a switch
 def test_words_of_settings_are_offered(name: str) -> None:
-    assert tab(f"ngt summarize --{name} ") == list(CHOICES[name])
-    assert tab(f"ngt ask x --{name} {CHOICES[name][1]}") == [CHOICES[name][1]]
+    flag = f"--{name.replace('_', '-')}"
+    assert tab(f"ngt summarize {flag} ") == list(CHOICES[name])
+    assert tab(f"ngt ask x {flag} {CHOICES[name][1]}") == [CHOICES[name][1]]
 
 
 def test_models_are_the_built_in_one_the_hubs_and_folders(tmp_path, monkeypatch) -> None:

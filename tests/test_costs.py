@@ -25,11 +25,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.auto_memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
+TINY_SETTINGS = Settings(background=())  # its tokenizer knows no words
+
+
 def tiny_session(said: list[str], persist: bool = True) -> Session:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.session.load_model", lambda *_, **__: tiny)
-        return Session(Settings(), warn=said.append, persist=persist)
+        return Session(TINY_SETTINGS, warn=said.append, persist=persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
@@ -189,7 +192,7 @@ def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learn
     session = tiny_session(told, persist=False)
     first = session.with_settings(replace(session.settings, method="auto", num_draft=4))
     second = session.with_settings(replace(session.settings, method="auto", num_draft=8))
-    assert session.settings == Settings() and first.settings.num_draft == 4
+    assert session.settings == TINY_SETTINGS and first.settings.num_draft == 4
     assert first.model is second.model is session.model
     drafters = [s.drafter() for s in (first, second)]
     assert drafters[0] is not drafters[1] and drafters[0] is first.drafter()

@@ -63,7 +63,7 @@ class RoundingModel:
         self.end_ids: frozenset[int] = frozenset()
         self.count = 0
 
-    def start(self, room: int, rows: int | None = None) -> None:
+    def start(self, room: int, rows: int | None = None, ids: Sequence[int] = ()) -> None:
         self.shape = self.pass_shape = (room, rows)
         self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
 

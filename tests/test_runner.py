@@ -208,7 +208,8 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     """Beside others that differ in a shared setting alone, each does what it does by itself."""
     tiny: Any = make_target(seed=3)
     monkeypatch.setattr("ngtcli.session.load_model", lambda *_, **__: tiny)
-    session = Session(Settings(max_tokens=24, calibrate=False), persist=False)
+    settings = Settings(max_tokens=24, calibrate=False, background=())
+    session = Session(settings, persist=False)
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
 
     def histograms(*specs: str) -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers import make_target
 
+from ngtcli.draft.auto.blend import SCORES
 from ngtcli.draft.auto.drafter import fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.trie import TrieDrafter
@@ -122,7 +123,7 @@ def test_a_fitted_table_can_be_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     fit_escapes.main()
     stored = json.loads(table.read_text())
     assert stored["fitted_on"] == "tiny, odd ids, all tasks"
-    assert np.array(stored["escapes"]).shape == fitted_escapes()[:3].shape
+    assert np.array(stored["escapes"]).shape == fitted_escapes()[:SCORES].shape
 
 
 def test_the_long_context_table_has_a_row_for_each_length_and_attention(capsys) -> None:

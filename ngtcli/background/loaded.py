@@ -7,11 +7,13 @@ from ngtcli.background import making
 from ngtcli.background.counting import joined
 from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.stored import open_background, open_joined
+from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, with_all_tokens
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess
+_MOST_FAILURE = 10_000  # bytes of the file of a reason; guess
 _FAILURES = (OSError, DamagedFileError)
 
 
@@ -78,7 +80,8 @@ class Backgrounds:
     def _to_be_made(self, names: str, fingerprint: str) -> None:
         """Remember to make what lacks, unless that has failed before."""
         try:
-            reason = failure_path(names, fingerprint).read_text("utf-8", "replace")
+            path = failure_path(names, fingerprint)
+            reason = read_bounded(path, _MOST_FAILURE).decode("utf-8", "replace")
             self._remarks.append(
                 f"The background {names} could not be made: {reason[:_MOST_REASON]}."
                 " ngt trie clear lets it be tried again."

@@ -1,8 +1,8 @@
 """Arrays of a cache file, mapped into memory: what is not looked at is not read.
 
 The checksum of a file is compared when it is first read, and again whenever its size, its times or
-its inode are others than they were then, which is kept beside it. What the arrays mean, their
-reader must check where it uses them.
+its inode are others than they were then, which is kept beside it; or, with `map_unchecked`, never.
+What the arrays mean, their reader must check where it uses them.
 """
 
 import os
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from ngtcli.system.storage import (
     write_json,
 )
 
+Arrays = dict[str, npt.NDArray[np.int32]]
+
 _HEADER = 1_000_000  # most bytes of a header; guess
 _SMALL = 1000  # most bytes of what is kept of a check
 _RACE_NS = 2_000_000_000  # a file this young may change without a new time; guess
@@ -32,7 +34,7 @@ _RACE_NS = 2_000_000_000  # a file this young may change without a new time; gue
 
 def map_arrays(
     path: Path, names: Sequence[str], wanted: Mapping[str, str], most: int
-) -> tuple[dict[str, npt.NDArray[np.int32]], dict[str, str]]:
+) -> tuple[Arrays, dict[str, str]]:
     """The int32 arrays, one-dimensional and read-only, and the metadata of a safetensors file.
 
     For files that `write_arrays` wrote. Raises DamagedFileError as `read_arrays`.
@@ -41,11 +43,9 @@ def map_arrays(
         check_regular(path, most)
         mark_used(path)
         stamp = _stamp(path)
-        arrays, metadata = _mapped(path, names)
-    except (OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+    except OSError as error:
         raise DamagedFileError(f"unreadable ({error})") from None
-    if any(metadata.get(name) != value for name, value in wanted.items()):
-        raise DamagedFileError("another version or another file's content")
+    arrays, metadata = _mapped(path, names, wanted, "r")
     if _checked(path) != stamp:
         if metadata.get("checksum") != checksum(arrays):
             raise DamagedFileError("checksum differs")
@@ -55,13 +55,43 @@ def map_arrays(
     return arrays, metadata
 
 
+def map_unchecked(
+    path: Path, names: Sequence[str], wanted: Mapping[str, str], most: int
+) -> tuple[Arrays, dict[str, str]]:
+    """The same, but the checksum is not compared: opening takes no longer for a larger file.
+
+    Arrays are a private mapping: writing to them changes neither the file nor what others see.
+    Raises DamagedFileError as `read_arrays`; FileNotFoundError.
+    """
+    try:
+        check_regular(path, most)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedFileError(f"unreadable ({error})") from None
+    return _mapped(path, names, wanted, "c")
+
+
 def _mapped(
-    path: Path, names: Sequence[str]
-) -> tuple[dict[str, npt.NDArray[np.int32]], dict[str, str]]:
-    """Raises DamagedFileError for another form, and ValueError, KeyError or TypeError."""
-    whole: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r").view(np.ndarray)
+    path: Path, names: Sequence[str], wanted: Mapping[str, str], mode: Literal["r", "c"]
+) -> tuple[Arrays, dict[str, str]]:
+    """Raises DamagedFileError for what cannot be read, another form or other metadata."""
+    try:
+        arrays, metadata = _opened(path, names, mode)
+    except (OSError, ValueError, TypeError, KeyError, MemoryError) as error:
+        raise DamagedFileError(f"unreadable ({error})") from None
+    if any(metadata.get(name) != value for name, value in wanted.items()):
+        raise DamagedFileError("another version or another file's content")
+    return arrays, metadata
+
+
+def _opened(
+    path: Path, names: Sequence[str], mode: Literal["r", "c"]
+) -> tuple[Arrays, dict[str, str]]:
+    """Raises DamagedFileError for another form, and OSError, ValueError, KeyError or TypeError."""
+    whole: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode).view(np.ndarray)
     size = int.from_bytes(whole[:8].tobytes(), "little")
-    if not 0 < size <= min(_HEADER, len(whole) - 8):
+    if not 0 < size <= min(_HEADER, len(whole) - 8) or size % 4:
         raise DamagedFileError("no header")
     header = parse_json(whole[8 : 8 + size].tobytes(), dict)
     metadata = {str(k): str(v) for k, v in header.pop("__metadata__", {}).items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ngtcli.system.mapping import map_array
+from ngtcli.system.mapped import map_unchecked
 from ngtcli.system.storage import DamagedFileError, write_arrays
 from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
 
@@ -37,7 +37,8 @@ def load_background(
     the file is damaged, foreign, or has other metadata than `wanted`.
     """
     wanted = {"format": str(FORMAT), **(wanted or {})}
-    flat, _ = map_array(path, _ARRAY, wanted, MOST)
+    arrays, _ = map_unchecked(path, (_ARRAY,), wanted, MOST)
+    flat = arrays[_ARRAY]
     if len(flat) % COLUMNS or len(flat) < 2 * COLUMNS:
         raise DamagedFileError("no rows of nodes")
     nodes = flat.reshape(-1, COLUMNS)
