@@ -70,7 +70,7 @@ class FolderCounts:
         self, name: str, content: str, make: Callable[[], BackgroundCounts]
     ) -> BackgroundCounts:
         """The counts in a file with that content, or else made and stored there."""
-        path = _cache() / f"{name}.safetensors"
+        path = counts_folder() / f"{name}.safetensors"
         about = {TOKENIZER: self._tokenizer.fingerprint, "content": content}
         with suppress(FileNotFoundError, DamagedFileError):
             found = load_background(path, self._vocabulary, about)
@@ -86,7 +86,7 @@ class FolderCounts:
 
     def _counted(self, documents: Sequence[Document], place: str) -> BackgroundCounts:
         """The counts of the documents alone."""
-        ids = self._ids(documents, _cache() / f"{place}.ids.safetensors")
+        ids = self._ids(documents, counts_folder() / f"{place}.ids.safetensors")
         self._status(f"Counting {sum(map(len, ids))} tokens of the documents …")
         return build_counts([(one, 1.0) for one in ids], least=LEAST)
 
@@ -124,7 +124,7 @@ class FolderCounts:
             self._warn(f"the documents' ids are not cached: {error.strerror or error}")
 
 
-def _cache() -> Path:
+def counts_folder() -> Path:
     """Where the files lie. Raises UsageError as `home`."""
     return home("cache") / "folders"
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
 from ngtcli.prompt.build import Excerpt, Prompt
 from ngtcli.prompt.fitting import Task, frame_tokens, no_room, whole_prompt
+from ngtcli.system.storage import home
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
 _BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
@@ -54,6 +56,11 @@ class _Piece:
     excerpt: Excerpt
     tokens: int
     begins: bool
+
+
+def parts_folder() -> Path:
+    """Where finished parts are kept. Raises UsageError as `home`."""
+    return home("cache") / "parts"
 
 
 def fits(task: Task) -> Prompt | None:
