@@ -12,7 +12,7 @@ from ngtcli.prompt.fitting import Task, frame_tokens, no_room, whole_prompt
 from ngtcli.system.storage import home
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
-_BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
+BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
 _LEAST = 0.6  # share of its size from which on a part ends where a heading begins; guess
 
 
@@ -85,7 +85,7 @@ def split(task: Task, free: int = 0) -> list[Part]:
 def split_to_refine(task: Task) -> list[Part]:
     """The documents in parts that leave room for the summary of those before; see `refined`."""
     own = replace(task, preset=replace(task.preset, template=task.preset.refine))
-    first, *rest = split(own, task.answer_room + _BETWEEN)
+    first, *rest = split(own, task.answer_room + BETWEEN)
     return [replace(first, prompt=task.build(first.prompt.documents)), *rest]
 
 
@@ -128,7 +128,7 @@ def _pieces(task: Task, cutting: Cutting) -> Iterator[_Piece]:
             heading = section.heading
             text = document.text[passage.start : passage.end]
             name = f"{document.name}, {heading}" if begins else ""
-            tokens = len(task.tokenizer.encode(text)) + len(task.tokenizer.encode(name)) + _BETWEEN
+            tokens = len(task.tokenizer.encode(text)) + len(task.tokenizer.encode(name)) + BETWEEN
             yield _Piece(Excerpt(i, passage.start, passage.end), tokens, begins)
 
 
