@@ -36,8 +36,9 @@ _BYTES = 100_000_000  # largest file of kept parts that is read; guess
 _INTERVAL_S = 0.3  # between two status lines; guess
 # Settings that decide the text of a part.
 _DECIDE = (
-    "overflow", "engine", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop",
-    "device", "dtype", "exact", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "overflow", "engine", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
+    "stop", "device", "dtype", "exact", "repetition_penalty", "presence_penalty",
+    "frequency_penalty",
 )  # fmt: skip
 
 

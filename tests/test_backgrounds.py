@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,17 @@ def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> Non
     np.testing.assert_array_equal(joined(parts).nodes[1:], whole.nodes[1:])
 
 
+@given(st.data())
+def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject) -> None:
+    nodes = build_counts([([1, 2, 3, 1, 2], 1.0), ([2, 2], 1.0)], least=()).nodes.copy()
+    number = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 30)
+    for _ in range(data.draw(st.integers(1, 4))):
+        row, column = data.draw(st.integers(0, len(nodes) - 1)), data.draw(st.integers(0, 4))
+        nodes[row, column] = data.draw(number)
+    with suppress(DamagedFileError):
+        joined([BackgroundCounts(nodes), build_counts([([1, 2], 1.0)], least=())])
+
+
 # --- files and names ---
 
 
@@ -340,6 +352,21 @@ def test_the_process_that_makes_runs_no_code_of_the_current_folder(
     start_making([], "no-such-model")
     assert started[0].wait(60) == 1
     assert not (tmp_path / "was_run").exists()
+
+
+def test_a_background_of_an_earlier_edition_is_removed_and_others_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(monkeypatch, tmp_path)
+    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
+    making.make_files(["english", "mine"], "builtin")
+    before = {file.name: file.path for file in list_backgrounds()}
+    monkeypatch.setattr("ngtcli.background.names.EDITION", "2")
+    making.make_files(["english", "mine"], "builtin")
+    after = {file.name: file.path for file in list_backgrounds()}
+    assert before.keys() == after.keys() == {"english", "mine", "english,mine"}
+    assert len(list_backgrounds()) == 3 and before["mine"] == after["mine"]
+    assert before["english"] != after["english"]
 
 
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -101,8 +101,10 @@ class Backgrounds:
             return open_joined(list(parts), fingerprint, self._vocabulary)
         except (FileNotFoundError, DamagedFileError):
             if not self._persist:
-                return joined(list(parts.values()))
-        self._to_be_made(",".join(parts), fingerprint)
+                with suppress(DamagedFileError):
+                    return joined(list(parts.values()))
+        if self._persist:
+            self._to_be_made(",".join(parts), fingerprint)
         self._used = next((name for name in parts if name not in SHIPPED), next(iter(parts)))
         return parts[self._used]
 

@@ -26,6 +26,7 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts, build_counts
+from ngtcli.trie.listing import list_backgrounds
 from ngtcli.trie.store import about
 
 _MOST_S = 600  # guess: it takes seconds
@@ -70,7 +71,7 @@ def start_making(names: Sequence[str], model: str) -> None:
 
 
 def make_files(names: Sequence[str], model: str) -> None:
-    """Make and store what is missing: those that ship, then what is joined of all that there are."""
+    """Make and store what is missing: those that ship, then what is joined of all there are."""
     tokenizer = load_tokenizer(model)
     fingerprint, found = tokenizer.fingerprint, dict[str, BackgroundCounts]()
     for name in names:
@@ -100,12 +101,15 @@ def _save(
 ) -> None:
     origin = {"created": str(int(time.time())), "documents": json.dumps([told]), "parts": parts}
     origin |= {"tokens": "0", "model": model}
-    stored.save(name, tokenizer.fingerprint, counts, origin)
+    path = stored.save(name, tokenizer.fingerprint, counts, origin)
+    for file in list_backgrounds():  # those of another edition are read no more
+        if (file.name, file.tokenizer) == (name, tokenizer.fingerprint) and file.path != path:
+            file.path.unlink(missing_ok=True)
 
 
 @contextmanager
 def _telling(name: str, fingerprint: str) -> Iterator[None]:
-    """Where making fails, leave the reason for the next run to tell. Raises OSError if it cannot."""
+    """Where making fails, leave the reason for the next run to tell. Raises OSError."""
     reason_file = failure_path(name, fingerprint)
     leave_reason(reason_file)
     try:
