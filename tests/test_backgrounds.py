@@ -240,6 +240,7 @@ def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> Non
     np.testing.assert_array_equal(joined(parts).nodes[1:], whole.nodes[1:])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject) -> None:
     nodes = build_counts([([1, 2, 3, 1, 2], 1.0), ([2, 2], 1.0)], least=()).nodes.copy()
