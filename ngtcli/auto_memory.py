@@ -56,8 +56,8 @@ class AutoMemory:
     """The pool of earlier answers of a model, the backgrounds, and the costs of its passes.
 
     `costs` and `pool` are None until `load`, and after it where the settings switch them off.
-    With `persist` they are kept in files of the cache folder. Without, nothing is read or written:
-    what else runs on the machine has no part in a measurement.
+    With `persist` they are kept in files of the cache folder. Without, nothing is written, and only
+    backgrounds are read: what else runs on the machine has no part in a measurement.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class AutoMemory:
     def save(self) -> None:
         """Store the new answers of the pool, and the costs as steps have refined them.
 
-        A background that lacks is made behind it.
+        Backgrounds that are missing are then made, in a process of their own.
         """
         try:
             if self.pool is not None and self._persist:

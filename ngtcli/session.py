@@ -75,11 +75,16 @@ class Answer:
     """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
 
     def __init__(
-        self, run: Run, prompt: Prompt, trie: TrieReport, at_end: Callable[[], None]
+        self,
+        run: Run,
+        prompt: Prompt,
+        trie: TrieReport,
+        at_end: Callable[[], None],
+        background_words: Callable[[], str] = lambda: "",
     ) -> None:
         self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
-        self.background: Callable[[], str] = str  # what general text `auto` drafts from, in words
+        self.background_words = background_words  # what general text `auto` drafts from
 
     def __iter__(self) -> Iterator[Step]:
         try:
@@ -280,9 +285,8 @@ class Session:
             self.model, drafter, context, sampling_settings(s), limits, options.split_times,
             lambda read: self.reading(read, total),
         )  # fmt: skip
-        answer = Answer(run, prompt, report, lambda: self.save(drafter))
-        answer.background = self.memory.backgrounds.words
-        return answer
+        words = self.memory.backgrounds.words
+        return Answer(run, prompt, report, lambda: self.save(drafter), words)
 
     def context(
         self,

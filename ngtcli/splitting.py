@@ -18,18 +18,27 @@ from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.splitting import Part, PartReport, fits, refined, split, split_to_refine
+from ngtcli.prompt.splitting import (
+    Part,
+    PartReport,
+    fits,
+    parts_folder,
+    refined,
+    split,
+    split_to_refine,
+)
 from ngtcli.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
+from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
 
 _VERSION = 1
 _BYTES = 100_000_000  # largest file of kept parts that is read; guess
 _INTERVAL_S = 0.3  # between two status lines; guess
 # Settings that decide the text of a part.
 _DECIDE = (
-    "overflow", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop",
-    "device", "dtype", "exact", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "overflow", "engine", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
+    "stop", "device", "dtype", "exact", "repetition_penalty", "presence_penalty",
+    "frequency_penalty",
 )  # fmt: skip
 
 
@@ -51,7 +60,7 @@ class KeptParts:
         )  # fmt: skip
         texts = [part for d in documents for part in (d.name, d.sha256)]
         key = key_of(_VERSION, session.model.tokenizer.fingerprint, *decide, *wording, *texts)
-        self._path, self._warn = home("cache") / "parts" / f"{key}.json", warn
+        self._path, self._warn = parts_folder() / f"{key}.json", warn
         self._texts = self._read()
 
     def _read(self) -> dict[str, str]:

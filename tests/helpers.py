@@ -31,7 +31,8 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 ROOT_FOLDER = Path(__file__).parents[1]
 HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
-NGT = [sys.executable, "-m", "ngtcli"]
+# Without a background: else a process is started that outlives the test.
+NGT = ["env", "NGT_BACKGROUND=none", sys.executable, "-m", "ngtcli"]
 SHARED = Path(os.environ.get("NGT_SHARED", ROOT_FOLDER.parent / "shared")) / "data"
 STORIES = SHARED / "models" / "stories260k"
 

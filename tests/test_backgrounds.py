@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from tokenizers_of_kinds import KINDS, backend
 from ngtcli.background import making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
 from ngtcli.background.loaded import Backgrounds
+from ngtcli.background.making import start_making  # before it is replaced for each test
 from ngtcli.background.names import EDITION, SHIPPED, background_path, failure_path
 from ngtcli.background.phrases import (
     LONGEST,
@@ -236,6 +240,18 @@ def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> Non
     np.testing.assert_array_equal(joined(parts).nodes[1:], whole.nodes[1:])
 
 
+@settings(deadline=None)
+@given(st.data())
+def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject) -> None:
+    nodes = build_counts([([1, 2, 3, 1, 2], 1.0), ([2, 2], 1.0)], least=()).nodes.copy()
+    number = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 30)
+    for _ in range(data.draw(st.integers(1, 4))):
+        row, column = data.draw(st.integers(0, len(nodes) - 1)), data.draw(st.integers(0, 4))
+        nodes[row, column] = data.draw(number)
+    with suppress(DamagedFileError):
+        joined([BackgroundCounts(nodes), build_counts([([1, 2], 1.0)], least=())])
+
+
 # --- files and names ---
 
 
@@ -271,7 +287,87 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
     backgrounds = Backgrounds(("english",), tokenizer, 8192, persist=True)
     assert backgrounds.load() is None
     backgrounds.after_answer()
-    assert "could not be made: it is cut off" in backgrounds.words() and not started
+    assert "is not there: it is cut off" in backgrounds.words() and not started
+    assert failure_path("english", tokenizer.fingerprint).stat().st_mode & 0o777 == 0o600
+
+
+def test_making_is_begun_once_until_a_day_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
+    tokenizer = load_tokenizer("builtin")
+
+    def run() -> str:
+        backgrounds = Backgrounds(("english",), tokenizer, 8192, persist=True)
+        backgrounds.load()
+        backgrounds.after_answer()
+        return backgrounds.words()
+
+    assert "made now" in run() and "it is being made" in run() and len(started) == 1
+    os.utime(failure_path("english", tokenizer.fingerprint), (1_000_000_000,) * 2)
+    assert "made now" in run() and len(started) == 2
+
+
+def test_nothing_is_started_where_the_cache_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
+    own_home.write_text("no folder")
+    backgrounds = Backgrounds(("english",), load_tokenizer("builtin"), 8192, persist=True)
+    backgrounds.load()
+    backgrounds.after_answer()
+    assert "cannot be made" in backgrounds.words() and not started
+
+
+@pytest.mark.parametrize("error", [IndexError("far"), MemoryError()])
+def test_whatever_ends_making_is_the_reason_and_success_removes_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(monkeypatch, tmp_path)
+    path = failure_path("english", load_tokenizer("builtin").fingerprint)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as during:
+        during.setattr(making, "phrase_counts", fail)
+        making.make_files(["english"], "builtin")
+    assert json.loads(path.read_text()) == {"reason": str(error) or "MemoryError"}
+    making.make_files(["english"], "builtin")
+    assert not path.exists() and len(list_backgrounds()) == 1
+
+
+def test_the_process_that_makes_runs_no_code_of_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        started.append(start(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    (tmp_path / "ngtcli.py").write_text("open('was_run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    start_making([], "builtin")
+    assert started[0].wait(60) == 0
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_a_background_of_an_earlier_edition_is_removed_and_others_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(monkeypatch, tmp_path)
+    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
+    making.make_files(["english", "mine"], "builtin")
+    before = {file.name: file.path for file in list_backgrounds()}
+    monkeypatch.setattr("ngtcli.background.names.EDITION", "2")
+    making.make_files(["english", "mine"], "builtin")
+    after = {file.name: file.path for file in list_backgrounds()}
+    assert before.keys() == after.keys() == {"english", "mine", "english,mine"}
+    assert len(list_backgrounds()) == 3 and before["mine"] == after["mine"]
+    assert before["english"] != after["english"]
 
 
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
     }
     wanted = dict(files)  # brute force: one by one
     while sum(size for _, size in wanted.values()) > most:
-        del wanted[max(wanted, key=lambda path: wanted[path][0])]
+        del wanted[max(wanted, key=lambda path: (wanted[path][1] > most, wanted[path][0]))]
     removed = bound(folder, most)
     assert {path for path in files if path.exists()} == set(wanted)
     assert removed.files == len(files) - len(wanted)
@@ -83,6 +83,13 @@ def test_reading_a_file_of_the_cache_counts_as_its_use_and_leaves_others_alone(
     assert time.time() - other.stat().st_mtime > DAY
     own_old = put(home("cache") / "parts" / "old", 5, 3)
     assert bound(home("cache"), 8).files == 1 and own.exists() and not own_old.exists()
+
+
+def test_a_file_larger_than_the_bound_goes_alone(tmp_path: Path) -> None:
+    old, large = put(tmp_path / "parts" / "old", 50, 9), put(tmp_path / "passages" / "new", 101, 0)
+    removed = bound(tmp_path, 100)
+    assert (removed.files, removed.largest, removed.left) == (1, 101, 50)
+    assert old.exists() and not large.exists()
 
 
 def test_nothing_is_looked_at_where_nothing_was_written() -> None:
@@ -139,7 +146,9 @@ def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path:
     done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
     assert done.returncode == 0 and not old.exists()
     assert b"Removed 1 file from the cache, 1.5 MB" in done.stderr and b"--cache-mb" in done.stderr
-    put(old, 1_500_000, 9)
+    assert b"a file of 1.5 MB is larger than the cache may be" in done.stderr.replace(b"\n", b" ")
+    for name, days in ((old, 9), (old.with_name("other.safetensors"), 8)):
+        put(name, 900_000, days)
     again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")
     assert again.stdout == shown.stdout.replace(b"noon", b"dawn") and again.stderr == b""
     wrong = ngt("summarize", str(page), "--cache-mb", "0")

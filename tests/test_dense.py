@@ -3,6 +3,7 @@
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,21 @@ def test_scores_of_a_reranker_are_the_models_own(models: dict[str, str]) -> None
     )
 
 
+def test_texts_that_a_models_tokenizer_cannot_encode_are_an_error_of_the_model(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder, reranker = load_embedder(models["letters"]), load_reranker(models["reranker"])
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("Asking to pad but the tokenizer does not have a padding token")
+
+    monkeypatch.setattr(type(embedder._loaded), "encode", fail)
+    with pytest.raises(ModelError, match="padding token"):
+        embedder.question("x")
+    with pytest.raises(ModelError, match="padding token"):
+        reranker.scores("x", ["y"])
+
+
 def test_a_folder_that_says_what_is_not_known_is_refused(tmp_path: Path) -> None:
     path = make_embedder(tmp_path / "model")
     whole = {p: (path / p).read_text() for p in ("modules.json", "1_Pooling/config.json")}
@@ -117,6 +133,7 @@ def test_a_folder_that_says_what_is_not_known_is_refused(tmp_path: Path) -> None
         ("modules.json", json.dumps(dense)),
         ("modules.json", "{"),
         ("modules.json", json.dumps([{"type": "x.CLIPModel", "path": ""}])),
+        ("modules.json", '[1, {"type": "Transformer", "path": "a"}, {"type": "Pooling"}]'),
         ("1_Pooling/config.json", json.dumps({"pooling_mode_weightedmean_tokens": True})),
         ("1_Pooling/config.json", json.dumps({"pooling_mode": "mean", "include_prompt": False})),
     ]:
@@ -170,6 +187,12 @@ def clustered(count: int, width: int, seed: int = 0) -> Any:
         (count, width)
     )
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_passages_of_a_damaged_index_that_are_none_are_not_found() -> None:
+    coded: Any = SimpleNamespace(search=lambda *_: (None, np.array([[1, 7, -1, 0, 2**40]])))
+    rows = np.eye(2, dtype=np.float32)
+    assert nearest.Nearest(rows, coded).search(rows[1], 2) == [(1, 1.0), (0, 0.0)]
 
 
 @needs_faiss

@@ -9,6 +9,7 @@ import pytest
 from helpers import ngt
 from jsonschema import Draft202012Validator
 
+from ngtcli.background.folder import counts_folder
 from ngtcli.documents import catalog
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, passages
@@ -16,6 +17,7 @@ from ngtcli.evaluate.dev import document_files as made
 from ngtcli.evaluate.dev import documents_folder
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.prompt.splitting import parts_folder
 from ngtcli.render.schema import build
 from ngtcli.retrieve.index import index_of
 from ngtcli.retrieve.store import index_folder
@@ -231,3 +233,12 @@ def test_clear_removes_the_indices_of_passages(folder: Path) -> None:
     assert list(index_folder().iterdir())
     assert json.loads(ngt("docs", "clear", "--json").stdout)["files"] >= 1
     assert not index_folder().exists()
+
+
+def test_clear_removes_the_ids_and_counts_of_documents_and_the_summaries_of_parts() -> None:
+    for place in (counts_folder(), parts_folder()):
+        place.mkdir(parents=True)
+        (place / "kept").write_bytes(b"12")
+    cleared = json.loads(ngt("docs", "clear", "--json").stdout)
+    assert cleared == {"files": 2, "bytes": 4}
+    assert not counts_folder().exists() and not parts_folder().exists()

@@ -1,8 +1,10 @@
 """Counts of all documents given: as counted by hand, kept, and made anew only for what changed."""
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import DEPTH, BackgroundCounts, build_counts
+from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
@@ -84,6 +86,25 @@ def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> Non
     other = make(tokenizer).of(documents("tide tide"), build_counts([([7, 8], 5.0)]))
     assert other.count_of([7, 8]) == 5 and other.count_of(ids) == 0
     assert len(tokenizer.encoded) == 1
+
+
+def test_a_damaged_background_is_left_out_with_a_line() -> None:
+    nodes = build_counts([([7, 8, 9], 3.0)]).nodes.copy()
+    nodes[1:, FIRST] = 1000
+    told: list[str] = []
+    counts = make(CountingTokenizer(), told).of(documents("tide tide"), BackgroundCounts(nodes))
+    assert counts.count_of([ord(letter) - 32 for letter in "tide"]) == 2
+    assert len(told) == 1 and "not joined" in told[0]
+
+
+def test_a_background_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[object] = []
+    monkeypatch.setattr(folder, "hashlib", SimpleNamespace(
+        sha256=lambda rows: hashed.append(rows) or hashlib.sha256(rows)))  # fmt: skip
+    counts, general = make(CountingTokenizer()), build_counts([([7, 8, 9], 3.0)])
+    for _ in range(3):
+        counts.of(documents("tide tide"), general)
+    assert len(hashed) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 400, b"{}"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ngtcli.system import mapped
+from ngtcli.system import cache_bound, mapped
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError, write_arrays
 
@@ -54,6 +54,25 @@ def test_the_checksum_is_compared_once_and_again_after_a_change(
     assert len(compared) == 2
     written.write_bytes(data[:-1] + b"\7")
     with pytest.raises(DamagedFileError, match="checksum"):
+        read(written)
+
+
+def test_noting_its_use_costs_no_comparison(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    whole = mapped.checksum
+    monkeypatch.setattr(mapped, "checksum", lambda a: compared.append(1) or whole(a))
+    monkeypatch.setattr(cache_bound, "_MARK_S", -1.0)  # each use is noted
+    for _ in range(3):
+        read(written)
+    assert len(compared) == 1
+
+
+@pytest.mark.parametrize("metadata", [b"[]", b"null", b'"x"'])
+def test_metadata_of_another_kind_are_refused(written: Path, metadata: bytes) -> None:
+    header = b'{"__metadata__": ' + metadata + b"}"
+    header += b" " * (-len(header) % 4)
+    written.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(DamagedFileError, match="no metadata"):
         read(written)
 
 

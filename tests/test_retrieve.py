@@ -5,6 +5,7 @@ import math
 import os
 import stat
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
 from ngtcli.render.sources import sources_of
 from ngtcli.retrieve import index as module
+from ngtcli.retrieve import store
 from ngtcli.retrieve.index import K1, B, index_of
 from ngtcli.retrieve.store import index_path
 from ngtcli.retrieve.words import words
@@ -122,6 +124,21 @@ def test_a_damaged_index_is_built_anew_with_a_line(tmp_path: Path, own_home: Pat
         assert index.status == "rebuilt" and index.ranked("ship") == wanted
         assert len(said) == 1 and "anew" in said[0]
         assert index_of(documents, SMALL).status == "cached"
+
+
+@pytest.mark.parametrize("word", [-1, 10**6])
+def test_of_an_index_with_words_that_are_none_nothing_is_taken_over(
+    word: int, tmp_path: Path, own_home: Path
+) -> None:
+    documents = folder(tmp_path, "The tide came in.", "A ship left port.")
+    index_of(documents, SMALL)
+    path = index_path(documents, SMALL)
+    stored = store.load(path)
+    assert stored is not None
+    words = np.full_like(stored.cut.words, word)
+    store.save(path, replace(stored, cut=replace(stored.cut, words=words)))
+    more = folder(tmp_path, "The tide came in.", "A ship left port.", "Nobody spoke.")
+    assert index_of(more, SMALL).cut == 3
 
 
 # --- prompts ---

@@ -146,11 +146,13 @@ def test_lists_are_as_described(own_home: Path) -> None:
     check(printed("presets", "show", "ask", "--json"), "presets show")
     built = printed("trie", "build", HARBOUR, "--json")
     printed("trie", "build", HARBOUR, "--rest", "--json")
+    background = printed("trie", "build", HARBOUR, "--background", "--json")
     rows = printed("trie", "list", "--json")
-    assert {row["kind"] for row in rows} == {"trie", "datastore"}
+    assert {row["kind"] for row in rows} == {"trie", "datastore", "background"}
     check(rows, "trie list")
     check(printed("trie", "show", HARBOUR, "--json"), "trie show")
-    check(printed("trie", "show", built["path"], "--json"), "trie show")
+    for file in (built, background):
+        check(printed("trie", "show", file["path"], "--json"), "trie show")
     check(printed("models", "list", "--json"), "models list")
 
 

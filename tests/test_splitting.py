@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, ModelError
@@ -21,6 +23,7 @@ from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
 from ngtcli.render.schema import build
+from ngtcli.splitting import KeptParts
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -266,6 +269,19 @@ def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) 
     preset.write_text('template: "{documents} Short:"\nrefine: "{documents}"')
     wrong = ngt("summarize", book, "-p", "mine")
     assert wrong.returncode == 2 and b"refine lacks" in wrong.stderr
+
+
+def test_parts_of_another_engine_are_not_taken_up() -> None:
+    preset, documents = load_preset("summarize"), [Document("a", "The tide came in.")]
+    prompt: Any = SimpleNamespace(ids=(1, 2))
+
+    def kept(engine: str) -> KeptParts:
+        model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
+        session: Any = SimpleNamespace(settings=Settings(engine=engine), model=model)
+        return KeptParts(session, preset, documents, lambda _: None)
+
+    kept("vllm").put(prompt, "theirs")
+    assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None
 
 
 @needs_model

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.background.phrases import Ints, Phrases
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
     COLUMNS,
@@ -21,6 +22,7 @@ from ngtcli.trie.background import (
     DEPTH,
     FIRST,
     FOLLOWED,
+    LARGEST,
     RANKED,
     TOKEN,
     UNIT,
@@ -28,7 +30,6 @@ from ngtcli.trie.background import (
 )
 
 Wide = npt.NDArray[np.int64]
-_MOST_COUNT = 2**31 - 1  # derived: int32
 # What a phrase's count is divided by, so that most count about as often as they were seen. Swept on
 # odd questions: 1 and 20 give the same acceptance lengths within 0.5%.
 WEIGHT = 5
@@ -76,11 +77,11 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
 
 
 def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
-    """The sums of several counts."""
+    """The sums of several counts. Raises DamagedFileError: they may be of files not checked."""
     found = _no_levels()
     for part in parts:
-        for k, level in enumerate(_levels(part.nodes)):
-            found[k].append(level)
+        for levels, level in zip(found, _levels(part.nodes), strict=False):
+            levels.append(level)
     return _counts(found)
 
 
@@ -88,9 +89,12 @@ def _levels(nodes: Ints) -> Iterator[tuple[Wide, Wide]]:
     """The sequences of each depth, from the rows of BackgroundCounts."""
     paths, begin, end = np.zeros((1, 0), np.int64), 0, 1
     while begin < end:
-        children = np.diff(nodes[begin : end + 1, FIRST])
+        firsts = nodes[begin : end + 1, FIRST].astype(np.int64)
+        children = firsts[1:] - firsts[:-1]
         begin, end = end, end + int(children.sum())
         tokens = nodes[begin:end, TOKEN].astype(np.int64)
+        if end >= len(nodes) or children.min() < 0 or tokens.min(initial=0) < 0:
+            raise DamagedFileError("rows that are none")
         paths = np.column_stack([np.repeat(paths, children, axis=0), tokens])
         if begin < end:
             yield paths, nodes[begin:end, COUNT].astype(np.int64)
@@ -134,7 +138,7 @@ def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
 
 def _counts(found: Sequence[Sequence[tuple[Wide, Wide]]]) -> BackgroundCounts:
     """The sums of the counts in levels; with each sequence stands the one without its last."""
-    levels = [np.array([[_MOST_COUNT, 1, 0, 0, 0]], np.int64)]
+    levels = [np.array([[LARGEST, 1, 0, 0, 0]], np.int64)]
     keys: list[Wide] = []  # of a depth's nodes, sorted: the parent's number there and the token
     wide = 1 + max((int(t.max()) for level in found for t, _ in level if t.size), default=0)
     begin, end = 0, 1  # rows of the depth before
@@ -155,7 +159,7 @@ def _counts(found: Sequence[Sequence[tuple[Wide, Wide]]]) -> BackgroundCounts:
         begin, end = end, end + len(known)
         rows[:, FIRST] = end  # until the next depth has children
     nodes = np.concatenate([*levels, np.array([[0, end, 0, 0, 0]])])
-    nodes[:, [COUNT, FOLLOWED]] = np.minimum(nodes[:, [COUNT, FOLLOWED]], _MOST_COUNT)
+    nodes[:, [COUNT, FOLLOWED]] = np.minimum(nodes[:, [COUNT, FOLLOWED]], LARGEST)
     return BackgroundCounts(nodes.astype(np.int32))
 
 

@@ -6,7 +6,6 @@ background.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ngtcli.background.counting import joined
-from ngtcli.documents.load import Document
+from ngtcli.documents.load import Document, common_folder
 from ngtcli.system.storage import (
     DamagedFileError,
     home,
@@ -44,6 +43,7 @@ class FolderCounts:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
         self._status, self._warn = status, warn
         self._last: tuple[str, BackgroundCounts] | None = None
+        self._hashed: tuple[BackgroundCounts | None, str] = None, ""
 
     def of(
         self, documents: Sequence[Document], background: BackgroundCounts | None
@@ -53,24 +53,36 @@ class FolderCounts:
         `warn` gets a line for what was left out, and where the cache cannot be written.
         """
         texts = key_of(*(document.sha256 for document in documents))
-        whole = hashlib.sha256(background.nodes[1:].tobytes()).hexdigest() if background else ""
+        whole = self._hash(background)
         if self._last is None or self._last[0] != texts + whole:
-            place = key_of(_FORMAT, self._tokenizer.fingerprint, _folder(documents))
+            place = key_of(_FORMAT, self._tokenizer.fingerprint, common_folder(documents))
 
             def alone() -> BackgroundCounts:
                 return self._had(f"{place}.counts", texts, lambda: self._counted(documents, place))
 
             def both() -> BackgroundCounts:
-                return joined([part for part in (background, alone()) if part is not None])
+                own = alone()
+                try:
+                    return joined([part for part in (background, own) if part is not None])
+                except DamagedFileError as error:
+                    self._warn(f"the documents' counts are not joined with others: {error}")
+                    return own
 
             self._last = texts + whole, self._had(f"{place}.joined", texts + whole, both)
         return self._last[1]
+
+    def _hash(self, background: BackgroundCounts | None) -> str:
+        """A hash of the counts, made once: they may be 2 GB."""
+        if background is not None and background is not self._hashed[0]:
+            rows = background.nodes[1:].reshape(-1)
+            self._hashed = background, hashlib.sha256(rows.data).hexdigest()
+        return self._hashed[1] if background is not None else ""
 
     def _had(
         self, name: str, content: str, make: Callable[[], BackgroundCounts]
     ) -> BackgroundCounts:
         """The counts in a file with that content, or else made and stored there."""
-        path = _cache() / f"{name}.safetensors"
+        path = counts_folder() / f"{name}.safetensors"
         about = {TOKENIZER: self._tokenizer.fingerprint, "content": content}
         with suppress(FileNotFoundError, DamagedFileError):
             found = load_background(path, self._vocabulary, about)
@@ -86,7 +98,7 @@ class FolderCounts:
 
     def _counted(self, documents: Sequence[Document], place: str) -> BackgroundCounts:
         """The counts of the documents alone."""
-        ids = self._ids(documents, _cache() / f"{place}.ids.safetensors")
+        ids = self._ids(documents, counts_folder() / f"{place}.ids.safetensors")
         self._status(f"Counting {sum(map(len, ids))} tokens of the documents …")
         return build_counts([(one, 1.0) for one in ids], least=LEAST)
 
@@ -124,15 +136,9 @@ class FolderCounts:
             self._warn(f"the documents' ids are not cached: {error.strerror or error}")
 
 
-def _cache() -> Path:
+def counts_folder() -> Path:
     """Where the files lie. Raises UsageError as `home`."""
     return home("cache") / "folders"
-
-
-def _folder(documents: Sequence[Document]) -> str:
-    """The folder that all documents have in common."""
-    named = {os.path.dirname(d.path) for d in documents if d.path}
-    return os.path.commonpath([os.path.realpath(folder) for folder in named]) if named else ""
 
 
 def _known(path: Path, fingerprint: str, vocabulary: int) -> Iterator[tuple[bytes, Ints]]:

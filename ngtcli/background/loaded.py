@@ -1,19 +1,21 @@
 """The backgrounds that a session drafts from: opened, made, or the reason why not."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from ngtcli.background import making
 from ngtcli.background.counting import joined
 from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.stored import open_background, open_joined
-from ngtcli.system.reading import read_bounded
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, with_all_tokens
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess
 _MOST_FAILURE = 10_000  # bytes of the file of a reason; guess
+_AGAIN_S = 86_400.0  # seconds after which making is tried again; guess
 _FAILURES = (OSError, DamagedFileError)
 
 
@@ -38,7 +40,8 @@ class Backgrounds:
         self._tokenizer, self._vocabulary, self._model = tokenizer, vocabulary, model
         self._persist, self._warn = persist, warn
         self._loaded: BackgroundCounts | None = None
-        self._done = self._lacks = False
+        self._done = False
+        self._missing: list[Path] = []  # where it is kept why each is
         self._used = ""
         self._remarks: list[str] = []
 
@@ -78,16 +81,14 @@ class Backgrounds:
         return None
 
     def _to_be_made(self, names: str, fingerprint: str) -> None:
-        """Remember to make what lacks, unless that has failed before."""
-        try:
-            path = failure_path(names, fingerprint)
-            reason = read_bounded(path, _MOST_FAILURE).decode("utf-8", "replace")
-            self._remarks.append(
-                f"The background {names} could not be made: {reason[:_MOST_REASON]}."
-                " ngt trie clear lets it be tried again."
-            )
-        except OSError:
-            self._lacks = True
+        """Remember to make what is missing, unless that was begun or has failed lately."""
+        path = failure_path(names, fingerprint)
+        with suppress(*_FAILURES):
+            if time.time() - path.stat().st_mtime < _AGAIN_S:
+                reason = str(read_json(path, _MOST_FAILURE).get("reason", ""))[:_MOST_REASON]
+                self._remarks.append(f"The background {names} is not there: {reason}.")
+                return
+        self._missing.append(path)
 
     def _joined(
         self, parts: dict[str, BackgroundCounts], fingerprint: str
@@ -100,18 +101,25 @@ class Backgrounds:
             return open_joined(list(parts), fingerprint, self._vocabulary)
         except (FileNotFoundError, DamagedFileError):
             if not self._persist:
-                return joined(list(parts.values()))
-        self._to_be_made(",".join(parts), fingerprint)
+                with suppress(DamagedFileError):
+                    return joined(list(parts.values()))
+        if self._persist:
+            self._to_be_made(",".join(parts), fingerprint)
         self._used = next((name for name in parts if name not in SHIPPED), next(iter(parts)))
         return parts[self._used]
 
     def after_answer(self) -> None:
-        """Start to make what lacks, if anything does: the next run has it."""
-        if not self._lacks:
+        """Start to make what is missing, if anything is: the next run has it.
+
+        Where nothing can be written nothing is started, or each run would start it again.
+        """
+        if not self._missing:
             return
-        self._lacks = False
+        missing, self._missing = self._missing, []
         told = ", ".join(self._names)
         try:
+            for path in missing:
+                making.leave_reason(path)
             making.start_making(self._names, self._model)
             self._remarks.append(f"{told}: made now for this tokenizer, used from the next run on.")
         except OSError as error:

@@ -1,15 +1,17 @@
 """Make backgrounds and store them; what ships and what is joined in a process of their own.
 
-`python -m ngtcli.background.making MODEL NAME…` makes what lacks of the files of these names for a
-model's tokenizer. It takes some seconds of one core once, so it is started when an answer is
+`python -m ngtcli.background.making MODEL NAME…` makes those files of these names that are missing,
+for a model's tokenizer. It takes some seconds of one core once, so it is started when an answer is
 complete, detached and at the lowest priority. A thread would hold up the process at its end, and
 its Python code what else the process does.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,14 +22,14 @@ from ngtcli.background.counting import joined, phrase_counts
 from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
-from ngtcli.errors import NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts, build_counts
+from ngtcli.trie.listing import list_backgrounds
 from ngtcli.trie.store import about
 
-_FAILURES = (NgtError, DamagedFileError, OSError, ValueError, MemoryError)
+_MOST_S = 600  # guess: it takes seconds
 MOST_JOINED = 30_000_000  # nodes; guess: joining takes about 200 bytes of memory for each
 
 
@@ -51,21 +53,25 @@ def build_background(
 
 
 def start_making(names: Sequence[str], model: str) -> None:
-    """Make what lacks in a process that outlives this one; files appear when they are complete.
+    """Make what is missing in a process that outlives this one; files appear when complete.
 
     Two such processes at once do no harm: each renames its own complete files. Raises OSError.
     """
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    subprocess.Popen(
-        [sys.executable, "-m", __name__, model, *names],
+    # `-m` alone looks for modules in the current folder first, which may be one of documents.
+    environ["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, sys.path))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, model, *names],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True, env=environ,
     )  # fmt: skip
+    # Where it ends before this process does, it is waited for, or it would stay a zombie.
+    threading.Thread(target=process.wait, daemon=True).start()
 
 
 def make_files(names: Sequence[str], model: str) -> None:
-    """Make and store what lacks: those that ship, then what is joined of all that are there."""
+    """Make and store what is missing: those that ship, then what is joined of all there are."""
     tokenizer = load_tokenizer(model)
     fingerprint, found = tokenizer.fingerprint, dict[str, BackgroundCounts]()
     for name in names:
@@ -95,25 +101,35 @@ def _save(
 ) -> None:
     origin = {"created": str(int(time.time())), "documents": json.dumps([told]), "parts": parts}
     origin |= {"tokens": "0", "model": model}
-    stored.save(name, tokenizer.fingerprint, counts, origin)
+    path = stored.save(name, tokenizer.fingerprint, counts, origin)
+    for file in list_backgrounds():  # those of another edition are read no more
+        if (file.name, file.tokenizer) == (name, tokenizer.fingerprint) and file.path != path:
+            file.path.unlink(missing_ok=True)
 
 
 @contextmanager
 def _telling(name: str, fingerprint: str) -> Iterator[None]:
-    """Where making fails, leave the reason for the next run to tell."""
+    """Where making fails, leave the reason for the next run to tell. Raises OSError."""
+    reason_file = failure_path(name, fingerprint)
+    leave_reason(reason_file)
     try:
         yield
-    except _FAILURES as error:
-        with suppress(OSError):
-            failed = failure_path(name, fingerprint)
-            failed.parent.mkdir(parents=True, exist_ok=True)
-            failed.write_text(str(error), encoding="utf-8")
+    except Exception as error:  # whatever it is: with a reason no later run starts it again at once
+        leave_reason(reason_file, str(error) or type(error).__name__)
+    else:
+        reason_file.unlink(missing_ok=True)
+
+
+def leave_reason(path: Path, reason: str = "it is being made, or making it was ended") -> None:
+    """Write why a background is not there (`names.failure_path`). Raises OSError."""
+    write_json(path, {"reason": reason})
 
 
 def main() -> None:
-    """Make what the command line names, at the lowest priority."""
+    """Make what the command line names, at the lowest priority; after _MOST_S it is ended."""
     if hasattr(os, "nice"):
         os.nice(19)
+        signal.alarm(_MOST_S)
     make_files(sys.argv[2:], sys.argv[1])
 
 

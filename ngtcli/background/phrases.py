@@ -45,7 +45,7 @@ class Phrases:
 
 
 def read_phrases(path: Path) -> Phrases:
-    """The phrases in a file. Raises OSError; DamagedFileError for what `write_phrases` writes not.
+    """The phrases in a file. Raises OSError; DamagedFileError for what is none.
 
     Reads at most MOST_PACKED bytes, which may stand for at most MOST.
     """
@@ -88,7 +88,7 @@ def _phrases(last: Sequence[str], lengths: Ints, counts: Ints) -> Phrases:
 def write_phrases(path: Path, phrases: Phrases) -> None:
     """Write phrases of which all beginnings are among them. Raises OSError.
 
-    Raises ValueError where a beginning lacks, or the file would be too large to be read.
+    Raises ValueError where a beginning is missing, or the file would be too large to be read.
     """
     words = np.array([_PARAGRAPH_MARK if w == PARAGRAPH else w for w in phrases.words])
     rank = np.argsort(np.argsort(words)).astype(np.int32)

@@ -164,7 +164,7 @@ def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes:
         notes.facts(facts_of(request, answer, sources))
     if request.verbose:
         notes.remark(" ".join(policy_words(answer)))
-        notes.remark(answer.background())
+        notes.remark(answer.background_words())
         notes.remark(exact_words(answer))
         notes.remark(unused_words(answer))
         notes.remark(eager_words(answer))

@@ -201,11 +201,14 @@ def _print_passages(facts: dict[str, Any]) -> None:
 @docs_app.command("clear")
 def docs_clear(json: JsonOption = False) -> None:
     """Delete all that is kept of documents; their files stay."""
-    from ngtcli.retrieve.store import index_folder  # here: it loads numpy
+    from ngtcli.background.folder import counts_folder  # here: they load numpy
+    from ngtcli.prompt.splitting import parts_folder
+    from ngtcli.retrieve.store import index_folder
 
-    places = [place for place in (folder(), index_folder()) if place.is_dir()]
+    kept = folder(), index_folder(), counts_folder(), parts_folder()
+    places = [place for place in kept if place.is_dir()]
     files = [p for place in places for p in place.rglob("*") if p.is_file()]
-    size = sum(p.lstat().st_size for p in files)
+    size = sum(map(_size, files))
     try:
         for place in places:
             shutil.rmtree(place)
@@ -215,6 +218,13 @@ def docs_clear(json: JsonOption = False) -> None:
         print_line(dump_json({"files": len(files), "bytes": size}))
     else:
         print_line(f"{counted(len(files), 'file')}, {size / 1e6:.1f} MB removed")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:  # another run removed it
+        return 0
 
 
 @docs_app.command("path")

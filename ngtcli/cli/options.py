@@ -224,7 +224,13 @@ _cache_mb = _DEFAULTS.cache_mb  # of the settings that were merged last
 
 def _bound_cache(verbose: bool) -> None:
     """Bring the cache within its bound, if this command wrote to it."""
-    removed = bound_cache(_cache_mb * 1_000_000)
+    most = _cache_mb * 1_000_000
+    removed = bound_cache(most)
+    if removed is not None and removed.largest > most:
+        Notes(verbose).warn(
+            f"a file of {removed.largest / 1e6:.1f} MB is larger than the cache may be"
+            f" (--cache-mb {_cache_mb}): it was removed, and is made again when it is needed"
+        )
     if removed is not None and removed.files and verbose:
         Notes(verbose).remark(
             f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"

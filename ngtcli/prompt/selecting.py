@@ -12,14 +12,13 @@ from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.splitting import fits, joined, named
+from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
 from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
     from ngtcli.retrieve.ranking import Ranked
 
-_BETWEEN = 8  # tokens counted for what stands between two excerpts; guess, the prompt is counted
 _PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
 
 
@@ -113,7 +112,7 @@ def _fitting(
         at = index.place(one.passage)
         document = named(task.documents, Excerpt(at.document, at.start, at.end))
         text = f"{document.name}\n{document.text}"
-        tokens = len(task.tokenizer.encode(text)) + _BETWEEN
+        tokens = len(task.tokenizer.encode(text)) + BETWEEN
         if tokens > room:
             passed_over += 1
             continue

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
 from ngtcli.prompt.build import Excerpt, Prompt
 from ngtcli.prompt.fitting import Task, frame_tokens, no_room, whole_prompt
+from ngtcli.system.storage import home
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
-_BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
+BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
 _LEAST = 0.6  # share of its size from which on a part ends where a heading begins; guess
 
 
@@ -56,6 +58,11 @@ class _Piece:
     begins: bool
 
 
+def parts_folder() -> Path:
+    """Where finished parts are kept. Raises UsageError as `home`."""
+    return home("cache") / "parts"
+
+
 def fits(task: Task) -> Prompt | None:
     """The prompt with all documents, if it leaves room for the answer."""
     whole = whole_prompt(task)
@@ -78,7 +85,7 @@ def split(task: Task, free: int = 0) -> list[Part]:
 def split_to_refine(task: Task) -> list[Part]:
     """The documents in parts that leave room for the summary of those before; see `refined`."""
     own = replace(task, preset=replace(task.preset, template=task.preset.refine))
-    first, *rest = split(own, task.answer_room + _BETWEEN)
+    first, *rest = split(own, task.answer_room + BETWEEN)
     return [replace(first, prompt=task.build(first.prompt.documents)), *rest]
 
 
@@ -121,7 +128,7 @@ def _pieces(task: Task, cutting: Cutting) -> Iterator[_Piece]:
             heading = section.heading
             text = document.text[passage.start : passage.end]
             name = f"{document.name}, {heading}" if begins else ""
-            tokens = len(task.tokenizer.encode(text)) + len(task.tokenizer.encode(name)) + _BETWEEN
+            tokens = len(task.tokenizer.encode(text)) + len(task.tokenizer.encode(name)) + BETWEEN
             yield _Piece(Excerpt(i, passage.start, passage.end), tokens, begins)
 
 

@@ -185,14 +185,15 @@ def _check() -> Schema:
 
 def _tries() -> tuple[Schema, Schema]:
     """The schemas of a row of `ngt trie list` and of the output of `ngt trie show`."""
-    from ngtcli.trie.listing import DatastoreFile, TrieFile
+    from ngtcli.trie.listing import BackgroundFile, DatastoreFile, TrieFile
 
     trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
     store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}
+    background = {"kind": {"const": "background"}, **of_dataclass(BackgroundFile, ("created",))}
     frequent = {
         "most_frequent": rows(shape({"text": TEXT, "count": WHOLE})), "skipped": SKIPPED,
     }  # fmt: skip
-    row = {"anyOf": [shape(trie), shape(store)]}
+    row = {"anyOf": [shape(trie), shape(store), shape(background)]}
     return row, {"anyOf": [shape(trie | frequent), *row["anyOf"]]}
 
 

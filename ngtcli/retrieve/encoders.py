@@ -80,8 +80,8 @@ class Embedder:
     def _embed(self, texts: list[str]) -> tuple[Floats, int]:
         import torch
 
-        coded, longer = self._loaded.encode(texts, cut="longest_first")
         with torch.inference_mode(), _running(self.name):
+            coded, longer = self._loaded.encode(texts, cut="longest_first")
             hidden = self._loaded.model(**coded).last_hidden_state.float()
             pooled = _pooled(hidden, coded["attention_mask"], self._use.pooling)
             found: Floats = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
@@ -114,8 +114,8 @@ class Reranker:
         import torch
 
         pairs = [question] * len(texts), list(texts)
-        coded, _ = self._loaded.encode(*pairs, cut="longest_first")
         with torch.inference_mode(), _running(self.name):
+            coded, _ = self._loaded.encode(*pairs, cut="longest_first")
             found: Floats = self._loaded.model(**coded).logits[:, 0].float().cpu().numpy()
         if not np.isfinite(found).all():
             raise ModelError(f"{self.name}: its scores are no numbers", _RERANKER)

@@ -125,7 +125,10 @@ class _Part:
 
 
 def _known(cut: Cut) -> dict[bytes, Callable[[], _Part]]:
-    """What an index has of each document."""
+    """What an index has of each document; nothing where it has words that are none."""
+    words = cut.words
+    if len(words) and not 0 <= int(words.min()) <= int(words.max()) < len(cut.terms):
+        return {}
     rows = list(accumulate(cut.counts.tolist(), initial=0))
     at = np.concatenate([[0], np.cumsum(cut.lengths, dtype=np.int64)])
 

@@ -52,7 +52,8 @@ class Nearest:
             _, found = faiss.knn(vector[None], self._rows, most, metric=faiss.METRIC_INNER_PRODUCT)
         else:
             _, found = self._coded.search(vector[None], min(_AGAIN * most, len(self._rows)))
-        return self._scored(vector, found[0][found[0] >= 0])[:most]
+        own = (found[0] >= 0) & (found[0] < len(self._rows))  # a damaged file may have others
+        return self._scored(vector, found[0][own])[:most]
 
     def _scored(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Found:
         cosines = self.cosines(vector, np.sort(passages))

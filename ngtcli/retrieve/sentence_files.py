@@ -44,7 +44,8 @@ def use_of(name: str, folder: Path) -> Use:
     if parts is None:
         _check_encoder(name, folder)
         return Use(tokens=_tokens(name, folder))
-    kinds = [str(p.get("type", "")).rsplit(".", 1)[-1] for p in parts if isinstance(p, dict)]
+    parts = [part for part in parts if isinstance(part, dict)]
+    kinds = [str(part.get("type", "")).rsplit(".", 1)[-1] for part in parts]
     if unknown := [kind for kind in kinds if kind not in _PARTS]:
         raise ModelError(f"{name}: its part {unknown[0]} is not known", _OTHER)
     if kinds[:2] != ["Transformer", "Pooling"] or parts[0].get("path"):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.documents.load import Document
+from ngtcli.documents.load import Document, common_folder
 from ngtcli.documents.passages import Cutting
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError, home, key_of, write_arrays
@@ -84,10 +84,7 @@ def hashes(found: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 def index_path(documents: Sequence[Document], cutting: Cutting) -> Path:
     """The file for the folder that all documents have in common. Raises UsageError as `home`."""
-    named = {os.path.dirname(d.path) for d in documents if d.path}
-    folders = [os.path.realpath(folder) for folder in named]
-    folder = os.path.commonpath(folders) if folders else ""
-    key = key_of(_FORMAT, folder, cutting.tokens, cutting.overlap)
+    key = key_of(_FORMAT, common_folder(documents), cutting.tokens, cutting.overlap)
     return index_folder() / f"{key}.safetensors"
 
 

@@ -2,8 +2,8 @@
 
 Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
 and machines and what is compiled is small and does not; nor do the pools, which were learned, and
-datastores and backgrounds, which a user made. The last use of a file is its time of access, which
-is set here, since not all systems keep it.
+datastores and backgrounds, which a user made (those that ngt makes by itself are few). The last use
+of a file is its time of access, which is set here, since not all systems keep it.
 """
 
 import os
@@ -24,10 +24,11 @@ _MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: files, their bytes, and the bytes that were left."""
+    """What was removed: files, their bytes, the largest one's, and the bytes that were left."""
 
     files: int
     bytes: int
+    largest: int
     left: int
 
 
@@ -49,17 +50,18 @@ def mark_used(path: str | Path) -> None:
 def bound(folder: Path, most: int) -> Removed:
     """Remove files of the cache in `folder`, the longest unused first, until `most` bytes are left.
 
-    A file that is being written, or that another process replaces meanwhile, stays.
+    Files of more than `most` go before all others, which would not make room for them. A file that
+    is being written, or that another process replaces meanwhile, stays.
     """
     files = list(_files(str(folder)))
     total = sum(file.size for file in files)
-    count = size = 0
-    for file in sorted(files, key=lambda file: file.used) if total > most else ():
+    count = size = largest = 0
+    for file in sorted(files, key=lambda f: (f.size <= most, f.used)) if total > most else ():
         if total - size <= most:
             break
         if _remove(file):
-            count, size = count + 1, size + file.size
-    return Removed(count, size, total - size)
+            count, size, largest = count + 1, size + file.size, max(largest, file.size)
+    return Removed(count, size, largest, total - size)
 
 
 def _files(folder: str, depth: int = 0) -> Iterator[_File]:

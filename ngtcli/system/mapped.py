@@ -41,17 +41,19 @@ def map_arrays(
     """
     try:
         check_regular(path, most)
-        mark_used(path)
         stamp = _stamp(path)
     except OSError as error:
         raise DamagedFileError(f"unreadable ({error})") from None
     arrays, metadata = _mapped(path, names, wanted, "r")
-    if _checked(path) != stamp:
-        if metadata.get("checksum") != checksum(arrays):
-            raise DamagedFileError("checksum differs")
-        if time.time_ns() - stamp[1] > _RACE_NS:
-            with suppress(OSError):  # then it is compared again
-                write_json(_beside(path), {"stamp": stamp})
+    known = _checked(path) == stamp
+    if not known and metadata.get("checksum") != checksum(arrays):
+        raise DamagedFileError("checksum differs")
+    mark_used(path)  # which changes the last time of the stamp
+    if time.time_ns() - stamp[1] > _RACE_NS:
+        with suppress(OSError):  # then it is compared again
+            now = _stamp(path)
+            if now[:-1] == stamp[:-1] and not (known and now == stamp):
+                write_json(_beside(path), {"stamp": now})
     return arrays, metadata
 
 
@@ -94,7 +96,10 @@ def _opened(
     if not 0 < size <= min(_HEADER, len(whole) - 8) or size % 4:
         raise DamagedFileError("no header")
     header = parse_json(whole[8 : 8 + size].tobytes(), dict)
-    metadata = {str(k): str(v) for k, v in header.pop("__metadata__", {}).items()}
+    about = header.pop("__metadata__", {})
+    if not isinstance(about, dict):
+        raise DamagedFileError("no metadata")
+    metadata = {str(k): str(v) for k, v in about.items()}
     if set(header) != set(names):
         raise DamagedFileError("it holds other arrays")
     body = whole[8 + size :]
@@ -112,7 +117,7 @@ def _array(about: dict[str, Any], body: npt.NDArray[np.uint8]) -> npt.NDArray[np
 
 def _stamp(path: Path) -> list[int]:
     about = os.stat(path)
-    return [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
+    return [about.st_size, about.st_mtime_ns, about.st_ino, about.st_ctime_ns]
 
 
 def _beside(path: Path) -> Path:

@@ -30,7 +30,7 @@ UNIT = 64  # a count of 1 is stored as so much; guess: weights such as log2(5) k
 # acceptance length on odd ids at 32 nodes, with the pool: 2.655 with all (87 MB), 2.653 with these
 # (21 MB), 2.643 with (1, 1, 2) (10 MB), 2.620 with (1, 2) (7 MB).
 LEAST = (1.0, 1.0, 1.0, 2.0)
-_LARGEST = 2**31 - 1  # a stored number; derived: int32
+LARGEST = 2**31 - 1  # a stored number; derived: int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _levels(
     bounds: Sequence[float],
 ) -> Ints:
     """The rows of all nodes, made depth by depth from the sorted places."""
-    levels = [np.array([[_LARGEST, 1, 0, 0, 0]], np.int32)]
+    levels = [np.array([[LARGEST, 1, 0, 0, 0]], np.int32)]
     parent = np.zeros(len(places), np.int64)  # row of each place's node at the depth before
     begin, end = 0, 1  # rows of the depth before
     for depth, bound in enumerate(bounds, 1):
@@ -153,5 +153,5 @@ def _rows(
 
 
 def _stored(counts: npt.NDArray[Any]) -> Ints:
-    stored: Ints = np.minimum(np.rint(counts * UNIT), _LARGEST).astype(np.int32)
+    stored: Ints = np.minimum(np.rint(counts * UNIT), LARGEST).astype(np.int32)
     return stored

@@ -41,8 +41,8 @@ class Auto(Drafter):
 
     Every node counts as paying without `costs`, and where all passes have the same rows. Without
     `pool` nothing outlives an answer but the escape probabilities and what scores taught.
-    `background` are counts of a general text. `sources`, where given, take its place and have the
-    pool's answers counted; several drafters may share those counts.
+    `background` are counts of a general text. `sources`, where given, take the place of
+    `background` and have the pool's answers counted; several drafters may share those counts.
     """
 
     origins = ORIGINS

@@ -7,7 +7,7 @@ import numpy as np
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.system.compiled import njit
-from ngtcli.trie.background import BackgroundCounts
+from ngtcli.trie.background import COLUMNS, BackgroundCounts
 from ngtcli.trie.background_search import count_in, find_row, total_of
 from ngtcli.trie.counts import NONE
 
@@ -42,7 +42,7 @@ class Familiarity:
     """Follows a prompt and its answer. Without a background every text is familiar."""
 
     def __init__(self) -> None:
-        self._rows = np.zeros((2, 5), np.int32)
+        self._rows = np.zeros((2, COLUMNS), np.int32)
         self._matches = np.full(_ORDERS, NONE, np.int32)
         self._mean, self._least = 1.0, 0.0
 

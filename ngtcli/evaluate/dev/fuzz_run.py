@@ -26,7 +26,9 @@ _POLL = 0.002  # seconds between two looks at a process
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
-_NGT_THREADS = {"NGT_THREADS": "1"} if "threads" in SETTING_NAMES else {}
+# Without a background no process is started that outlives a run.
+_OWN = {"threads": "1", "background": "none"}
+_NGT_OWN = {f"NGT_{name.upper()}": _OWN[name] for name in _OWN if name in SETTING_NAMES}
 _READ = 20_000_000  # bytes of output that are looked at
 _SPACE = 4 << 30  # bytes of address space a fork may add; a guess above what any answer needs
 _REAL_SPACE = 16 << 30  # the same for a new process, which maps torch first
@@ -146,7 +148,7 @@ def environment(command: Command, place: Place) -> dict[str, str]:
         "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "HOME": str(place.work),
         "TMPDIR": tempfile.gettempdir(), "NGT_HOME": str(place.home), "TERM": "xterm-256color",
         "HF_HOME": str(place.home / "hub"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
-        **ONE_THREAD, **_NGT_THREADS, **command.environ,
+        **ONE_THREAD, **_NGT_OWN, **command.environ,
     }  # fmt: skip
 
 
