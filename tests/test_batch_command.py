@@ -218,6 +218,19 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     assert last[11]["text"] == "It is there now."
 
 
+def test_lines_that_were_not_answered_yet_are_answered_beside_those_that_failed(
+    source: Path, fake: FakeAnswers
+) -> None:
+    assert run(source, "--limit", "6").returncode == 7
+    (source.parent / "nowhere.txt").write_text("It is there now.")
+    done = run(source, "--retry-failed")
+    assert b"5 of 13 lines were done before" in done.stderr
+    assert b"2 of 13 lines failed" in done.stderr
+    assert [row["id"] for row in read(source)] == IDS
+    assert run(source, "--retry-failed", name="new.jsonl").returncode == 7
+    assert [row["id"] for row in read(source, "new.jsonl")] == IDS
+
+
 def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
     source: Path, fake: FakeAnswers
 ) -> None:

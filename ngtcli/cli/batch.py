@@ -48,7 +48,7 @@ _OUT = typer.Option(
 _SIZE = typer.Option(
     "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
 )
-_RETRY = typer.Option("--retry-failed", help="Run only the lines again that failed.")
+_RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
 _RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
 _LIMIT = typer.Option("--limit", min=0, help="Only the first lines, so many; 0: all.")
@@ -144,10 +144,8 @@ class _Batch:
 
     def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
         """The lines that are to be answered now."""
-        if self._given.retry_failed:
-            left = [line for line in chosen if line.index in kept.failed]
-        else:
-            left = [line for line in chosen if line.index not in kept.done]
+        again = kept.failed if self._given.retry_failed else set[int]()
+        left = [line for line in chosen if line.index not in kept.done or line.index in again]
         self._progress.before = len(chosen) - len(left)
         if self._progress.before:
             of = counted(len(chosen), "line")
