@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,19 @@ from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.answered import Answered, failed
-from ngtcli.batch.runner import Engine, Prompts
+from ngtcli.batch.runner import Engine, Prompts, Runner
+from ngtcli.batch.source import KnownLines
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step, Token
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -244,6 +250,54 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
     assert [row["id"] for row in rows] == IDS
     assert [i for i, row in enumerate(rows) if "error" in row] == sorted([*WRONG, 10])
     assert rows[10]["error"]["message"] == "RuntimeError: shapes do not match"
+
+
+def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(self: Runner, line: Line, work: Work) -> Outcome:
+        return self._outcome(line, work, failed(line.index, NgtError("too long")))
+
+    monkeypatch.setattr(Runner, "_split", split)
+    set_so, read = Settings(overflow="split"), list[int]()
+    text = Loaded((Document("long.txt", "Tide " * CONTEXT),))
+
+    def work(line: Line) -> Work:
+        read.append(line.index)
+        return Work("summarize", set_so, load_preset("summarize"), text)
+
+    lines = KnownLines(Line(i, i + 1, i) for i in range(30))
+    done = runner(set_so, FakeAnswers(), lines, work).run()
+    next(done)
+    assert len(read) < 20
+    assert len([*done]) == 29 and sorted(read) == [*range(30)]
+
+
+def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone() -> None:
+    class Held:
+        pass
+
+    alone, held = FakeAnswers(), list["weakref.ref[Held]"]()
+
+    def answers(session: Any, prompts: Prompts, size: int) -> Iterator[Answered]:
+        if size == 1:
+            assert held[0]() is None
+            yield from alone(session, prompts, size)
+            return
+        kept = Held()
+        held.append(weakref.ref(kept))
+        list(prompts)
+        raise RuntimeError("out of memory")
+
+    text = Loaded((Document("a.txt", "The tide came in."),))
+    work = Work("summarize", Settings(), load_preset("summarize"), text)
+    lines = KnownLines(Line(i, i + 1, i) for i in range(3))
+    found = [*runner(work.settings, answers, lines, lambda line: work).run()]
+    assert [str(outcome.answered.error) for outcome in found] == ["None"] * 3
+
+
+def runner(settings: Settings, answers: Any, lines: KnownLines, work: Any) -> Runner:
+    """A runner that takes four lines together."""
+    session: Any = FakeSession(settings)
+    return Runner(Engine(session, answers, 4, dict), lines, work, lambda e: NgtError(repr(e)))
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:

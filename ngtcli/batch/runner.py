@@ -19,6 +19,7 @@ from ngtcli.session import Session
 from ngtcli.splitting import Splitting
 from ngtcli.system import process
 
+_LONG = 8  # lines that do not fit and wait, with their documents, to be split; guess
 _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; guess
 Notify = Callable[[str], None]
 Prompts = Iterable[tuple[int, Prompt | NgtError]]
@@ -127,7 +128,7 @@ class Runner:
                 done = None if isinstance(found, NgtError) else found
                 self._begun[line.index] = line, done, prompt
                 yield line.index, prompt
-            line = self._lines.take(kind)
+            line = self._lines.take(kind) if len(self._long) < _LONG else None
             if line is not None:
                 found = self._work(line)
 
