@@ -96,9 +96,10 @@ class Runner:
             raise
         except Exception as error:  # of which line it was can be told from each alone
             self._told(error)
-            for line, done, prompt in list(self._begun.values()):
-                del self._begun[line.index]
-                yield self._outcome(line, done, self._alone(line, prompt))
+        # Here, not where the error is caught: it holds all that the failed batch had in memory.
+        for line, done, prompt in list(self._begun.values()):
+            del self._begun[line.index]
+            yield self._outcome(line, done, self._alone(line, prompt))
         while self._long:
             yield self._split(*self._long.pop(0))
 
