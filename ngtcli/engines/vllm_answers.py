@@ -13,7 +13,10 @@ from ngtcli.session import Session
 def answers(
     session: Session, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
 ) -> Iterator[Answered]:
-    """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes."""
+    """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes.
+
+    Raises NgtError where vLLM's process has ended; what was being answered then has no answer.
+    """
     assert isinstance(session, VllmSession)
     most, source = size or session.engine.sequences, iter(prompts)
     loop = session.engine.loop
@@ -30,6 +33,7 @@ def answers(
                 return
             waiting = asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             done, asked = session.engine.wait(waiting)
+            session.engine.check_alive()
             for task in done:
                 yield task.result()
     finally:
