@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.batch import output as output_module
+from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import Head
 from ngtcli.batch.lines import Asked, below, read_line
 from ngtcli.batch.output import FileOutput, StreamOutput
@@ -327,6 +329,34 @@ def test_a_file_of_someone_else_is_not_touched(tmp_path: Path) -> None:
     assert path.read_text() == "mine\n" and list(tmp_path.iterdir()) == [path]
     opened(path, 2, restart=True).close()
     assert path.read_text() == ""
+
+
+def test_a_journal_that_is_a_link_or_no_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine\n")
+    begun: list[Callable[[], object]] = [
+        lambda: opened(tmp_path / "out.jsonl", 2, restart=True),
+        lambda: AnswerFolder(tmp_path / "folder"),
+    ]
+    (tmp_path / "folder").mkdir()
+    journals = tmp_path / "out.jsonl.journal", tmp_path / "folder" / ".ngt.journal"
+    for begin, journal in zip(begun, journals, strict=True):
+        journal.symlink_to(mine)
+        with pytest.raises(NgtError, match=f"{journal}: "):
+            begin()
+        journal.unlink()
+        os.mkfifo(journal)
+        with pytest.raises(NgtError, match=f"{journal}: not a regular file"):
+            begin()
+    assert mine.read_text() == "mine\n"
+
+
+def test_an_output_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
+    opened(tmp_path / "link.jsonl", 2).close()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "link.jsonl", "out.jsonl", "out.jsonl.journal",
+    }  # fmt: skip
 
 
 def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:

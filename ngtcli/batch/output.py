@@ -7,8 +7,10 @@ last of an index counts, so that lines are replaced by it as well: the file is t
 The journal is locked while a run writes. When all is written, only its head stays.
 """
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
@@ -16,6 +18,7 @@ from typing import IO, Protocol
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
 from ngtcli.documents.json_object import json_object
+from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import write_atomically
@@ -69,14 +72,14 @@ class FileOutput:
         try:
             self._journal = open_appending(self._journal_path, 0o600)
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._journal_path, error) from None
         try:
             lock(self._journal, self._path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
-                raise self._failure(error) from None
+                raise _failure(self._path, error) from None
             raise
 
     def _begin(self, head: Head, restart: bool) -> None:
@@ -164,7 +167,7 @@ class FileOutput:
                         self._stale.add(index)
                     self._journaled(index, start, len(text.encode()) + 1, failed)
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._path, error) from None
 
     def _drain(self) -> None:
         """Move lines whose turn has come from the journal to the file."""
@@ -202,7 +205,7 @@ class FileOutput:
                     self._places.clear()
                 self._release()
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._path, error) from None
 
     def _release(self) -> None:
         """Close both files, which ends the lock."""
@@ -210,14 +213,21 @@ class FileOutput:
         if self._file is not None:
             self._file.close()
 
-    def _failure(self, error: OSError) -> NgtError:
-        reason = (error.strerror or str(error)).lower()
-        return NgtError(f"{self._path}: {reason}", "Make room, or name another file with -o.")
+
+def _failure(path: Path, error: OSError) -> NgtError:
+    return NgtError(f"{path}: {reason_of(error)}", "Make room, or name another file with -o.")
 
 
 def open_appending(path: Path, mode: int) -> IO[bytes]:
-    """A file for reading and for writing at its end, made with `mode`. Raises OSError."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+    """A file for reading and for writing at its end, made with `mode`.
+
+    Raises OSError, also for a link and for what is no regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(path, flags, mode)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(handle, "r+b", buffering=0)
 
 
