@@ -382,6 +382,25 @@ def test_children_end_with_a_parent_that_is_killed() -> None:
     assert not keeper.runs(child) and not keeper.runs(grandchild)
 
 
+def test_a_child_that_has_just_ended_does_not_end_its_keeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, running = list[int](), {101, 102}
+
+    def kill(child: int, number: int) -> None:
+        told.append(child)
+        running.discard(child)
+        raise ProcessLookupError
+
+    monkeypatch.setattr(keeper.os, "kill", kill)
+    monkeypatch.setattr(keeper, "runs", running.__contains__)
+    monkeypatch.setattr(keeper, "descendants", lambda parent: {101, 102})
+    with open(os.devnull) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        keeper.main(100)
+    assert sorted(told) == [101, 102]
+
+
 _PARENT = """
 import subprocess, sys, time, runpy
 keeper = runpy.run_path(sys.argv[1])
