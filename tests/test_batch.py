@@ -114,6 +114,16 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
         asked_of(found.lines[3], path)
 
 
+def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"context": "one", "question": "Who?"}\n{"context": "two"}\n')
+    first, second = scan(path, MOST, Choice()).lines
+    path.write_text('{"context": "one", "question": "Why?"}\n{"context": "two"}\n')
+    with pytest.raises(InputError, match="the line has changed"):
+        asked_of(first, path)
+    assert asked_of(second, path).documents[0].text == "two"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [(b"", "empty"), (b"\n \n", "empty"), (b"%PDF-1.7", "a PDF"), (b"a\0b", "no text in UTF-8")],

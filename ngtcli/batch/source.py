@@ -108,7 +108,7 @@ class _Reader:
             asked = InputError(
                 f"id {own!r} stands in line {first} already", "Give each line an id of its own."
             )
-        line = Line(index, number, own, start=start, size=len(raw), raw=raw)
+        line = Line(index, number, own, start=start, size=len(raw), hash=hash(raw), raw=raw)
         if isinstance(asked, NgtError):
             return replace(line, wrong=asked, raw=b"")
         return replace(line, kind=asked.kind, texts=asked.texts)
@@ -152,6 +152,9 @@ def asked_of(line: Line, path: Path | None = None) -> Asked:
                 raw = file.read(line.size)
         except OSError as error:
             raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
+        if hash(raw) != line.hash:
+            hint = "Begin anew with --restart, and leave the input as it is meanwhile."
+            raise InputError("the line has changed since the run began", hint)
     _, asked = read_line(raw)
     if isinstance(asked, NgtError):
         raise asked
