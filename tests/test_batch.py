@@ -370,6 +370,19 @@ def test_an_output_may_be_a_link(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["mine", "mine\n"])
+def test_a_journal_of_someone_else_is_not_touched(tmp_path: Path, text: str) -> None:
+    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    journal.write_text(text)
+    for before in (None, "", "mine, too\n"):
+        if before is not None:
+            path.write_text(before)
+        with pytest.raises(UsageError, match="journal|another version"):
+            opened(path, 2)
+        assert journal.read_text() == text
+        assert (path.read_text() if path.exists() else None) == before
+
+
 def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     out = opened(path, 2)

@@ -23,6 +23,7 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import write_atomically
 
+_FIRST = b'{"format": "'  # what a journal begins with
 _ANEW = "Name another file with -o, or write it anew with --restart."
 
 
@@ -86,10 +87,8 @@ class FileOutput:
         first = self._journal.readline()
         there = self._path.exists() and self._path.stat().st_size > 0
         if restart or not first.endswith(b"\n"):
-            if there and not restart:
-                self._journal_path.unlink()
-                what = "is there, and no journal says what it was made from"
-                raise UsageError(f"{self._path}: {what}", _ANEW)
+            if not restart:
+                self._check_new(first, there)
             self._journal.truncate(0)
             self._file = open_appending(self._path, 0o666)
             self._file.truncate(0)
@@ -104,6 +103,16 @@ class FileOutput:
         self._read_journal()
         self._replace()
         self._drain()
+
+    def _check_new(self, first: bytes, there: bool) -> None:
+        """Raise UsageError where a journal without a head, or the file beside it, is not ours."""
+        if there:
+            if not first:  # it has just been made
+                self._journal_path.unlink()
+            what = "is there, and no journal says what it was made from"
+            raise UsageError(f"{self._path}: {what}", _ANEW)
+        if not first.startswith(_FIRST[: len(first)]):
+            raise UsageError(f"{self._journal_path}: not a journal of ngt's", _ANEW)
 
     def _read_file(self, file: IO[bytes]) -> None:
         """Note which lines are there, and cut off a torn one."""
