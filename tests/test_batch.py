@@ -415,4 +415,16 @@ def test_a_full_disk_is_told_and_the_file_stays_whole(tmp_path: Path, monkeypatc
         out.put(1, text(1), False)
     assert caught.value.exit_code == 1
     release(out)
-    assert path.read_text().startswith(text(0))
+    assert path.read_text() == text(0) + "\n"
+
+
+def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            super().write(data[:3])
+            raise OSError(28, "No space left on device")
+
+    (tmp_path / "journal").write_text("one\n")
+    with Full(tmp_path / "journal", "r+") as file, pytest.raises(OSError, match="No space"):
+        output_module.append_line(file, "another")
+    assert (tmp_path / "journal").read_text() == "one\n"

@@ -490,6 +490,21 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
     assert len(fake.asked) == 2
 
 
+def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ngtcli.batch.folder.write_atomically", full)
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")
+    files = [str(tmp_path / f"{name}.txt") for name in "abc"]
+    done = ngt("summarize", *files, "-o", f"{tmp_path}/out/")
+    assert done.returncode == 1 and b"no space left" in done.stderr
+    assert len(fake.asked) == 1
+
+
 def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
     wrong = ngt("summarize", HARBOUR, "-o", str(tmp_path / "a" / "b.txt"))
     assert wrong.returncode == 2 and b"no such folder" in wrong.stderr

@@ -12,6 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -241,11 +242,16 @@ def open_appending(path: Path, mode: int) -> IO[bytes]:
 
 
 def append_line(file: IO[bytes], text: str) -> None:
-    """Write a line to disk. Raises OSError."""
-    data = f"{text}\n".encode()
-    while data:
-        data = data[file.write(data) :]
-    os.fsync(file.fileno())
+    """Write a line to disk, or nothing. Raises OSError."""
+    data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
+    try:
+        while data:
+            data = data[file.write(data) :]
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            file.truncate(start)
+        raise
 
 
 def whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
