@@ -372,6 +372,23 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> Non
     assert not list(source.parent.glob("*.journal"))
 
 
+@pytest.mark.parametrize(("stream", "arguments"), [(1, ["in.jsonl"]), (0, ["-", "-o", "in.jsonl"])])
+def test_a_stream_from_or_to_the_other_file_is_refused(
+    source: Path, fake: FakeAnswers, stream: int, arguments: list[str]
+) -> None:
+    before, kept = source.read_bytes(), os.dup(stream)
+    with source.open("r+b") as file:
+        os.dup2(file.fileno(), stream)
+        try:
+            more = ["--restart"] if stream == 0 else []
+            done = ngt("batch", *arguments, *more, cwd=source.parent, stdin=b'{"context": "a"}')
+        finally:
+            os.dup2(kept, stream)
+            os.close(kept)
+    assert done.returncode == 2 and b"it is the input" in done.stderr
+    assert source.read_bytes() == before
+
+
 def test_a_terminal_shows_one_line_in_place(source: Path, fake: FakeAnswers) -> None:
     shown, code = in_terminal("batch", str(source), "-o", str(source.parent / "out.jsonl"))
     assert code == 7 and "\r\x1b[K" in shown

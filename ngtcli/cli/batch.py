@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -228,10 +229,15 @@ def _stream(source: str) -> IO[bytes]:
 
 
 def _check_apart(source: str, output: Path | None) -> None:
-    """Raise UsageError where the answers would be written over the lines."""
-    if output is not None and source != STDIN and output.is_file() and Path(source).is_file():
-        if output.samefile(source):
-            raise UsageError(f"{output}: it is the input", "Name another file with -o.")
+    """Raise UsageError where the answers would be written over the lines, or behind them."""
+    try:
+        read = os.stat(0 if source == STDIN else source)
+        written = os.stat(1 if output is None else output)
+    except (OSError, ValueError):
+        return
+    if stat.S_ISREG(read.st_mode) and os.path.samestat(read, written):
+        where = output or "standard output"
+        raise UsageError(f"{where}: it is the input", "Name another file with -o.")
 
 
 def _is_file(path: Path | None) -> bool:
