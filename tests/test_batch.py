@@ -332,6 +332,14 @@ def test_another_input_or_other_settings_are_refused_by_name(tmp_path: Path) -> 
     FileOutput(path, Head("bb", "1/1", "ngt", {}), lines(2), True).close()
 
 
+@pytest.mark.parametrize(
+    "change", [{"answers": {"ask": 3}}, {"answers": []}, {"shard": 1}, {"input": None}, {"x": 1}]
+)
+def test_a_head_with_other_values_than_ours_is_none(change: dict[str, Any]) -> None:
+    assert Head.read(json.dumps(HEAD.as_json()).encode()) == HEAD
+    assert Head.read(json.dumps(HEAD.as_json() | change).encode()) is None
+
+
 def test_a_file_of_someone_else_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine\n")
