@@ -348,6 +348,12 @@ def test_a_closed_pipe_ends_the_run_quietly(
     assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_device_that_is_full_is_told(source: Path, fake: FakeAnswers) -> None:
+    done = ngt("batch", str(source), "-o", "/dev/full")
+    assert done.returncode == 1 and b"/dev/full: no space left" in done.stderr
+
+
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> None:
     folder, out = str(source.parent), str(source.parent / "out.jsonl")
     (source.parent / "empty.jsonl").write_text("\n")

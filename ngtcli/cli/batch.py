@@ -3,8 +3,8 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -169,7 +169,7 @@ class _Batch:
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
             lines = StreamLines(stream, most, self._choice, name)
-            output = StreamOutput(_writer(out))
+            output = StreamOutput(stack.enter_context(_writer(out)))
             self._answer(lines, None, output, "what is done is put out")
         self._check(len(output.failed), lines.count)
 
@@ -245,19 +245,29 @@ def _is_file(path: Path | None) -> bool:
     return path is not None and (path.is_file() or not path.exists())
 
 
-def _writer(path: Path | None) -> Callable[[str], object]:
+@contextmanager
+def _writer(path: Path | None) -> Iterator[Callable[[str], object]]:
     """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
     if path is None:
-        return print_line
-    try:
-        file = path.open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise NgtError(
-            f"{path}: {(error.strerror or str(error)).lower()}", "Choose another file."
-        ) from None
+        yield print_line
+        return
+    with _telling(path):
+        file = path.open("wb", buffering=0)  # so that closing it writes nothing more
 
     def write(line: str) -> None:
-        file.write(f"{line}\n")
-        file.flush()
+        data = f"{line}\n".encode()
+        with _telling(path):
+            while data:
+                data = data[file.write(data) :]
 
-    return write
+    with file:
+        yield write
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Raise what fails at a file as NgtError."""
+    try:
+        yield
+    except OSError as error:
+        raise NgtError(f"{path}: {reason_of(error)}", "Choose another file.") from None
