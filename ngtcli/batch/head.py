@@ -1,4 +1,4 @@
-"""What an output was begun with: the command that goes on with it must ask for the same."""
+"""What an output was begun with: the command that resumes it must ask for the same."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

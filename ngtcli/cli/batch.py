@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ngtcli.batch.runner import Engine, Lines
 
 _OUT = typer.Option(
-    "--output", "-o", help="Write to this file; the same command goes on after a kill."
+    "--output", "-o", help="Write to this file; the same command resumes after a kill."
 )
 _SIZE = typer.Option(
     "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
@@ -52,7 +52,7 @@ _SIZE = typer.Option(
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
 _RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
-_LIMIT = typer.Option("--limit", min=0, help="Only the first lines, so many; 0: all.")
+_LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class _Batch:
         self._settings = tasks["ask"][0]
 
     def run_file(self, path: Path) -> None:
-        """Answer the lines of a file, into a file that is gone on with."""
+        """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
         found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
@@ -154,12 +154,12 @@ class _Batch:
         return left
 
     def run_stream(self, source: str) -> None:
-        """Answer lines as they arrive, or of a file to a stream. Nothing is gone on with."""
+        """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
         refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
             raise UsageError(
-                f"{out}: it is there, and what comes from a stream is not gone on with",
+                f"{out}: it is there, and what comes from a stream cannot be resumed",
                 "Name another file with -o, or write it anew with --restart.",
             )
         most = self._settings.max_mb * 1_000_000

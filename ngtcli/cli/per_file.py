@@ -30,7 +30,8 @@ from ngtcli.system.storage import key_of
 if TYPE_CHECKING:
     from ngtcli.batch.runner import Engine
 
-_LONGEST = 200  # characters of a file's name; derived: file systems take 255 bytes
+# Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
+_LONGEST = 200
 _VERSION = 1
 
 
