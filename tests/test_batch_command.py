@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pytest
 from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 
-from ngtcli.answered import Answered, failed
-from ngtcli.batch.runner import Engine, Prompts, Runner
+from ngtcli.answered import Answered, Given, failed
+from ngtcli.batch.runner import Engine, Runner
 from ngtcli.batch.source import KnownLines
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
@@ -63,8 +63,8 @@ class FakeAnswers:
         self.before = before
         self.asked: list[str] = []
 
-    def __call__(self, session: Any, prompts: Prompts, size: int) -> Iterator[Answered]:
-        waiting: list[tuple[int, Prompt | NgtError]] = []
+    def __call__(self, session: Any, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+        waiting: list[Given] = []
         for one in prompts:
             waiting.append(one)
             if len(waiting) >= max(size, 1):
@@ -277,7 +277,7 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
 
     alone, held = FakeAnswers(), list["weakref.ref[Held]"]()
 
-    def answers(session: Any, prompts: Prompts, size: int) -> Iterator[Answered]:
+    def answers(session: Any, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
         if size == 1:
             assert held[0]() is None
             yield from alone(session, prompts, size)

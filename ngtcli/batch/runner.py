@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ngtcli.answered import Answered, failed
+from ngtcli.answered import Answered, Given, failed
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import IN_PARTS, Settings
@@ -22,8 +22,7 @@ from ngtcli.system import process
 _LONG = 8  # lines that do not fit and wait, with their documents, to be split; guess
 _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; guess
 Notify = Callable[[str], None]
-Prompts = Iterable[tuple[int, Prompt | NgtError]]
-Answers = Callable[[Session, Prompts, int], Iterator[Answered]]
+Answers = Callable[[Session, Iterable[Given], int], Iterator[Answered]]
 
 
 class Lines(Protocol):
@@ -118,9 +117,7 @@ class Runner:
             del self._sessions[next(iter(self._sessions))]
         return found
 
-    def _prompts(
-        self, kind: str, first: Line, work: Work
-    ) -> Iterator[tuple[int, Prompt | NgtError]]:
+    def _prompts(self, kind: str, first: Line, work: Work) -> Iterator[Given]:
         line: Line | None = first
         found: Work | NgtError = work
         while line is not None:

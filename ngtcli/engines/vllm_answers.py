@@ -3,16 +3,14 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from ngtcli.answered import Answered, failed
+from ngtcli.answered import Answered, Given, failed
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
 
 
-def answers(
-    session: Session, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
-) -> Iterator[Answered]:
+def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
     """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes.
 
     Raises NgtError where vLLM's process has ended; what was being answered then has no answer.
