@@ -343,7 +343,7 @@ def test_a_closed_pipe_ends_the_run_quietly(
             raise ClosedPipeError("standard output is closed")
         printed.append(line)
 
-    monkeypatch.setattr("ngtcli.cli.batch.print_line", head)
+    monkeypatch.setattr("ngtcli.cli.batch_files.print_line", head)
     done = ngt("batch", str(source))
     assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ngtcli.answered import Answered
+from ngtcli.answered import Answered, Given
 from ngtcli.cli.app import app
 from ngtcli.config import OF_ENGINE, Settings
 from ngtcli.documents.load import Document
@@ -238,7 +238,7 @@ def test_prompts_are_drawn_as_answers_end(served: tuple[VllmSession, FakeEngine]
     session, engine = served
     drawn: list[int] = []
 
-    def source() -> Iterator[tuple[int, Prompt | NgtError]]:
+    def source() -> Iterator[Given]:
         for i in range(9):
             drawn.append(i)
             yield i, prompt(i)

@@ -2,12 +2,11 @@
 
 import os
 import re
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +17,7 @@ from ngtcli.batch.source import Choice, KnownLines, StreamLines, asked_of, scan
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.app import unexpected
+from ngtcli.cli.batch_files import check_apart, is_file, open_lines, writer
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
@@ -29,12 +29,10 @@ from ngtcli.cli.options import (
     with_flags,
     with_settings,
 )
-from ngtcli.cli.output import check_output_file, print_line
-from ngtcli.cli.reading import standard_input
+from ngtcli.cli.output import check_output_file
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Loaded, load
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import TASKS, for_task
 from ngtcli.render.numbers import counted
@@ -106,12 +104,12 @@ def batch(
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
-    _check_apart(source, given.output)
+    check_apart(source, given.output)
     tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     run = _Batch(given, tasks, folder)
-    if source != STDIN and (path.is_file() or not path.exists()) and _is_file(given.output):
+    if source != STDIN and is_file(path) and is_file(given.output):
         run.run_file(path)
     else:
         run.run_stream(source)
@@ -165,11 +163,11 @@ class _Batch:
         most = self._settings.max_mb * 1_000_000
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
-            stream = _stream(source)
+            stream = open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
             lines = StreamLines(stream, most, self._choice, name)
-            output = StreamOutput(stack.enter_context(_writer(out)))
+            output = StreamOutput(stack.enter_context(writer(out)))
             self._answer(lines, None, output, "what is done is put out")
         self._check(len(output.failed), lines.count)
 
@@ -212,62 +210,3 @@ class _Batch:
         if self._given.output is not None:
             hint = "Each has its error in its line; --retry-failed runs them again."
         check_failed(failed, total, "line", hint)
-
-
-def _stream(source: str) -> IO[bytes]:
-    """The lines' stream. Raises InputError."""
-    if source != STDIN:
-        try:
-            return open(source, "rb")
-        except OSError as error:
-            what = f"{source}: {reason_of(error)}"
-            raise InputError(what, "Name a file of JSON lines.") from None
-    stream = standard_input([STDIN])
-    if stream is None:
-        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
-    return stream
-
-
-def _check_apart(source: str, output: Path | None) -> None:
-    """Raise UsageError where the answers would be written over the lines, or behind them."""
-    try:
-        read = os.stat(0 if source == STDIN else source)
-        written = os.stat(1 if output is None else output)
-    except (OSError, ValueError):
-        return
-    if stat.S_ISREG(read.st_mode) and os.path.samestat(read, written):
-        where = output or "standard output"
-        raise UsageError(f"{where}: it is the input", "Name another file with -o.")
-
-
-def _is_file(path: Path | None) -> bool:
-    """Whether a file stands there, or may be made there: no device and no pipe."""
-    return path is not None and (path.is_file() or not path.exists())
-
-
-@contextmanager
-def _writer(path: Path | None) -> Iterator[Callable[[str], object]]:
-    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
-    if path is None:
-        yield print_line
-        return
-    with _telling(path):
-        file = path.open("wb", buffering=0)  # so that closing it writes nothing more
-
-    def write(line: str) -> None:
-        data = f"{line}\n".encode()
-        with _telling(path):
-            while data:
-                data = data[file.write(data) :]
-
-    with file:
-        yield write
-
-
-@contextmanager
-def _telling(path: Path) -> Iterator[None]:
-    """Raise what fails at a file as NgtError."""
-    try:
-        yield
-    except OSError as error:
-        raise NgtError(f"{path}: {reason_of(error)}", "Choose another file.") from None
