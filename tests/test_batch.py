@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.batch import output as output_module
+from ngtcli.batch.appending import append_line
 from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import Head
 from ngtcli.batch.lines import Asked, below, read_line
@@ -434,5 +435,5 @@ def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Pat
 
     (tmp_path / "journal").write_text("one\n")
     with Full(tmp_path / "journal", "r+") as file, pytest.raises(OSError, match="No space"):
-        output_module.append_line(file, "another")
+        append_line(file, "another")
     assert (tmp_path / "journal").read_text() == "one\n"

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import IO
 
-from ngtcli.batch.output import append_line, lock, open_appending, whole_lines
+from ngtcli.batch.appending import append_line, lock, open_appending, whole_lines
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import NgtError
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
