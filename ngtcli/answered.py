@@ -9,6 +9,7 @@ from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.trie.documents import TrieReport
 
+Given = tuple[int, Prompt | NgtError]  # the caller's number of a prompt, and it or an error
 _NO_PROMPT = Prompt("", [], (), ())
 
 

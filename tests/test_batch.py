@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.batch import output as output_module
+from ngtcli.batch.appending import append_line
+from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import Head
 from ngtcli.batch.lines import Asked, below, read_line
 from ngtcli.batch.output import FileOutput, StreamOutput
@@ -49,6 +52,7 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"context": "a"' + b"[" * 99999, "not JSON|nested"),
         (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
         (b'{"id": true, "context": "a"}', "id is True"),
+        (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
         (b"{}", "no documents"),
         (b'{"context": "a", "paths": ["b"]}', "paths and context together"),
         (b'{"context": " "}', "document 1: empty"),
@@ -110,6 +114,16 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
         asked_of(found.lines[2], path)
     with pytest.raises(InputError, match="a line of more than"):
         asked_of(found.lines[3], path)
+
+
+def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"context": "one", "question": "Who?"}\n{"context": "two"}\n')
+    first, second = scan(path, MOST, Choice()).lines
+    path.write_text('{"context": "one", "question": "Why?"}\n{"context": "two"}\n')
+    with pytest.raises(InputError, match="the line has changed"):
+        asked_of(first, path)
+    assert asked_of(second, path).documents[0].text == "two"
 
 
 @pytest.mark.parametrize(
@@ -319,6 +333,14 @@ def test_another_input_or_other_settings_are_refused_by_name(tmp_path: Path) -> 
     FileOutput(path, Head("bb", "1/1", "ngt", {}), lines(2), True).close()
 
 
+@pytest.mark.parametrize(
+    "change", [{"answers": {"ask": 3}}, {"answers": []}, {"shard": 1}, {"input": None}, {"x": 1}]
+)
+def test_a_head_with_other_values_than_ours_is_none(change: dict[str, Any]) -> None:
+    assert Head.read(json.dumps(HEAD.as_json()).encode()) == HEAD
+    assert Head.read(json.dumps(HEAD.as_json() | change).encode()) is None
+
+
 def test_a_file_of_someone_else_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine\n")
@@ -327,6 +349,47 @@ def test_a_file_of_someone_else_is_not_touched(tmp_path: Path) -> None:
     assert path.read_text() == "mine\n" and list(tmp_path.iterdir()) == [path]
     opened(path, 2, restart=True).close()
     assert path.read_text() == ""
+
+
+def test_a_journal_that_is_a_link_or_no_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine\n")
+    begun: list[Callable[[], object]] = [
+        lambda: opened(tmp_path / "out.jsonl", 2, restart=True),
+        lambda: AnswerFolder(tmp_path / "folder"),
+    ]
+    (tmp_path / "folder").mkdir()
+    journals = tmp_path / "out.jsonl.journal", tmp_path / "folder" / ".ngt.journal"
+    for begin, journal in zip(begun, journals, strict=True):
+        journal.symlink_to(mine)
+        with pytest.raises(NgtError, match=f"{journal}: "):
+            begin()
+        journal.unlink()
+        os.mkfifo(journal)
+        with pytest.raises(NgtError, match=f"{journal}: not a regular file"):
+            begin()
+    assert mine.read_text() == "mine\n"
+
+
+def test_an_output_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
+    opened(tmp_path / "link.jsonl", 2).close()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "link.jsonl", "out.jsonl", "out.jsonl.journal",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["mine", "mine\n"])
+def test_a_journal_of_someone_else_is_not_touched(tmp_path: Path, text: str) -> None:
+    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    journal.write_text(text)
+    for before in (None, "", "mine, too\n"):
+        if before is not None:
+            path.write_text(before)
+        with pytest.raises(UsageError, match="journal|another version"):
+            opened(path, 2)
+        assert journal.read_text() == text
+        assert (path.read_text() if path.exists() else None) == before
 
 
 def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
@@ -361,4 +424,16 @@ def test_a_full_disk_is_told_and_the_file_stays_whole(tmp_path: Path, monkeypatc
         out.put(1, text(1), False)
     assert caught.value.exit_code == 1
     release(out)
-    assert path.read_text().startswith(text(0))
+    assert path.read_text() == text(0) + "\n"
+
+
+def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            super().write(data[:3])
+            raise OSError(28, "No space left on device")
+
+    (tmp_path / "journal").write_text("one\n")
+    with Full(tmp_path / "journal", "r+") as file, pytest.raises(OSError, match="No space"):
+        append_line(file, "another")
+    assert (tmp_path / "journal").read_text() == "one\n"

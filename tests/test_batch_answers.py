@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from helpers import STORIES, generate
 
-from ngtcli.answered import Answered
+from ngtcli.answered import Answered, Given
 from ngtcli.batch import answers as answers_module
-from ngtcli.batch.answers import Given, answers
+from ngtcli.batch.answers import answers
 from ngtcli.config import Settings
 from ngtcli.decode.batch.target import BatchTarget
 from ngtcli.errors import InputError, UsageError

@@ -4,7 +4,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,20 @@ import pytest
 from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 
-from ngtcli.answered import Answered, failed
-from ngtcli.batch.runner import Engine, Prompts
+from ngtcli.answered import Answered, Given, failed
+from ngtcli.batch.runner import Engine, Runner
+from ngtcli.batch.source import KnownLines
+from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step, Token
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -57,8 +63,8 @@ class FakeAnswers:
         self.before = before
         self.asked: list[str] = []
 
-    def __call__(self, session: Any, prompts: Prompts, size: int) -> Iterator[Answered]:
-        waiting: list[tuple[int, Prompt | NgtError]] = []
+    def __call__(self, session: Any, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+        waiting: list[Given] = []
         for one in prompts:
             waiting.append(one)
             if len(waiting) >= max(size, 1):
@@ -218,6 +224,19 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     assert last[11]["text"] == "It is there now."
 
 
+def test_lines_that_were_not_answered_yet_are_answered_beside_those_that_failed(
+    source: Path, fake: FakeAnswers
+) -> None:
+    assert run(source, "--limit", "6").returncode == 7
+    (source.parent / "nowhere.txt").write_text("It is there now.")
+    done = run(source, "--retry-failed")
+    assert b"5 of 13 lines were done before" in done.stderr
+    assert b"2 of 13 lines failed" in done.stderr
+    assert [row["id"] for row in read(source)] == IDS
+    assert run(source, "--retry-failed", name="new.jsonl").returncode == 7
+    assert [row["id"] for row in read(source, "new.jsonl")] == IDS
+
+
 def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
     source: Path, fake: FakeAnswers
 ) -> None:
@@ -231,6 +250,54 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
     assert [row["id"] for row in rows] == IDS
     assert [i for i, row in enumerate(rows) if "error" in row] == sorted([*WRONG, 10])
     assert rows[10]["error"]["message"] == "RuntimeError: shapes do not match"
+
+
+def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def split(self: Runner, line: Line, work: Work) -> Outcome:
+        return self._outcome(line, work, failed(line.index, NgtError("too long")))
+
+    monkeypatch.setattr(Runner, "_split", split)
+    set_so, read = Settings(overflow="split"), list[int]()
+    text = Loaded((Document("long.txt", "Tide " * CONTEXT),))
+
+    def work(line: Line) -> Work:
+        read.append(line.index)
+        return Work("summarize", set_so, load_preset("summarize"), text)
+
+    lines = KnownLines(Line(i, i + 1, i) for i in range(30))
+    done = runner(set_so, FakeAnswers(), lines, work).run()
+    next(done)
+    assert len(read) < 20
+    assert len([*done]) == 29 and sorted(read) == [*range(30)]
+
+
+def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone() -> None:
+    class Held:
+        pass
+
+    alone, held = FakeAnswers(), list["weakref.ref[Held]"]()
+
+    def answers(session: Any, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+        if size == 1:
+            assert held[0]() is None
+            yield from alone(session, prompts, size)
+            return
+        kept = Held()
+        held.append(weakref.ref(kept))
+        list(prompts)
+        raise RuntimeError("out of memory")
+
+    text = Loaded((Document("a.txt", "The tide came in."),))
+    work = Work("summarize", Settings(), load_preset("summarize"), text)
+    lines = KnownLines(Line(i, i + 1, i) for i in range(3))
+    found = [*runner(work.settings, answers, lines, lambda line: work).run()]
+    assert [str(outcome.answered.error) for outcome in found] == ["None"] * 3
+
+
+def runner(settings: Settings, answers: Any, lines: KnownLines, work: Any) -> Runner:
+    """A runner that takes four lines together."""
+    session: Any = FakeSession(settings)
+    return Runner(Engine(session, answers, 4, dict), lines, work, lambda e: NgtError(repr(e)))
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
@@ -276,9 +343,15 @@ def test_a_closed_pipe_ends_the_run_quietly(
             raise ClosedPipeError("standard output is closed")
         printed.append(line)
 
-    monkeypatch.setattr("ngtcli.cli.batch.print_line", head)
+    monkeypatch.setattr("ngtcli.cli.batch_files.print_line", head)
     done = ngt("batch", str(source))
     assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_device_that_is_full_is_told(source: Path, fake: FakeAnswers) -> None:
+    done = ngt("batch", str(source), "-o", "/dev/full")
+    assert done.returncode == 1 and b"/dev/full: no space left" in done.stderr
 
 
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> None:
@@ -303,6 +376,23 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> Non
         assert done.returncode == code and words in done.stderr, (arguments, done.stderr)
     assert (source.parent / "there.jsonl").read_text() == "mine\n"
     assert not list(source.parent.glob("*.journal"))
+
+
+@pytest.mark.parametrize(("stream", "arguments"), [(1, ["in.jsonl"]), (0, ["-", "-o", "in.jsonl"])])
+def test_a_stream_from_or_to_the_other_file_is_refused(
+    source: Path, fake: FakeAnswers, stream: int, arguments: list[str]
+) -> None:
+    before, kept = source.read_bytes(), os.dup(stream)
+    with source.open("r+b") as file:
+        os.dup2(file.fileno(), stream)
+        try:
+            more = ["--restart"] if stream == 0 else []
+            done = ngt("batch", *arguments, *more, cwd=source.parent, stdin=b'{"context": "a"}')
+        finally:
+            os.dup2(kept, stream)
+            os.close(kept)
+    assert done.returncode == 2 and b"it is the input" in done.stderr
+    assert source.read_bytes() == before
 
 
 def test_a_terminal_shows_one_line_in_place(source: Path, fake: FakeAnswers) -> None:
@@ -421,6 +511,21 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
     (tmp_path / "bad.txt").write_text("Text four is mended.")
     assert ngt("summarize", *files, "-o", f"{tmp_path}/out").returncode == 0
     assert len(fake.asked) == 2
+
+
+def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ngtcli.batch.folder.write_atomically", full)
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")
+    files = [str(tmp_path / f"{name}.txt") for name in "abc"]
+    done = ngt("summarize", *files, "-o", f"{tmp_path}/out/")
+    assert done.returncode == 1 and b"no space left" in done.stderr
+    assert len(fake.asked) == 1
 
 
 def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:

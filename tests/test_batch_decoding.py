@@ -203,9 +203,9 @@ def test_rows_that_attend_together_see_what_they_see_one_by_one(
 ) -> None:
     texts = prompts(5, seed=2)
     for family in ("llama", "mistral-sliding", "gemma3-sliding"):
-        model = make_target(family)
         found = []
         for choice in (True, False):
+            model = make_target(family)
             monkeypatch.setattr(attention.Rows, "together", lambda self, width, c=choice: c)
             assert not why_not(model)
             found.append(outputs(together(model, texts, joint(), 4)))
@@ -287,9 +287,14 @@ def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
     model = make_target("llama")
-    assert why_not(model) == ""
     model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic"}
     assert "positions" in why_not(model)
+
+
+def test_a_model_is_tried_with_several_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tried = make_target("llama"), list[TargetModel]()
+    monkeypatch.setattr(target_module, "_agrees", lambda model: tried.append(model) is None)
+    assert why_not(model) == why_not(model) == "" and tried == [model]
 
 
 def test_the_models_attention_is_as_it_was_after_a_pass() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ngtcli.answered import Answered
+from ngtcli.answered import Answered, Given
 from ngtcli.cli.app import app
 from ngtcli.config import OF_ENGINE, Settings
 from ngtcli.documents.load import Document
@@ -167,10 +167,15 @@ class FakeEngine:
     def __init__(self, texts: dict[int, list[Piece]]) -> None:
         self.texts, self.loop = texts, asyncio.new_event_loop()
         self.running = self.most = 0
+        self.alive = True
         self.asked: list[tuple[list[int], dict[str, Any]]] = []
 
     def wait(self, work: Any) -> Any:
         return self.loop.run_until_complete(work)
+
+    def check_alive(self) -> None:
+        if not self.alive:
+            raise NgtError("vLLM failed: its process has ended")
 
     async def pieces(self, ids: list[int], parameters: dict[str, Any]) -> AsyncGenerator[Piece]:
         self.asked.append((ids, parameters))
@@ -180,7 +185,8 @@ class FakeEngine:
             for piece in self.texts[ids[0]]:
                 for _ in range(100 - ids[0]):  # later ones are quicker
                     await asyncio.sleep(0)
-                if piece.finish_reason == "broken":
+                self.alive = self.alive and piece.finish_reason != "ended"
+                if piece.finish_reason == "broken" or not self.alive:
                     raise NgtError("vLLM failed: broken", "")
                 yield piece
         finally:
@@ -232,7 +238,7 @@ def test_prompts_are_drawn_as_answers_end(served: tuple[VllmSession, FakeEngine]
     session, engine = served
     drawn: list[int] = []
 
-    def source() -> Iterator[tuple[int, Prompt | NgtError]]:
+    def source() -> Iterator[Given]:
         for i in range(9):
             drawn.append(i)
             yield i, prompt(i)
@@ -256,6 +262,19 @@ def test_an_error_is_that_of_its_own_prompt(served: tuple[VllmSession, FakeEngin
         2: "no such file",
         3: "the prompt has 256 tokens, vLLM takes 255",
     }
+
+
+def test_where_vllm_has_ended_no_line_gets_an_error_and_the_run_ends(
+    served: tuple[VllmSession, FakeEngine],
+) -> None:
+    session, engine = served
+    engine.texts[3] = [Piece((), "ended")]
+    found = []
+    with pytest.raises(NgtError, match="process has ended"):
+        for one in answers(session, [(i, prompt(i)) for i in range(9)], 2):
+            found.append(one)  # noqa: PERF402  # what came before counts
+    assert [one.error for one in found] == [None] * len(found) and 1 <= len(found) < 5
+    assert engine.running == 0
 
 
 def answered(session: VllmSession, engine: FakeEngine, pieces: list[Piece]) -> Answered:
@@ -361,6 +380,25 @@ def test_children_end_with_a_parent_that_is_killed() -> None:
     parent.kill()
     parent.communicate()  # ends when the keeper, which has its stdout, does
     assert not keeper.runs(child) and not keeper.runs(grandchild)
+
+
+def test_a_child_that_has_just_ended_does_not_end_its_keeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, running = list[int](), {101, 102}
+
+    def kill(child: int, number: int) -> None:
+        told.append(child)
+        running.discard(child)
+        raise ProcessLookupError
+
+    monkeypatch.setattr(keeper.os, "kill", kill)
+    monkeypatch.setattr(keeper, "runs", running.__contains__)
+    monkeypatch.setattr(keeper, "descendants", lambda parent: {101, 102})
+    with open(os.devnull) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        keeper.main(100)
+    assert sorted(told) == [101, 102]
 
 
 _PARENT = """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from ngtcli.answered import Answered, failed
+from ngtcli.answered import Answered, Given, failed
 from ngtcli.decode.batch.drafts import Drafts, OwnDrafts, joint_drafts
 from ngtcli.decode.batch.run import Batch, Begun, Member
 from ngtcli.decode.batch.target import why_not
@@ -14,7 +14,6 @@ from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session, sampling_settings
 
-Given = tuple[int, Prompt | NgtError]
 _MAY_DIFFER = (
     "in half precision an answer given beside others may differ from its own run where scores"
     " nearly tie; --batch-size 1 gives that one"

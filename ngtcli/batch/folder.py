@@ -5,11 +5,11 @@ all that it was made from. It is locked while a run writes there.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import IO
 
-from ngtcli.batch.output import append_line, lock, open_appending, whole_lines
+from ngtcli.batch.appending import append_line, lock, open_appending, whole_lines
+from ngtcli.documents.reading import reason_of
 from ngtcli.errors import NgtError
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
@@ -29,7 +29,7 @@ class AnswerFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._journal: IO[bytes] = open_appending(path / _NAME, 0o600)
         except OSError as error:
-            raise _failure(path, error, "Name another folder with -o.") from None
+            raise _failure(error.filename or path, error) from None
         try:
             lock(self._journal, path)
             self._read()
@@ -43,7 +43,7 @@ class AnswerFolder:
                 row = parse_json(raw, dict)
                 self._keys[str(row["file"])] = str(row["key"])
             except (DamagedFileError, KeyError):  # torn
-                os.truncate(self._path / _NAME, start)
+                self._journal.truncate(start)
                 return
 
     def has(self, name: str, key: str) -> bool:
@@ -56,7 +56,7 @@ class AnswerFolder:
             write_atomically(self._path / name, text)
             append_line(self._journal, json.dumps({"file": name, "key": key}))
         except OSError as error:
-            raise _failure(self._path / name, error, "Name another folder with -o.") from None
+            raise _failure(self._path / name, error) from None
         self._keys[name] = key
 
     def close(self) -> None:
@@ -64,5 +64,5 @@ class AnswerFolder:
         self._journal.close()
 
 
-def _failure(path: Path, error: OSError, hint: str) -> NgtError:
-    return NgtError(f"{path}: {(error.strerror or str(error)).lower()}", hint)
+def _failure(path: object, error: OSError) -> NgtError:
+    return NgtError(f"{path}: {reason_of(error)}", "Name another folder with -o.")

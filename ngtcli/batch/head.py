@@ -1,4 +1,4 @@
-"""What an output was begun with: the command that goes on with it must ask for the same."""
+"""What an output was begun with: the command that resumes it must ask for the same."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -41,9 +41,19 @@ class Head:
         try:
             found = parse_json(line, dict)
             same = (found.pop("format"), found.pop("version")) == (FORMAT, VERSION)
-            return cls(**found) if same and isinstance(found["answers"], dict) else None
+            head = cls(**found)
         except (DamagedFileError, KeyError, TypeError):
             return None
+        return head if same and head._is_whole() else None
+
+    def _is_whole(self) -> bool:
+        """Whether all fields are what they should be."""
+        words, answers = (self.input, self.shard, self.engine), self.answers
+        return (
+            all(isinstance(word, str) for word in words)
+            and isinstance(answers, dict)
+            and all(isinstance(of_task, dict) for of_task in answers.values())
+        )
 
     def check(self, now: "Head", path: object) -> None:
         """Raise UsageError, which names what differs, unless `now` asks for the same."""

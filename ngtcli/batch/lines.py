@@ -26,6 +26,7 @@ PER_LINE = (
     "passage_overlap", "field",
 )  # fmt: skip
 Id = str | int
+_LONGEST_ID = 1000  # characters; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def read_line(raw: bytes) -> tuple[Id | None, Asked | InputError | UsageError]:
     given = {name: value for name, value in data.items() if value is not None}
     own = given.get("id")
     if own is not None and not _is_id(own):
-        return None, InputError(f"id is {shown(own)}", "It must be a string or a whole number.")
+        hint = f"It must be a string of at most {_LONGEST_ID:,} characters, or a whole number."
+        return None, InputError(f"id is {shown(own)}", hint)
     try:
         return own, _asked(given)
     except (InputError, UsageError) as error:
@@ -70,7 +72,7 @@ def read_line(raw: bytes) -> tuple[Id | None, Asked | InputError | UsageError]:
 def _is_id(value: Any) -> bool:
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) < 2**63
-    return isinstance(value, str)
+    return isinstance(value, str) and len(value) <= _LONGEST_ID
 
 
 def _asked(given: Mapping[str, Any]) -> Asked:

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from ngtcli.batch.appending import append_line, lock, open_appending, whole_lines
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
 from ngtcli.documents.json_object import json_object
+from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import write_atomically
 
+_FIRST = b'{"format": "'  # what a journal begins with
 _ANEW = "Name another file with -o, or write it anew with --restart."
 
 
@@ -69,24 +72,22 @@ class FileOutput:
         try:
             self._journal = open_appending(self._journal_path, 0o600)
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._journal_path, error) from None
         try:
             lock(self._journal, self._path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
-                raise self._failure(error) from None
+                raise _failure(self._path, error) from None
             raise
 
     def _begin(self, head: Head, restart: bool) -> None:
         first = self._journal.readline()
         there = self._path.exists() and self._path.stat().st_size > 0
         if restart or not first.endswith(b"\n"):
-            if there and not restart:
-                self._journal_path.unlink()
-                what = "is there, and no journal says what it was made from"
-                raise UsageError(f"{self._path}: {what}", _ANEW)
+            if not restart:
+                self._check_new(first, there)
             self._journal.truncate(0)
             self._file = open_appending(self._path, 0o666)
             self._file.truncate(0)
@@ -101,6 +102,16 @@ class FileOutput:
         self._read_journal()
         self._replace()
         self._drain()
+
+    def _check_new(self, first: bytes, there: bool) -> None:
+        """Raise UsageError where a journal without a head, or the file beside it, is not ours."""
+        if there:
+            if not first:  # it has just been made
+                self._journal_path.unlink()
+            what = "is there, and no journal says what it was made from"
+            raise UsageError(f"{self._path}: {what}", _ANEW)
+        if not first.startswith(_FIRST[: len(first)]):
+            raise UsageError(f"{self._journal_path}: not a journal of ngt's", _ANEW)
 
     def _read_file(self, file: IO[bytes]) -> None:
         """Note which lines are there, and cut off a torn one."""
@@ -164,7 +175,7 @@ class FileOutput:
                         self._stale.add(index)
                     self._journaled(index, start, len(text.encode()) + 1, failed)
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._path, error) from None
 
     def _drain(self) -> None:
         """Move lines whose turn has come from the journal to the file."""
@@ -202,7 +213,7 @@ class FileOutput:
                     self._places.clear()
                 self._release()
         except OSError as error:
-            raise self._failure(error) from None
+            raise _failure(self._path, error) from None
 
     def _release(self) -> None:
         """Close both files, which ends the lock."""
@@ -210,45 +221,6 @@ class FileOutput:
         if self._file is not None:
             self._file.close()
 
-    def _failure(self, error: OSError) -> NgtError:
-        reason = (error.strerror or str(error)).lower()
-        return NgtError(f"{self._path}: {reason}", "Make room, or name another file with -o.")
 
-
-def open_appending(path: Path, mode: int) -> IO[bytes]:
-    """A file for reading and for writing at its end, made with `mode`. Raises OSError."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
-    return os.fdopen(handle, "r+b", buffering=0)
-
-
-def append_line(file: IO[bytes], text: str) -> None:
-    """Write a line to disk. Raises OSError."""
-    data = f"{text}\n".encode()
-    while data:
-        data = data[file.write(data) :]
-    os.fsync(file.fileno())
-
-
-def whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Each line with its start; b"" in place of a last one without a line feed."""
-    start = file.seek(0)
-    with os.fdopen(os.dup(file.fileno()), "rb") as buffered:
-        for raw in buffered:
-            yield start, raw if raw.endswith(b"\n") else b""
-            start += len(raw)
-
-
-def lock(file: IO[bytes], path: Path) -> None:
-    """Lock the journal for as long as it is open. Raises UsageError where another process has."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageError(
-            f"{path}: another process is writing it", "Wait for it, or name another file with -o."
-        ) from None
-    except OSError:  # a file system without locks
-        return
+def _failure(path: Path, error: OSError) -> NgtError:
+    return NgtError(f"{path}: {reason_of(error)}", "Make room, or name another file with -o.")

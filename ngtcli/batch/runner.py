@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ngtcli.answered import Answered, failed
+from ngtcli.answered import Answered, Given, failed
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import IN_PARTS, Settings
@@ -19,10 +19,10 @@ from ngtcli.session import Session
 from ngtcli.splitting import Splitting
 from ngtcli.system import process
 
+_LONG = 8  # lines that do not fit and wait, with their documents, to be split; guess
 _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; guess
 Notify = Callable[[str], None]
-Prompts = Iterable[tuple[int, Prompt | NgtError]]
-Answers = Callable[[Session, Prompts, int], Iterator[Answered]]
+Answers = Callable[[Session, Iterable[Given], int], Iterator[Answered]]
 
 
 class Lines(Protocol):
@@ -95,9 +95,10 @@ class Runner:
             raise
         except Exception as error:  # of which line it was can be told from each alone
             self._told(error)
-            for line, done, prompt in list(self._begun.values()):
-                del self._begun[line.index]
-                yield self._outcome(line, done, self._alone(line, prompt))
+        # Here, not where the error is caught: it holds all that the failed batch had in memory.
+        for line, done, prompt in list(self._begun.values()):
+            del self._begun[line.index]
+            yield self._outcome(line, done, self._alone(line, prompt))
         while self._long:
             yield self._split(*self._long.pop(0))
 
@@ -116,9 +117,7 @@ class Runner:
             del self._sessions[next(iter(self._sessions))]
         return found
 
-    def _prompts(
-        self, kind: str, first: Line, work: Work
-    ) -> Iterator[tuple[int, Prompt | NgtError]]:
+    def _prompts(self, kind: str, first: Line, work: Work) -> Iterator[Given]:
         line: Line | None = first
         found: Work | NgtError = work
         while line is not None:
@@ -127,7 +126,7 @@ class Runner:
                 done = None if isinstance(found, NgtError) else found
                 self._begun[line.index] = line, done, prompt
                 yield line.index, prompt
-            line = self._lines.take(kind)
+            line = self._lines.take(kind) if len(self._long) < _LONG else None
             if line is not None:
                 found = self._work(line)
 

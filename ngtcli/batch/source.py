@@ -17,6 +17,7 @@ from ngtcli.batch.waiting import Line, Waiting
 from ngtcli.documents.reading import reason_of
 from ngtcli.documents.text import Unreadable, check_format
 from ngtcli.errors import InputError, NgtError
+from ngtcli.system.yaml_file import shown
 
 _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
 _HEAD = 1024  # bytes that tell a format
@@ -106,9 +107,10 @@ class _Reader:
         first = self._ids.setdefault(own, number)
         if first != number and not isinstance(asked, NgtError):
             asked = InputError(
-                f"id {own!r} stands in line {first} already", "Give each line an id of its own."
+                f"id {shown(own)} stands in line {first} already",
+                "Give each line an id of its own.",
             )
-        line = Line(index, number, own, start=start, size=len(raw), raw=raw)
+        line = Line(index, number, own, start=start, size=len(raw), hash=hash(raw), raw=raw)
         if isinstance(asked, NgtError):
             return replace(line, wrong=asked, raw=b"")
         return replace(line, kind=asked.kind, texts=asked.texts)
@@ -152,6 +154,9 @@ def asked_of(line: Line, path: Path | None = None) -> Asked:
                 raw = file.read(line.size)
         except OSError as error:
             raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
+        if hash(raw) != line.hash:
+            hint = "Begin anew with --restart, and leave the input as it is meanwhile."
+            raise InputError("the line has changed since the run began", hint)
     _, asked = read_line(raw)
     if isinstance(asked, NgtError):
         raise asked

@@ -15,7 +15,7 @@ class Line:
     `index` is its place in the output, from 0, `number` that in the input, from 1. Lines of one
     `kind` have the same task and settings, those with the same `texts` the same documents. `wrong`
     is what is wrong with a line that cannot be answered. Its bytes are `raw`, or in the file from
-    `start` on, `size` of them.
+    `start` on, `size` of them, whose `hash` tells whether they are still the same.
     """
 
     index: int
@@ -26,6 +26,7 @@ class Line:
     wrong: NgtError | None = None
     start: int = 0
     size: int = 0
+    hash: int = 0
     raw: bytes = b""
 
 

@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from ngtcli.batch.source import Choice, KnownLines, StreamLines, asked_of, scan
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.app import unexpected
+from ngtcli.cli.batch_files import check_apart, is_file, open_lines, writer
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
@@ -28,12 +29,10 @@ from ngtcli.cli.options import (
     with_flags,
     with_settings,
 )
-from ngtcli.cli.output import check_output_file, print_line
-from ngtcli.cli.reading import standard_input
+from ngtcli.cli.output import check_output_file
 from ngtcli.config import Settings
 from ngtcli.documents.load import STDIN, Loaded, load
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import TASKS, for_task
 from ngtcli.render.numbers import counted
@@ -43,15 +42,15 @@ if TYPE_CHECKING:
     from ngtcli.batch.runner import Engine, Lines
 
 _OUT = typer.Option(
-    "--output", "-o", help="Write to this file; the same command goes on after a kill."
+    "--output", "-o", help="Write to this file; the same command resumes after a kill."
 )
 _SIZE = typer.Option(
     "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
 )
-_RETRY = typer.Option("--retry-failed", help="Run only the lines again that failed.")
+_RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
 _RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
-_LIMIT = typer.Option("--limit", min=0, help="Only the first lines, so many; 0: all.")
+_LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +104,12 @@ def batch(
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
-    _check_apart(source, given.output)
+    check_apart(source, given.output)
     tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     run = _Batch(given, tasks, folder)
-    if source != STDIN and (path.is_file() or not path.exists()) and _is_file(given.output):
+    if source != STDIN and is_file(path) and is_file(given.output):
         run.run_file(path)
     else:
         run.run_stream(source)
@@ -126,7 +125,7 @@ class _Batch:
         self._settings = tasks["ask"][0]
 
     def run_file(self, path: Path) -> None:
-        """Answer the lines of a file, into a file that is gone on with."""
+        """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
         found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
@@ -144,10 +143,8 @@ class _Batch:
 
     def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
         """The lines that are to be answered now."""
-        if self._given.retry_failed:
-            left = [line for line in chosen if line.index in kept.failed]
-        else:
-            left = [line for line in chosen if line.index not in kept.done]
+        again = kept.failed if self._given.retry_failed else set[int]()
+        left = [line for line in chosen if line.index not in kept.done or line.index in again]
         self._progress.before = len(chosen) - len(left)
         if self._progress.before:
             of = counted(len(chosen), "line")
@@ -155,22 +152,22 @@ class _Batch:
         return left
 
     def run_stream(self, source: str) -> None:
-        """Answer lines as they arrive, or of a file to a stream. Nothing is gone on with."""
+        """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
         refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
             raise UsageError(
-                f"{out}: it is there, and what comes from a stream is not gone on with",
+                f"{out}: it is there, and what comes from a stream cannot be resumed",
                 "Name another file with -o, or write it anew with --restart.",
             )
         most = self._settings.max_mb * 1_000_000
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
-            stream = _stream(source)
+            stream = open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
             lines = StreamLines(stream, most, self._choice, name)
-            output = StreamOutput(_writer(out))
+            output = StreamOutput(stack.enter_context(writer(out)))
             self._answer(lines, None, output, "what is done is put out")
         self._check(len(output.failed), lines.count)
 
@@ -213,47 +210,3 @@ class _Batch:
         if self._given.output is not None:
             hint = "Each has its error in its line; --retry-failed runs them again."
         check_failed(failed, total, "line", hint)
-
-
-def _stream(source: str) -> IO[bytes]:
-    """The lines' stream. Raises InputError."""
-    if source != STDIN:
-        try:
-            return open(source, "rb")
-        except OSError as error:
-            what = f"{source}: {reason_of(error)}"
-            raise InputError(what, "Name a file of JSON lines.") from None
-    stream = standard_input([STDIN])
-    if stream is None:
-        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
-    return stream
-
-
-def _check_apart(source: str, output: Path | None) -> None:
-    """Raise UsageError where the answers would be written over the lines."""
-    if output is not None and source != STDIN and output.is_file() and Path(source).is_file():
-        if output.samefile(source):
-            raise UsageError(f"{output}: it is the input", "Name another file with -o.")
-
-
-def _is_file(path: Path | None) -> bool:
-    """Whether a file stands there, or may be made there: no device and no pipe."""
-    return path is not None and (path.is_file() or not path.exists())
-
-
-def _writer(path: Path | None) -> Callable[[str], object]:
-    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
-    if path is None:
-        return print_line
-    try:
-        file = path.open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise NgtError(
-            f"{path}: {(error.strerror or str(error)).lower()}", "Choose another file."
-        ) from None
-
-    def write(line: str) -> None:
-        file.write(f"{line}\n")
-        file.flush()
-
-    return write

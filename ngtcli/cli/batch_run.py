@@ -52,8 +52,7 @@ def run_lines(
     """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
 
     `engine` is opened when there is something to do; `interrupted` says what an interruption leaves
-    behind. Raises NgtError for what ends the run; exits
-    130 when interrupted.
+    behind. Raises NgtError for what ends the run; exits 130 when interrupted.
     """
     try:
         if not lines.wait():

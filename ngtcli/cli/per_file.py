@@ -30,7 +30,8 @@ from ngtcli.system.storage import key_of
 if TYPE_CHECKING:
     from ngtcli.batch.runner import Engine
 
-_LONGEST = 200  # characters of a file's name; derived: file systems take 255 bytes
+# Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
+_LONGEST = 200
 _VERSION = 1
 
 
@@ -114,26 +115,29 @@ class _PerFile:
         return Work(self._request.task, self._request.settings, self._request.preset, loaded)
 
     def _deliver(self, outcome: Outcome, engine: "Engine") -> bool:
-        """Write the file of an answer, or say why there is none; returns whether it failed."""
+        """Write the file of an answer, or say why there is none; returns whether it failed.
+
+        Raises NgtError where the file cannot be written: the next one could not be, either.
+        """
         target = self.targets[outcome.line.index]
         try:
-            self._write(outcome, engine, target)
+            body = self._body(outcome, engine, target)
         except NgtError as error:
             _tell(self._notes, target.document.name, error)
             self.failed += 1
             return True
+        with process.unbroken():
+            self._kept.write(target.name, target.key, body + "\n")
         where = f"({outcome.line.number} of {len(self.targets)}) → {self._folder / target.name}"
         self._notes.say(f"{target.document.name} {where}")
         return False
 
-    def _write(self, outcome: Outcome, engine: "Engine", target: _Target) -> None:
+    def _body(self, outcome: Outcome, engine: "Engine", target: _Target) -> str:
         if outcome.answered.error is not None:
             raise outcome.answered.error
         told, kept, sources = answer_parts(outcome, engine.passes())
         own = replace(self._request, loaded=Loaded((target.document,)))
-        body = body_of(own, told, kept, sources, outcome.parts)
-        with process.unbroken():
-            self._kept.write(target.name, target.key, body + "\n")
+        return body_of(own, told, kept, sources, outcome.parts)
 
 
 def _documents(

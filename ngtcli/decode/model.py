@@ -80,6 +80,8 @@ class TargetModel:
         self._use_way()
 
     def _use_way(self) -> None:
+        # Why several sequences cannot be decoded together, "" if they can; None: not asked yet.
+        self.joint_reason: str | None = None
         self.use(Way())
         if not _proven(self.config):
             self.use(self._way_found(self._progress))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 _LOOK_S = 0.5  # seconds between two looks at which children there are; guess
 _PATIENCE_S = 5.0  # for children to end when told to; guess
@@ -60,7 +61,8 @@ def main(parent: int) -> None:
     children |= descendants(parent)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for child in filter(runs, children):
-            os.kill(child, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(child, number)
         until = time.monotonic() + _PATIENCE_S
         while any(map(runs, children)) and time.monotonic() < until:
             time.sleep(0.02)

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from ngtcli.answered import Answered, failed
+from ngtcli.answered import Answered, Given, failed
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
 
 
-def answers(
-    session: Session, prompts: Iterable[tuple[int, Prompt | NgtError]], size: int
-) -> Iterator[Answered]:
-    """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes."""
+def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+    """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes.
+
+    Raises NgtError where vLLM's process has ended; what was being answered then has no answer.
+    """
     assert isinstance(session, VllmSession)
     most, source = size or session.engine.sequences, iter(prompts)
     loop = session.engine.loop
@@ -30,6 +31,7 @@ def answers(
                 return
             waiting = asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
             done, asked = session.engine.wait(waiting)
+            session.engine.check_alive()
             for task in done:
                 yield task.result()
     finally:

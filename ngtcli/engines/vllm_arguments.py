@@ -25,7 +25,7 @@ _RANGES = {
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's own switch between its model runners
 # vLLM's variables, where the user has not set them. Its log goes where stderr does, and it sends
 # nothing about its use to anyone.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
@@ -65,7 +65,7 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
 
 def environment(settings: Settings) -> dict[str, str]:
     """Variables that vLLM reads; drafts need its model runner V1."""
-    return _ENVIRONMENT | ({RUNNER: "0"} if drafts(settings) else {})
+    return ENVIRONMENT | ({RUNNER: "0"} if drafts(settings) else {})
 
 
 def speculation(tokens: int) -> dict[str, Any]:

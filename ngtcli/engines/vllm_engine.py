@@ -25,6 +25,7 @@ T = TypeVar("T")
 _LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
 _ERROR = re.compile(r"\b\w+(?:Error|Exception): (\S.*)")
 _VALIDATION = re.compile(r"error, (.*?)(?: \[type=|$)")
+_OWN_WORDS = "See vLLM's own words with VLLM_LOGGING_LEVEL=INFO."
 _OF_PARENT = "Engine core initialization failed"  # says only that another line says why
 
 
@@ -130,7 +131,13 @@ class VllmEngine:
         told = first_words(str(error)) or type(error).__name__
         if _OF_PARENT in told or type(error).__name__ == "EngineDeadError":
             told = self._last_error() or told
-        return NgtError(f"{what}: {told}", "See vLLM's own words with VLLM_LOGGING_LEVEL=INFO.")
+        return NgtError(f"{what}: {told}", _OWN_WORDS)
+
+    def check_alive(self) -> None:
+        """Raise NgtError where vLLM's process has ended."""
+        if self._vllm.errored:
+            told = self._last_error() or "its process has ended"
+            raise NgtError(f"vLLM failed: {told}", _OWN_WORDS)
 
     def _last_error(self) -> str:
         """The last error in vLLM's log."""

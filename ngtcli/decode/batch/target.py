@@ -195,7 +195,16 @@ class BatchTarget:
 
 
 def why_not(model: TargetModel) -> str:
-    """Why several sequences cannot be decoded together; "" if they can. Empties the cache."""
+    """Why several sequences cannot be decoded together; "" if they can.
+
+    The first time that a model is asked about, its cache is emptied.
+    """
+    if model.joint_reason is None:
+        model.joint_reason = _why_not(model)
+    return model.joint_reason
+
+
+def _why_not(model: TargetModel) -> str:
     if model.plain_reason:
         return model.plain_reason
     rope = getattr(model.config, "rope_parameters", None) or {}

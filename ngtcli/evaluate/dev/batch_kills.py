@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import DifferenceError, NgtError
-from ngtcli.prompt.tasks import TASKS
 
 _EARLIEST_S = 0.1  # when a run is killed first
 _LATEST = 1.6  # and last, in times of what starting takes: guess, many runs then come to write
@@ -73,7 +72,7 @@ def lines(count: int, rng: random.Random) -> Iterator[dict[str, Any]]:
         elif kind in (3, 11):
             yield {"context": text, "question": "When did it leave?", "settings": {"seed": kind}}
         elif i in (count // 3, count // 2):
-            yield {"id": f"long-{i}", "context": long, "task": TASKS[i % 2 and 0]}
+            yield {"id": f"long-{i}", "context": long, "task": "summarize"}
         elif kind % 2:
             yield {"id": f"ask-{i}", "documents": [text], "question": "What did it carry?"}
         else:

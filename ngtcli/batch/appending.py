@@ -1,0 +1,62 @@
+"""Files that grow by whole lines, which are on disk when they are written."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from ngtcli.errors import UsageError
+
+
+def open_appending(path: Path, mode: int) -> IO[bytes]:
+    """A file for reading and for writing at its end, made with `mode`.
+
+    Raises OSError, also for a link and for what is no regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(path, flags, mode)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "r+b", buffering=0)
+
+
+def append_line(file: IO[bytes], text: str) -> None:
+    """Write a line to disk, or nothing. Raises OSError."""
+    data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
+    try:
+        while data:
+            data = data[file.write(data) :]
+        os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            file.truncate(start)
+        raise
+
+
+def whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Each line with its start; b"" in place of a last one without a line feed."""
+    start = file.seek(0)
+    with os.fdopen(os.dup(file.fileno()), "rb") as buffered:
+        for raw in buffered:
+            yield start, raw if raw.endswith(b"\n") else b""
+            start += len(raw)
+
+
+def lock(file: IO[bytes], path: Path) -> None:
+    """Lock the journal for as long as it is open. Raises UsageError where another process has."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"{path}: another process is writing it", "Wait for it, or name another file with -o."
+        ) from None
+    except OSError:  # a file system without locks
+        return

@@ -1,0 +1,73 @@
+"""What `ngt batch` reads lines from and writes lines to."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ngtcli.cli.output import print_line
+from ngtcli.cli.reading import standard_input
+from ngtcli.documents.load import STDIN
+from ngtcli.documents.reading import reason_of
+from ngtcli.errors import InputError, NgtError, UsageError
+
+
+def open_lines(source: str) -> IO[bytes]:
+    """The lines' stream. Raises InputError."""
+    if source != STDIN:
+        try:
+            return open(source, "rb")
+        except OSError as error:
+            what = f"{source}: {reason_of(error)}"
+            raise InputError(what, "Name a file of JSON lines.") from None
+    stream = standard_input([STDIN])
+    if stream is None:
+        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
+    return stream
+
+
+def check_apart(source: str, output: Path | None) -> None:
+    """Raise UsageError where the answers would be written over the lines, or behind them."""
+    try:
+        read = os.stat(0 if source == STDIN else source)
+        written = os.stat(1 if output is None else output)
+    except (OSError, ValueError):
+        return
+    if stat.S_ISREG(read.st_mode) and os.path.samestat(read, written):
+        where = output or "standard output"
+        raise UsageError(f"{where}: it is the input", "Name another file with -o.")
+
+
+def is_file(path: Path | None) -> bool:
+    """Whether a file stands there, or may be made there: no device and no pipe."""
+    return path is not None and (path.is_file() or not path.exists())
+
+
+@contextmanager
+def writer(path: Path | None) -> Iterator[Callable[[str], object]]:
+    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
+    if path is None:
+        yield print_line
+        return
+    with _telling(path):
+        file = path.open("wb", buffering=0)  # so that closing it writes nothing more
+
+    def write(line: str) -> None:
+        data = f"{line}\n".encode()
+        with _telling(path):
+            while data:
+                data = data[file.write(data) :]
+
+    with file:
+        yield write
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Raise what fails at a file as NgtError."""
+    try:
+        yield
+    except OSError as error:
+        raise NgtError(f"{path}: {reason_of(error)}", "Choose another file.") from None
