@@ -1,16 +1,78 @@
-"""A finished answer of several that are given together, by ngt itself or by another engine."""
+"""An answer: how it is asked for, while it is made, and finished as one of several.
 
+What is finished may come from ngt itself or from another engine.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+from ngtcli.decode.loop import Run
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step
+from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.trie.documents import TrieReport
+from ngtcli.trie.ngram import NGramTrie
 
+# The trie of documents, None for methods that draft from none, and how it was had.
+DocumentsTrie = tuple[NGramTrie | None, TrieReport]
 Given = tuple[int, Prompt | NgtError]  # the caller's number of a prompt, and it or an error
 _NO_PROMPT = Prompt("", [], (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What one answer does differently from its session; None stands for the session's own.
+
+    `method` and `num_draft` take the place of the settings' values. With `split_times` the device
+    is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
+    documents, which is then neither read nor written. `drafter` is one made for this method.
+    """
+
+    method: str | None = None
+    num_draft: int | None = None
+    split_times: bool = False
+    trie: DocumentsTrie | None = None
+    drafter: Drafter | None = None
+
+
+class Answer:
+    """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
+
+    def __init__(
+        self,
+        run: Run,
+        prompt: Prompt,
+        trie: TrieReport,
+        at_end: Callable[[], None],
+        background_words: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
+        self.interrupted = False
+        self.background_words = background_words  # what general text `auto` drafts from
+
+    def __iter__(self) -> Iterator[Step]:
+        try:
+            yield from self.run
+        finally:
+            self._at_end()
+
+    def finish(self) -> Self:
+        """Run all steps; the answer itself."""
+        for _ in self:
+            pass
+        return self
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """What the drafter reports of this run, JSON-ready; empty for most methods."""
+        return self.run.drafter.report()
+
+    @property
+    def finish_reason(self) -> str:
+        return "interrupted" if self.interrupted else self.run.finish_reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """One model, one set of settings, and the answers they give: connects the rooms below."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
 
+from ngtcli.answered import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.auto_memory import AutoMemory
 from ngtcli.background.folder import FolderCounts
 from ngtcli.background.names import check_names
@@ -15,7 +15,7 @@ from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.decode.steps import Limits, Step
+from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
@@ -28,11 +28,8 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.documents import TrieReport, document_trie
-from ngtcli.trie.ngram import NGramTrie
 
 Notify = Callable[[str], None]
-# The trie of documents, None for methods that draft from none, and how it was had.
-DocumentsTrie = tuple[NGramTrie | None, TrieReport]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
@@ -50,62 +47,9 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """What one answer does differently from its session; None stands for the session's own.
-
-    `method` and `num_draft` take the place of the settings' values. With `split_times` the device
-    is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
-    documents, which is then neither read nor written. `drafter` is one made for this method.
-    """
-
-    method: str | None = None
-    num_draft: int | None = None
-    split_times: bool = False
-    trie: DocumentsTrie | None = None
-    drafter: Drafter | None = None
-
-
 _AS_SET = AnswerOptions()
 # Settings that say what is loaded, and how it is run.
 _LOADED = ("model", "draft_model", "device", "dtype", "packed", "capture", "compile")
-
-
-class Answer:
-    """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
-
-    def __init__(
-        self,
-        run: Run,
-        prompt: Prompt,
-        trie: TrieReport,
-        at_end: Callable[[], None],
-        background_words: Callable[[], str] = lambda: "",
-    ) -> None:
-        self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
-        self.interrupted = False
-        self.background_words = background_words  # what general text `auto` drafts from
-
-    def __iter__(self) -> Iterator[Step]:
-        try:
-            yield from self.run
-        finally:
-            self._at_end()
-
-    def finish(self) -> Self:
-        """Run all steps; the answer itself."""
-        for _ in self:
-            pass
-        return self
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        """What the drafter reports of this run, JSON-ready; empty for most methods."""
-        return self.run.drafter.report()
-
-    @property
-    def finish_reason(self) -> str:
-        return "interrupted" if self.interrupted else self.run.finish_reason
 
 
 class Session:

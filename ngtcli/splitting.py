@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from ngtcli.answered import Answer, AnswerOptions
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.build import Prompt
@@ -27,7 +28,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.session import Answer, AnswerOptions, Session
+from ngtcli.session import Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
 

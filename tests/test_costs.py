@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from helpers import make_target
 
+from ngtcli.answered import AnswerOptions
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
 from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import AnswerOptions, Session
+from ngtcli.session import Session
 
 MEASURED = {1: 0.05, 8: 0.1}
 

@@ -12,7 +12,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.draft.methods import datastore
-from ngtcli.system.storage import DamagedFileError, checksum
+from ngtcli.system.arrays import checksum
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie import listing
 
 CORPUS = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]

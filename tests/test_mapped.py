@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ngtcli.system import cache_bound, mapped
+from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_arrays
-from ngtcli.system.storage import DamagedFileError, write_arrays
+from ngtcli.system.storage import DamagedFileError
 
 NAMES = ("a", "b", "c")
 ARRAYS = {

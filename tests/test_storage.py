@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ngtcli.system.arrays import write_arrays
 from ngtcli.system.reading import read_bounded, read_stream
 from ngtcli.system.storage import (
     LEFT_S,
@@ -18,7 +19,6 @@ from ngtcli.system.storage import (
     key_of,
     parse_json,
     read_json,
-    write_arrays,
     write_atomically,
     write_json,
 )

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.documents.load import Document
-from ngtcli.system.storage import DamagedFileError, checksum
+from ngtcli.system.arrays import checksum
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie import listing, store
 from ngtcli.trie.ngram import ARRAY_NAMES, build_trie
 

@@ -14,14 +14,8 @@ import numpy as np
 
 from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document, common_folder
-from ngtcli.system.storage import (
-    DamagedFileError,
-    home,
-    key_of,
-    mark_used,
-    read_arrays,
-    write_arrays,
-)
+from ngtcli.system.arrays import read_arrays, write_arrays
+from ngtcli.system.storage import DamagedFileError, home, key_of, mark_used
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.background_file import TOKENIZER, load_background, save_background

@@ -36,8 +36,9 @@ from ngtcli.render.terminal import visible, wants_color
 from ngtcli.system import process
 
 if TYPE_CHECKING:
+    from ngtcli.answered import Answer
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session import Answer, Session
+    from ngtcli.session import Session
     from ngtcli.splitting import Splitting
 
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess

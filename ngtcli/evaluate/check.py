@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ngtcli.answered import AnswerOptions
 from ngtcli.decode.loop import Run
 from ngtcli.errors import NgtError
 from ngtcli.evaluate.runner.contestants import generate
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import AnswerOptions, Session, sampling_settings
+from ngtcli.session import Session, sampling_settings
 
 
 @dataclass(frozen=True, slots=True)

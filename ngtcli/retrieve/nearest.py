@@ -17,8 +17,9 @@ import numpy.typing as npt
 from ngtcli.retrieve.encoders import Floats
 from ngtcli.retrieve.store import index_folder
 from ngtcli.retrieve.vectors import Vectors
+from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_arrays
-from ngtcli.system.storage import DamagedFileError, write_arrays
+from ngtcli.system.storage import DamagedFileError
 
 FLAT_MOST = 100_000  # vectors that are all compared with a question
 LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at

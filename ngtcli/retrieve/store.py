@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import Document, common_folder
 from ngtcli.documents.passages import Cutting
+from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_arrays
-from ngtcli.system.storage import DamagedFileError, home, key_of, write_arrays
+from ngtcli.system.storage import DamagedFileError, home, key_of
 
 _FORMAT = 1  # of the file, of how documents are cut and of what counts as a word
 MOST = 2**31  # bytes of an index's file; guess, about 2 million passages

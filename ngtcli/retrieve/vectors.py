@@ -16,8 +16,9 @@ from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
 from ngtcli.retrieve.index import Index
 from ngtcli.retrieve.store import index_folder
 from ngtcli.system import process
+from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_arrays
-from ngtcli.system.storage import DamagedFileError, key_of, write_arrays
+from ngtcli.system.storage import DamagedFileError, key_of
 
 _FORMAT = "1"
 _NAMES = ("texts", "vectors")

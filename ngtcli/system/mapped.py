@@ -15,15 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.system.arrays import check_regular, checksum
 from ngtcli.system.cache_bound import mark_used
-from ngtcli.system.storage import (
-    DamagedFileError,
-    check_regular,
-    checksum,
-    parse_json,
-    read_json,
-    write_json,
-)
+from ngtcli.system.storage import DamagedFileError, parse_json, read_json, write_json
 
 Arrays = dict[str, npt.NDArray[np.int32]]
 

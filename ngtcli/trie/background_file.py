@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_unchecked
-from ngtcli.system.storage import DamagedFileError, write_arrays
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
 
 FORMAT = 1

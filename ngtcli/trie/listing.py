@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ngtcli.system import cache_bound
-from ngtcli.system.storage import DamagedFileError, home, parse_json, read_header, remove_leftovers
+from ngtcli.system.arrays import read_header
+from ngtcli.system.storage import DamagedFileError, home, parse_json, remove_leftovers
 
 SUFFIX = ".trie.safetensors"
 DATASTORE_SUFFIX = cache_bound.DATASTORE

@@ -16,12 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.storage import (
-    DamagedFileError,
-    key_of,
-    read_arrays,
-    write_arrays,
-)
+from ngtcli.system.arrays import read_arrays, write_arrays
+from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.trie.listing import SUFFIX, trie_folder
 from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
 

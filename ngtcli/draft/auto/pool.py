@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.system import cache_bound
-from ngtcli.system.storage import DamagedFileError, key_of, read_arrays, read_header, write_arrays
+from ngtcli.system.arrays import read_arrays, read_header, write_arrays
+from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.trie.listing import trie_folder
 from ngtcli.trie.ngram import SEPARATOR
 

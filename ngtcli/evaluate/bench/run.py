@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ngtcli.answered import AnswerOptions
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.evaluate.bench.quality import Quality
 from ngtcli.evaluate.bench.race import race
@@ -22,7 +23,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.results import LiveResult, Machine, RecordResult
 from ngtcli.render.rows import Refusal
-from ngtcli.session import AnswerOptions, Session
+from ngtcli.session import Session
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 

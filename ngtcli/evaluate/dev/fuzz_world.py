@@ -33,8 +33,9 @@ def warm_up() -> None:
     import torch  # here: after the variables of `ONE_THREAD` are set
 
     import ngtcli.cli.app  # noqa: F401  (here: the command line stands above this room)
+    from ngtcli.answered import AnswerOptions
     from ngtcli.decode.load import load_model
-    from ngtcli.session import AnswerOptions, Session
+    from ngtcli.session import Session
 
     torch.set_num_threads(1)
 

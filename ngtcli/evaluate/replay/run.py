@@ -126,27 +126,21 @@ def run_replay(
         able = [replace(a, settings=replace(a.settings, background=background)) for a in able]
     rows: list[ReplayRow] = []
     for one in able:
-        for num_draft in budgets(one, num_drafts):
-            progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
-            try:
+        try:
+            for num_draft in budgets(one, num_drafts):
+                progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
                 made = _answers(one, num_draft, traces, chosen, fresh)
                 rows += _rows(one.spec, num_draft, chosen, made)
-            except NgtError as error:
-                refused.append(Refusal(one.spec, f"{error}. {error.hint}"))
-                break
+        except NgtError as error:
+            refused.append(Refusal(one.spec, f"{error}. {error.hint}"))
     if not rows:
         first = refused[0]
         raise UsageError(f"{first.method}: {first.reason}", "Name another method.")
+    seconds = round(time.perf_counter() - clock, 2)
     return ReplayResult(
-        source=traces.source,
-        model=traces.model,
-        questions=len(chosen),
-        inexact=traces.inexact,
-        fresh=fresh,
-        seconds=round(time.perf_counter() - clock, 2),
-        rows=rows,
-        refused=refused,
-    )
+        source=traces.source, model=traces.model, questions=len(chosen), inexact=traces.inexact,
+        fresh=fresh, seconds=seconds, rows=rows, refused=refused,
+    )  # fmt: skip
 
 
 def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:

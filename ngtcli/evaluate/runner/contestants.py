@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
+from ngtcli.answered import AnswerOptions
 from ngtcli.decode.loop import Run
 from ngtcli.decode.reference import plain_generation
 from ngtcli.errors import NgtError
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import AnswerOptions, Session
+from ngtcli.session import Session
 
 BASELINE = "none"
 AGAINST: dict[str, dict[str, int]] = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ngtcli.answered import AnswerOptions
 from ngtcli.config import Settings
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.runner.contestants import BASELINE, answered
@@ -15,7 +16,7 @@ from ngtcli.evaluate.sweep.grid import Cell
 from ngtcli.evaluate.sweep.recording import digest, timed_trie, with_trie
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
-from ngtcli.session import AnswerOptions, Session
+from ngtcli.session import Session
 from ngtcli.trie.documents import TrieReport
 
 
