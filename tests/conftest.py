@@ -12,6 +12,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.pool import Pool
+from ngtcli.system import process
 from ngtcli.system.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -60,6 +61,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
     yield tmp_path / "ngt-home"
+    process.wipe_at_end(
+        b""
+    )  # else a test that shows a status line leaves it to forks of later ones
 
 
 @pytest.fixture(scope="session")
