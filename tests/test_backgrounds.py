@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,13 @@ from ngtcli.background import making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.background.making import start_making  # before it is replaced for each test
-from ngtcli.background.names import EDITION, SHIPPED, background_path, failure_path
+from ngtcli.background.names import (
+    EDITION,
+    SHIPPED,
+    background_path,
+    check_names,
+    failure_path,
+)
 from ngtcli.background.phrases import (
     LONGEST,
     MOST_PACKED,
@@ -38,6 +45,7 @@ from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
+from ngtcli.errors import UsageError
 from ngtcli.evaluate.replay.run import replay
 from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
@@ -459,6 +467,14 @@ def test_wrong_names_are_refused_with_the_nearest_one() -> None:
         ["summarize", HARBOUR, "--background", "mine", "--method", "llma"],
     ):
         assert ngt(*wrong).returncode == 2, wrong
+
+
+def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [SimpleNamespace(name=name) for name in ("english", "mine", "mine", "english,mine")]
+    monkeypatch.setattr("ngtcli.background.names.list_backgrounds", lambda: files)
+    with pytest.raises(UsageError) as caught:
+        check_names(("zzz",))
+    assert caught.value.hint.startswith("Known: english, mine. ")
 
 
 def test_a_background_of_another_tokenizer_is_told_in_one_line() -> None:

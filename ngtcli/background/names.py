@@ -31,7 +31,8 @@ def _key(name: str, fingerprint: str) -> str:
 def check_names(names: Sequence[str]) -> None:
     """Raise UsageError for a name of which there is no background, for no tokenizer."""
     for name in (n for n in names if n not in SHIPPED):
-        known = [*SHIPPED, *(f.name for f in list_backgrounds() if "," not in f.name)]
+        built = (f.name for f in list_backgrounds() if "," not in f.name)
+        known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
         if name not in known:
             hint = f"{nearest(name, known)} Build one with ngt trie build --background PATH."
             raise UsageError(f"no background {name!r}", hint)
