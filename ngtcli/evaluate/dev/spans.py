@@ -225,6 +225,7 @@ def _sum(counts: Iterable[Count]) -> Count:
 
 
 def main() -> int:
+    """Answer, check every span, print the counts; 1 if one is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Formatter)
     parser.add_argument("--data", type=Path, help="JSON lines with context and qas; .xz too")
     parser.add_argument("--texts", type=Path, nargs="+", default=[], help="files to summarize")
