@@ -60,6 +60,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
+    if "torch" in sys.modules:  # files of tests without it are not to wait for it
+        import kept
+
+        monkeypatch.setattr("ngtcli.background.making.make_shipped", kept.made_once)
+        monkeypatch.setattr("ngtcli.auto_memory.calibrate", kept.measured_once)
     yield tmp_path / "ngt-home"
     process.wipe_at_end(
         b""
