@@ -140,6 +140,15 @@ def test_a_prompt_just_short_of_the_context(spare: int) -> None:
         assert run.finish_reason == ("context" if len(expected) == spare else "stop")
 
 
+def test_no_draft_is_longer_than_what_may_still_be_emitted() -> None:
+    model, prompt = make_target(), prompts(1)[0]
+    truth = plain(model, prompt)
+    whole = Scripted(lambda ids, b: chain(truth[len(ids) - len(prompt) :]))
+    run = decode(model, whole, prompt, max_tokens=6)
+    assert run.output == truth[:6] and len(truth) > 9
+    assert run.statistics.drafted_tokens == run.statistics.accepted_tokens == 5
+
+
 def test_documents_trie_and_prompt_together() -> None:
     model = make_target()
     for prompt in prompts(4, seed=6):
