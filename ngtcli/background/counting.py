@@ -17,16 +17,14 @@ from ngtcli.background.phrases import Ints, Phrases
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
-    COLUMNS,
     COUNT,
     DEPTH,
     FIRST,
-    FOLLOWED,
-    LARGEST,
-    RANKED,
     TOKEN,
     UNIT,
     BackgroundCounts,
+    Level,
+    lay_out,
 )
 
 Wide = npt.NDArray[np.int64]
@@ -73,7 +71,7 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
         stream, starts = _stream(rows, flat, places, sizes)
         for begin, k, of in _spans(starts, sizes[rows]):
             found[k - 1].append((stream[begin[:, None] + np.arange(k)], counts[of]))
-    return _counts(found)
+    return lay_out(_merged(found))
 
 
 def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
@@ -82,7 +80,7 @@ def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
     for part in parts:
         for levels, level in zip(found, _levels(part.nodes), strict=False):
             levels.append(level)
-    return _counts(found)
+    return lay_out(_merged(found))
 
 
 def _levels(nodes: Ints) -> Iterator[tuple[Wide, Wide]]:
@@ -136,12 +134,10 @@ def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
                 yield starts[own] + first[own] - left, k, own
 
 
-def _counts(found: Sequence[Sequence[tuple[Wide, Wide]]]) -> BackgroundCounts:
+def _merged(found: Sequence[Sequence[tuple[Wide, Wide]]]) -> Iterator[Level]:
     """The sums of the counts in levels; with each sequence stands the one without its last."""
-    levels = [np.array([[LARGEST, 1, 0, 0, 0]], np.int64)]
     keys: list[Wide] = []  # of a depth's nodes, sorted: the parent's number there and the token
     wide = 1 + max((int(t.max()) for level in found for t, _ in level if t.size), default=0)
-    begin, end = 0, 1  # rows of the depth before
     for level in found:
         made = [(_key(tokens, keys, wide), counts) for tokens, counts in level if len(tokens)]
         if not made:
@@ -149,18 +145,10 @@ def _counts(found: Sequence[Sequence[tuple[Wide, Wide]]]) -> BackgroundCounts:
         known, group = np.unique(np.concatenate([key for key, _ in made]), return_inverse=True)
         counts = np.bincount(group, np.concatenate([c for _, c in made])).astype(np.int64)
         parents, tokens = known // wide, known % wide
-        levels[-1][:, FIRST] = end + np.searchsorted(parents, np.arange(end - begin))
-        levels[-1][:, FOLLOWED] = np.bincount(parents, counts, minlength=end - begin)
-        rows = np.zeros((len(known), COLUMNS), np.int64)
-        rows[:, TOKEN], rows[:, COUNT] = tokens, counts
-        rows[:, RANKED] = end + np.lexsort((-counts, parents))
-        levels.append(rows)
+        before = len(keys[-1]) if keys else 1
+        followed = np.bincount(parents, counts, minlength=before).astype(np.int64)
+        yield Level(parents, tokens, counts, followed)
         keys.append(known)
-        begin, end = end, end + len(known)
-        rows[:, FIRST] = end  # until the next depth has children
-    nodes = np.concatenate([*levels, np.array([[0, end, 0, 0, 0]])])
-    nodes[:, [COUNT, FOLLOWED]] = np.minimum(nodes[:, [COUNT, FOLLOWED]], LARGEST)
-    return BackgroundCounts(nodes.astype(np.int32))
 
 
 def _key(tokens: Wide, keys: Sequence[Wide], wide: int) -> Wide:

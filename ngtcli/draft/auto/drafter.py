@@ -199,8 +199,9 @@ class Auto(Drafter):
         new = np.asarray(self._unlearned, dtype=np.int32)
         self._unlearned = []
         before = self.tallies.predicted_by_scores()
-        self.matches.learn(self.sources, new, self.tallies)
-        self._familiarity.learn(new)
+        self._familiarity.mean = self.matches.learn(
+            self.sources, new, self.tallies, self._familiarity.mean
+        )
         self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
     def has_repeated(self) -> bool:
