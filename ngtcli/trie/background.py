@@ -173,4 +173,5 @@ def _absent(tokens: Wide) -> Wide:
 
 def _stored(counts: npt.NDArray[Any]) -> Wide:
     """Counts in units of 1 / UNIT."""
-    return np.rint(counts * UNIT).astype(np.int64)
+    stored: Wide = np.rint(counts * UNIT).astype(np.int64)
+    return stored

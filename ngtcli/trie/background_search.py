@@ -35,7 +35,7 @@ def child_rows(nodes: Any, node: int) -> Any:
     return first, end
 
 
-@unowned
+@njit(inline="always")
 def find_row(background: Any, node: int, token: int) -> Any:
     """The child of `node` for `token`, or NONE."""
     nodes, by_token = background.nodes, background.by_token
