@@ -13,7 +13,7 @@ from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context
-from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts, build_counts
+from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 
 VOCABULARY = 6
 
@@ -28,10 +28,10 @@ class Guarded(np.ndarray):
         return super().__getitem__(key)
 
 
-def drive(nodes: np.ndarray, rng: np.random.Generator) -> int:
+def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> int:
     """Draft and learn over these rows; the number of drafted tokens."""
     nodes[0, TOKEN] = VOCABULARY
-    counts = BackgroundCounts(np.ascontiguousarray(nodes).view(Guarded))
+    counts = BackgroundCounts(nodes.view(Guarded), by_token.view(Guarded))
     drafter, drafted = Auto(Options(), fitted_escapes(), background=counts), 0
     drafter.reset(Context(rng.integers(0, VOCABULARY, 5).tolist()))
     for _ in range(2):
@@ -51,12 +51,13 @@ def main() -> None:
     odd = np.array([-(2**31), -1, 0, 1, 2, 7, 2**31 - 1], np.int32)
     for _ in range(int(sys.argv[2])):
         size = rng.integers(2, 12)
-        anything = rng.choice(np.concatenate([odd, np.arange(size)]), (size, COLUMNS))
-        drafted += drive(anything.astype(np.int32), rng)
-        true = build_counts([(rng.integers(0, VOCABULARY, 30), 1.0)], least=()).nodes
-        places = rng.integers(0, true.size, 12)
-        true.reshape(-1)[places] = rng.choice(np.concatenate([odd, np.arange(len(true))]), 12)
-        drafted += drive(true, rng)
+        numbers = np.concatenate([odd, np.arange(size, dtype=np.int32)])
+        drafted += drive(rng.choice(numbers, (size, 4)), rng.choice(numbers, (size, 2)), rng)
+        true = build_counts([(rng.integers(0, VOCABULARY, 30), 1.0)], least=())
+        numbers = np.concatenate([odd, np.arange(len(true.nodes), dtype=np.int32)])
+        for array, changed in ((true.nodes, 8), (true.by_token, 4)):
+            array.reshape(-1)[rng.integers(0, array.size, changed)] = rng.choice(numbers, changed)
+        drafted += drive(true.nodes, true.by_token, rng)
     print(drafted)
 
 

@@ -6,7 +6,7 @@ positive and no larger than what they are divided by.
 
 from typing import Any, NamedTuple
 
-from ngtcli.system.compiled import njit, unowned
+from ngtcli.system.compiled import njit
 from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, ROW, TOKEN
 from ngtcli.trie.counts import NONE
 from ngtcli.trie.ngram import Ints

@@ -54,7 +54,7 @@ class AutoConfig:
     # +0.10% / -0.04%.
     trust: float = 100.0
     scores_escape: float = 0.7  # of scores before any was observed, as no recording holds scores
-    unused_escape: float = 0.999  # of scores at order 0, which is never queried; derived
+    unused_escape: float = 0.999  # of background and scores at order 0, never queried; derived
 
     # Tree growth (growth.py)
     # Most children of a node that are considered, the likeliest. Swept: -2.06% / -2.45%;

@@ -29,7 +29,7 @@ def mean_of(arrays: Any, ids: Any, mean: float, weight: float) -> float:
             node, child = matches[order], NONE
             if node != NONE:
                 child, total = find_row(background, node, token), total_of(background.nodes, node)
-                if longest and total > 0:
+                if longest and total > 0 and order > 0:
                     longest = False
                     if child != NONE:
                         probability = count_in(background.nodes, child, total) / total
