@@ -15,7 +15,7 @@ from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 
-VOCABULARY = 6
+VOCABULARY = 12  # more than the children that are compared before a search
 
 
 class Guarded(np.ndarray):
@@ -39,24 +39,30 @@ def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> 
         assert all(0 <= token < VOCABULARY for token in tree.tokens), tree
         drafter.observe(rng.integers(0, VOCABULARY, 2).tolist())
         drafted += len(tree)
-    escapes = drafter.tallies.arrays.escape
+    escapes, predicted, reached = drafter.tallies.arrays
     assert np.isfinite(escapes).all() and (escapes > 0).all() and (escapes < 1).all()
+    assert (predicted > -1e-9).all() and (predicted < reached + 1e-9).all()
     return drafted
+
+
+def numbers(rng: np.random.Generator, shape: Any, rows: int) -> np.ndarray:
+    """Half of them rows of an array, half bounds of what int32 holds and their like."""
+    odd = np.array([-(2**31), -1, 0, 1, 2, rows - 1, rows, 2**31 - 1], np.int32)
+    small = rng.integers(0, rows, shape).astype(np.int32)
+    return np.where(rng.random(shape) < 0.5, rng.choice(odd, shape), small)
 
 
 def main() -> None:
     """Arrays of random numbers, and true ones with some numbers changed."""
     rng = np.random.default_rng(int(sys.argv[1]))
     drafted = 0
-    odd = np.array([-(2**31), -1, 0, 1, 2, 7, 2**31 - 1], np.int32)
     for _ in range(int(sys.argv[2])):
-        size = rng.integers(2, 12)
-        numbers = np.concatenate([odd, np.arange(size, dtype=np.int32)])
-        drafted += drive(rng.choice(numbers, (size, 4)), rng.choice(numbers, (size, 2)), rng)
-        true = build_counts([(rng.integers(0, VOCABULARY, 30), 1.0)], least=())
-        numbers = np.concatenate([odd, np.arange(len(true.nodes), dtype=np.int32)])
-        for array, changed in ((true.nodes, 8), (true.by_token, 4)):
-            array.reshape(-1)[rng.integers(0, array.size, changed)] = rng.choice(numbers, changed)
+        size = int(rng.integers(2, 12))
+        drafted += drive(numbers(rng, (size, 4), size), numbers(rng, (size, 2), size), rng)
+        true = build_counts([(rng.integers(0, VOCABULARY, 100), 1.0)], least=())
+        for array, column in ((true.nodes, rng.integers(4)), (true.by_token, 1)):
+            rows = rng.integers(0, len(array), len(array) // 8)
+            array[rows, column] = numbers(rng, len(rows), len(array))
         drafted += drive(true.nodes, true.by_token, rng)
     print(drafted)
 
