@@ -145,7 +145,6 @@ class Auto(Drafter):
         growth = self._growth
         assert growth is not None
         self._search.learn(growth.probabilities, budget, nodes)
-        self._growth = growth.first(nodes) if nodes else None
         return self._tree(growth, nodes) if nodes else _EMPTY
 
     def _tree(self, growth: Growth, nodes: int) -> DraftTree:

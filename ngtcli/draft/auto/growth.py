@@ -42,14 +42,6 @@ class Growth(NamedTuple):
     origins: npt.NDArray[np.int8]
     trie_nodes: npt.NDArray[np.int32]
 
-    def first(self, nodes: int) -> "Growth":
-        """The first `nodes` of them."""
-        tokens, parents, probabilities, origins, trie_nodes = self
-        return Growth(
-            tokens[:nodes], parents[:nodes], probabilities[:nodes], origins[:nodes],
-            trie_nodes[:nodes],
-        )  # fmt: skip
-
 
 def grow(
     arrays: PlainArrays,
