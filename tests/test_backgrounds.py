@@ -53,7 +53,7 @@ from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import BackgroundCounts, build_counts
+from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
 from ngtcli.trie.listing import list_backgrounds
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
@@ -254,6 +254,14 @@ def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> Non
     parts = [build_counts([(text, 1.0)], least=()) for text in said]
     whole = build_counts([(text, 1.0) for text in said], least=())
     check_equal(joined(parts), whole)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3))
+def test_what_was_omitted_still_counts_in_what_followed(text: list[int], least: int) -> None:
+    counts = build_counts([(text, 1.0)], least=(least, 2))
+    check_equal(joined([counts]), counts)
+    assert joined([counts]).nodes[0, FOLLOWED] == counts.nodes[0, FOLLOWED]
 
 
 @settings(deadline=None)
