@@ -20,7 +20,7 @@ def made_once(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
     key = SHIPPED[name], tokenizer.fingerprint
     if key not in _backgrounds:
         _backgrounds[key] = make_shipped(name, tokenizer)
-    return BackgroundCounts(_backgrounds[key].nodes.copy())
+    return deepcopy(_backgrounds[key])
 
 
 def measured_once(model: TargetModel) -> CostCurve:

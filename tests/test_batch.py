@@ -52,6 +52,7 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"context": "a"' + b"[" * 99999, "not JSON|nested"),
         (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
         (b'{"id": true, "context": "a"}', "id is True"),
+        (b'{"id": 9223372036854775808, "context": "a"}', "id is 9223372036854775808"),
         (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
         (b"{}", "no documents"),
         (b'{"context": "a", "paths": ["b"]}', "paths and context together"),
