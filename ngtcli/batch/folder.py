@@ -14,6 +14,7 @@ from ngtcli.errors import NgtError
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 _NAME = ".ngt.journal"
+_LONGEST = 10_000  # bytes of a line; a name and a key take some hundred
 
 
 class AnswerFolder:
@@ -33,12 +34,14 @@ class AnswerFolder:
         try:
             lock(self._journal, path)
             self._read()
-        except BaseException:
+        except BaseException as error:
             self._journal.close()
+            if isinstance(error, OSError):
+                raise _failure(path / _NAME, error) from None
             raise
 
     def _read(self) -> None:
-        for start, raw in whole_lines(self._journal):
+        for start, raw in whole_lines(self._journal, _LONGEST):
             try:
                 row = parse_json(raw, dict)
                 self._keys[str(row["file"])] = str(row["key"])

@@ -6,6 +6,7 @@ more than some facts about each line are kept.
 
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from ngtcli.system.yaml_file import shown
 
 _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
 _HEAD = 1024  # bytes that tell a format
+IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess
 AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
 _MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
 
@@ -53,12 +55,15 @@ class Scan:
 
 
 class _Reader:
-    """Lines of a stream as `Line`s, numbered, with what is wrong with them."""
+    """Lines of a stream as `Line`s, numbered, with what is wrong with them.
 
-    def __init__(self, stream: IO[bytes], most: int, choice: Choice) -> None:
-        self._stream, self._most, self._choice = stream, most, choice
+    An id is wrong that one of the `ids` lines before has; 0: of all lines.
+    """
+
+    def __init__(self, stream: IO[bytes], most: int, choice: Choice, ids: int = 0) -> None:
+        self._stream, self._most, self._choice, self._last = stream, most, choice, ids
         self._sha256 = hashlib.sha256()
-        self._ids: dict[Id, int] = {}  # the number of the line with each id
+        self._ids: OrderedDict[Id, int] = OrderedDict()  # the number of the line with each id
         self._start = 0
         self.count = 0  # lines so far, chosen or not
 
@@ -105,6 +110,8 @@ class _Reader:
             own, asked = None, _too_long(self._most)
         own = number if own is None else own
         first = self._ids.setdefault(own, number)
+        if self._last and len(self._ids) > self._last:
+            self._ids.popitem(last=False)
         if first != number and not isinstance(asked, NgtError):
             asked = InputError(
                 f"id {shown(own)} stands in line {first} already",
@@ -188,7 +195,8 @@ class KnownLines:
 class StreamLines:
     """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
 
-    At most `most` bytes of lines are kept, and one line more. Errors call the stream `name`.
+    At most `most` bytes of lines are kept, and one line more, and of other lines the last IDS ids.
+    Errors call the stream `name`.
     """
 
     def __init__(
@@ -201,7 +209,7 @@ class StreamLines:
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.count = 0  # lines read so far
-        reader = _Reader(stream, most, choice)
+        reader = _Reader(stream, most, choice, IDS)
         threading.Thread(target=self._read, args=(reader,), daemon=True).start()
 
     def _read(self, reader: _Reader) -> None:

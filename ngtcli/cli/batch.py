@@ -128,14 +128,15 @@ class _Batch:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
-        found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
+        most = self._settings.max_mb * 1_000_000
+        found = scan(path, most, self._choice)
         self._notes.clear()
         chosen = found.lines[: self._choice.limit or None]
         self._progress.total = len(chosen)
         answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
         head = Head(found.sha256, self._given.shard, self._settings.engine, answers)
         with closing(
-            FileOutput(self._given.output, head, found.lines, self._given.restart)
+            FileOutput(self._given.output, head, found.lines, self._given.restart, most)
         ) as kept:
             left = KnownLines(self._left(chosen, kept))
             self._answer(left, path, kept, "the same command goes on from there")
@@ -163,13 +164,14 @@ class _Batch:
         most = self._settings.max_mb * 1_000_000
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
+            self._notes.status(f"Waiting for lines of {name} …")
             stream = open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
             lines = StreamLines(stream, most, self._choice, name)
             output = StreamOutput(stack.enter_context(writer(out)))
             self._answer(lines, None, output, "what is done is put out")
-        self._check(len(output.failed), lines.count)
+        self._check(output.failed, lines.count)
 
     def _answer(self, lines: "Lines", path: Path | None, output: Output, interrupted: str) -> None:
         def deliver(outcome: Outcome, engine: "Engine") -> bool:
