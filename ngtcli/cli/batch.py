@@ -31,7 +31,8 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file
 from ngtcli.config import Settings
-from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import TASKS, for_task

@@ -22,7 +22,8 @@ from ngtcli.cli.batch_rows import Progress, answer_parts
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
-from ngtcli.documents.load import STDIN, Document, Loaded, load
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import key_of

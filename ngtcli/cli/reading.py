@@ -8,7 +8,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped, kinds
-from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Loaded, load
 
 _SHOWN = 5  # lines about single files; -v shows all
 

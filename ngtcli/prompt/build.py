@@ -14,6 +14,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import render
 from ngtcli.prompt.preset import Preset
+from ngtcli.retrieve.scores import Scores
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _OTHER_MODEL = "Name another model (-m)."
@@ -43,11 +44,11 @@ class Cut:
     kept_characters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen(Scores):
     """A passage that was read: its document's index, its range there, its place, its scores.
 
-    The best has `rank` 1; for the scores see `Ranked`.
+    The best has `rank` 1.
     """
 
     document: int
@@ -56,11 +57,6 @@ class Chosen:
     page: int
     heading: str
     rank: int
-    score: float
-    bm25: float
-    dense: float | None = None
-    fused: float | None = None
-    reranked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
@@ -13,11 +13,11 @@ from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
+from ngtcli.retrieve.scores import Ranked, Scores
 from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
-    from ngtcli.retrieve.ranking import Ranked
 
 _PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
 
@@ -65,7 +65,7 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     if (whole := fits(task)) is not None:
         return whole
     room = task.room - frame_tokens(replace(task, documents=()))
-    from ngtcli.retrieve.ranking import Ranked, Rankers, rank  # here: it loads numpy
+    from ngtcli.retrieve.ranking import Rankers, rank  # here: it loads numpy
 
     clock = time.perf_counter()
     rankers = Rankers(s.embedder, s.reranker, s.device)
@@ -78,7 +78,7 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     seconds = time.perf_counter() - clock
     if not ranked:
         warn("no passage has a word of the question; the first ones are read")
-        ranked = [Ranked(i, 0.0, 0.0) for i in range(len(index))]
+        ranked = [Ranked(0.0, 0.0, passage=i) for i in range(len(index))]
     task.status("Choosing passages …")
     chosen = _fitting(task, index, ranked, room, s.passages or len(ranked))
     while chosen:
@@ -101,7 +101,7 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
 
 
 def _fitting(
-    task: Task, index: "Index", ranked: Sequence["Ranked"], room: int, most: int
+    task: Task, index: "Index", ranked: Sequence[Ranked], room: int, most: int
 ) -> list[tuple[int, int]]:
     """The first of `ranked` that fit: place there, and tokens; longer ones are passed over."""
     chosen: list[tuple[int, int]] = []
@@ -127,12 +127,13 @@ def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt
     return list(joined(task.documents, [Excerpt(p.document, p.start, p.end) for p in places]))
 
 
-def _chosen(task: Task, index: "Index", rank: int, one: "Ranked") -> Chosen:
+def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
     at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
     return Chosen(
-        at.document, at.start, at.end, section.page, section.heading, rank,
-        one.score, one.bm25, one.dense, one.fused, one.reranked,
+        document=at.document, start=at.start, end=at.end, page=section.page,
+        heading=section.heading, rank=rank,
+        **{field.name: getattr(one, field.name) for field in fields(Scores)},
     )  # fmt: skip
 
 
