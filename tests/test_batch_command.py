@@ -333,6 +333,28 @@ def test_a_stream_is_answered_to_stdout_a_line_each(source: Path, fake: FakeAnsw
     assert good.returncode == 0 and good.stderr == b""
 
 
+def test_vllm_drafts_for_all_lines_as_for_ask_and_says_what_does_nothing(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home" / "config" / "presets").mkdir(parents=True)
+    preset = "template: '{documents}'\nnum_draft: 9\nmethod: trie\n"
+    (tmp_path / "home" / "config" / "presets" / "summarize.yaml").write_text(preset)
+    rows: list[Any] = [{"context": f"Tide {i}."} for i in range(3)]
+    rows.append({"context": "Tide.", "question": "When?", "settings": {"temperature": 2.5}})
+    data = "\n".join(map(json.dumps, rows)).encode()
+    home = str(tmp_path / "home")
+    done = ngt("batch", "-", "--engine", "vllm", stdin=data, NGT_HOME=home)
+    lines = done.stderr.decode().splitlines()
+    for name, own, used in (("num_draft", 9, 64), ("method", "trie", "auto")):
+        words = f"vLLM drafts for all texts as for ask, with {name} {used}: {name} {own} of"
+        assert sum(words in line for line in lines) == 1
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["settings"]["num_draft"] for row in answers[:3]] == [64] * 3
+    assert "temperature is 2.5" in answers[3]["error"]["message"] and done.returncode == 7
+    assert b"vLLM" not in ngt("batch", "-", stdin=data, NGT_HOME=home).stderr
+
+
 def test_a_closed_pipe_ends_the_run_quietly(
     source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

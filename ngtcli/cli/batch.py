@@ -197,10 +197,30 @@ class _Batch:
         asked = asked_of(line, path)
         settings, preset = self._tasks[asked.task]
         settings = for_task(asked.task, replace(settings, **asked.settings), preset)
+        if self._settings.engine == "vllm":
+            settings = self._of_vllm(asked.task, settings)
         loaded = Loaded(asked.documents)
         if asked.paths:
             loaded = load(below(self._folder, asked.paths), None, settings)
         return Work(asked.task, settings, preset, loaded, asked.question)
+
+    def _of_vllm(self, task: str, settings: Settings) -> Settings:
+        """The settings as vLLM follows them: it drafts as `ask` was set when it was started.
+
+        Raises UsageError for what it cannot follow.
+        """
+        from ngtcli.engines.vllm_arguments import check
+
+        drafting = {name: getattr(self._settings, name) for name in ("method", "num_draft")}
+        for name, value in drafting.items():
+            if (other := getattr(settings, name)) != value:
+                self._progress.warn(
+                    f"vLLM drafts for all texts as for ask, with {name} {value}:"
+                    f" {name} {other} of {task} does nothing"
+                )
+        settings = replace(settings, **drafting)
+        check(settings)
+        return settings
 
     def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
         try:
