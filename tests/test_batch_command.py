@@ -556,3 +556,49 @@ def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
     for flags in (["--dry-run"], ["--html", str(tmp_path / "a.html")], ["--explain"]):
         done = ngt("summarize", HARBOUR, "-o", str(tmp_path), *flags)
         assert done.returncode == 2 and flags[0].encode() in done.stderr
+
+
+def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_over(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("Text a of three.")
+    (notes / "b.md").write_text("Text b of three.")
+    for more in (2, 0):
+        fake.asked = []
+        done = ngt("summarize", str(notes), "-o", str(notes))
+        assert done.returncode == 0 and len(fake.asked) == more
+    assert b"left out 2 of the files: summaries that this command wrote" in done.stderr
+    names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.md.txt"}
+    assert {path.name for path in notes.iterdir()} == names
+    only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))
+    assert only.returncode == 3 and b"are summaries of this folder" in only.stderr
+    (notes / "a").write_text("Its summary would be a.txt.")
+    done = ngt("summarize", str(notes), "-o", str(notes))
+    assert done.returncode == 2 and b"a.txt: this command reads it" in done.stderr
+    assert (notes / "a.txt").read_text() == "Text a of three."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("summarize", "a.txt", "-o", "a.txt"),
+        ("summarize", "folder", "-o", "link.txt"),
+        ("summarize", "a.txt", "--html", "a.txt"),
+        ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
+        ("bench", "a.txt", "-o", "a.txt"),
+        ("bench", "--prompts", "a.txt", "--html", "a.txt"),
+        ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt"),
+    ],
+)
+def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    text = '{"context": "The tide.", "question": "When?"}\n'
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").hardlink_to(tmp_path / "a.txt")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    done = ngt(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    assert b"this command reads it, and would write over it" in done.stderr
+    assert (tmp_path / "a.txt").read_text() == text

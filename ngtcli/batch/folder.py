@@ -5,6 +5,7 @@ all that it was made from. It is locked while a run writes there.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import IO
 
@@ -52,6 +53,11 @@ class AnswerFolder:
     def has(self, name: str, key: str) -> bool:
         """Whether the file of that name was made from what `key` stands for, and is there."""
         return self._keys.get(name) == key and (self._path / name).is_file()
+
+    def wrote(self, path: str) -> bool:
+        """Whether the file at `path` was written here."""
+        folder, name = os.path.split(os.path.realpath(path))
+        return name in self._keys and folder == os.path.realpath(self._path)
 
     def write(self, name: str, key: str, text: str) -> None:
         """Write a file whole, and note what it was made from. Raises NgtError."""

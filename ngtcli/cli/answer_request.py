@@ -91,13 +91,17 @@ class AnswerRequest:
 
 
 def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
-    """The documents named, or what is piped in. Raises InputError."""
+    """The documents named, or what is piped in.
+
+    Raises InputError; UsageError where the answer would be written over a document.
+    """
     stdin = standard_input(paths)
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
         notes = Notes(request.verbose)
-        return read_documents(paths or [STDIN], stdin, request.settings, notes)
+        outputs = request.output, request.html, request.svg
+        return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
             raise

@@ -22,6 +22,7 @@ from ngtcli.cli.batch_rows import Progress, answer_parts
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import check_not_read
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -68,7 +69,13 @@ def run_per_file(request: AnswerRequest, folder: Path, paths: list[str], hint: s
     notes = Notes(request.verbose)
     documents, bad = _documents(request, paths, hint, notes)
     with closing(AnswerFolder(folder)) as kept:
-        run = _PerFile(request, folder, kept, list(_targets(request, documents)), notes)
+        documents = _not_written(documents, kept, folder, notes)
+        targets = list(_targets(request, documents))
+        check_not_read(
+            [folder / target.name for target in targets], [d.path for d in documents if d.path],
+            "Name another folder with -o.",
+        )  # fmt: skip
+        run = _PerFile(request, folder, kept, targets, notes)
         run.run()
     again = "The same command tries them again, and no others."
     check_failed(run.failed + bad, len(run.targets) + bad, "file", again)
@@ -162,6 +169,18 @@ def _documents(
     for told in errors:
         _tell(notes, "", told)
     return documents_of(good, request, hint).documents, len(errors)
+
+
+def _not_written(
+    documents: Sequence[Document], kept: AnswerFolder, folder: Path, notes: Notes
+) -> Sequence[Document]:
+    """The documents without earlier summaries. Raises InputError where there are no others."""
+    left = [d for d in documents if not (d.path and kept.wrote(d.path))]
+    if not left:
+        raise InputError(f"{folder}: the documents are summaries of this folder", "Name others.")
+    if written := len(documents) - len(left):
+        notes.warn(f"left out {written} of the files: summaries that this command wrote")
+    return left
 
 
 def _tell(notes: Notes, name: str, error: NgtError) -> None:
