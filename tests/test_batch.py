@@ -53,6 +53,8 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
         (b'{"id": true, "context": "a"}', "id is True"),
         (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
+        (b'{"context": "a", "context": "b"}', "'context' stands there twice"),
+        (b'{"context": "a", "settings": {"seed": 1, "seed": 2}}', "'seed' stands there twice"),
         (b"{}", "no documents"),
         (b'{"context": "a", "paths": ["b"]}', "paths and context together"),
         (b'{"context": " "}', "document 1: empty"),
