@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from ngtcli.batch import output as output_module
 from ngtcli.batch.appending import append_line
+from ngtcli.batch.arriving import AHEAD, StreamLines
 from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import Head
 from ngtcli.batch.lines import Asked, below, read_line
 from ngtcli.batch.output import FileOutput, StreamOutput
-from ngtcli.batch.source import AHEAD, Choice, StreamLines, asked_of, scan
+from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line, Waiting
 from ngtcli.errors import InputError, NgtError, UsageError
 
@@ -211,7 +212,7 @@ def test_a_line_of_a_stream_can_be_taken_before_the_next_one_comes() -> None:
 
 
 def test_of_a_stream_only_the_last_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.batch.source.IDS", 2)
+    monkeypatch.setattr("ngtcli.batch.arriving.IDS", 2)
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
     stream = StreamLines(io.BytesIO(data), MOST, Choice())
     wrong = {}

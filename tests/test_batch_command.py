@@ -14,8 +14,8 @@ from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.answered import Answered, Given, failed
+from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.runner import Engine, Runner
-from ngtcli.batch.source import KnownLines
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings

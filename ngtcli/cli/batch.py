@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli.batch.arriving import KnownLines, StreamLines
 from ngtcli.batch.head import Head, deciding
 from ngtcli.batch.lines import below
 from ngtcli.batch.output import FileOutput, Output, StreamOutput
-from ngtcli.batch.source import Choice, KnownLines, StreamLines, asked_of, scan
+from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.app import unexpected

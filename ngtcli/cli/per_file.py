@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import deciding
-from ngtcli.batch.source import KnownLines
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
