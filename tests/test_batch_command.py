@@ -553,6 +553,8 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
 def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
     wrong = ngt("summarize", HARBOUR, "-o", str(tmp_path / "a" / "b.txt"))
     assert wrong.returncode == 2 and b"no such folder" in wrong.stderr
+    long = ngt("summarize", HARBOUR, "-o", str(tmp_path / ("a" * 300)) + "/")
+    assert long.returncode == 2 and b"file name too long" in long.stderr
     for flags in (["--dry-run"], ["--html", str(tmp_path / "a.html")], ["--explain"]):
         done = ngt("summarize", HARBOUR, "-o", str(tmp_path), *flags)
         assert done.returncode == 2 and flags[0].encode() in done.stderr

@@ -23,17 +23,22 @@ def check_output_file(path: Path | None) -> None:
     """Raise UsageError where no file can be written at `path`, before anything is computed."""
     if path is None:
         return
+    check_name(path)
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder", "Name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: no such folder", "Make the folder first.")
+
+
+def check_name(path: Path) -> None:
+    """Raise UsageError for a path under which nothing can be."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # too long, links in a circle
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError(f"{shortened(str(path))}: {reason}", "Name another file.") from None
-    if path.is_dir():
-        raise UsageError(f"{path}: a folder", "Name a file in it.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: no such folder", "Make the folder first.")
+        raise UsageError(f"{shortened(str(path))}: {reason}", "Give another name.") from None
 
 
 def check_output_files(paths: Mapping[str, Path | None]) -> None:

@@ -5,6 +5,7 @@ again. A file that fails does not end the run.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from ngtcli.cli.batch_rows import Progress, answer_parts
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_not_read
+from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -41,8 +42,10 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
     """The folder. Raises UsageError unless summaries can be written to it."""
     if folder is None:
         raise UsageError("--per-file writes a file for each summary", "Name a folder with -o.")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
+    if not os.path.isdir(folder):
+        check_name(folder)
+        if os.path.exists(folder):
+            raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
     others = {
         "--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg,
         "--explain": request.explain,
