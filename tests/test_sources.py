@@ -223,6 +223,7 @@ def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Pa
     [
         (["--svg", "no/a.svg"], "no such folder"),
         (["--svg", "."], "a folder"),
+        (["-o", "-"], "needs no name"),
         (["--svg", "a", "--html", "./a"], "--html and --svg both name"),
         (["--svg", "a.svg", "--dry-run"], "--svg does nothing with --dry-run"),
         (
