@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.attribution import Tallies, update_escapes
-from ngtcli.draft.auto.blend import BUCKETS, ORDERS, SCORES
+from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import SOURCES
 
@@ -25,7 +25,7 @@ def fitted_escapes() -> Floats:
     table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     escapes[: len(table)] = table
-    escapes[len(table) :, 0] = CONFIG.unused_escape
+    escapes[BACKGROUND:, 0] = CONFIG.unused_escape
     return escapes
 
 
