@@ -486,6 +486,8 @@ def test_wrong_names_are_refused_with_the_nearest_one() -> None:
         ["trie", "build", "--background", HARBOUR, "--name", "english"],
         ["trie", "build", "--background", "--rest", HARBOUR],
         ["trie", "build", "--background", HARBOUR, "--name", "a,b"],
+        ["trie", "build", "--background", HARBOUR, "--name", "a\nb"],
+        ["trie", "build", "--rest", HARBOUR, "--name", "a\x1bb"],
         ["trie", "build", "--background", HARBOUR, "--n", "8"],
         ["summarize", HARBOUR, "--background", "mine", "--no-background"],
         ["summarize", HARBOUR, "--background", "mine", "--method", "llma"],
