@@ -5,12 +5,14 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers import HARBOUR, NGT, in_terminal, ngt, ngt_process, wait_until_loading
 
+from ngtcli.cli.streams import piped_stdin
 from ngtcli.decode.verify import Path as VerifiedPath
 from ngtcli.decode.verify import verify
 from ngtcli.draft.tree import DraftTree
@@ -24,6 +26,17 @@ def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
     assert done.returncode == 0 and done.stderr == b""
     text = done.stdout.decode()
     assert text.strip() and text.endswith("\n") and "\x1b" not in text
+
+
+def test_standard_input_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with open(read, encoding="utf-8") as stdin, open(write, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", stdin)
+        stream = piped_stdin()
+        assert stream is not None
+        threading.Timer(0.05, pipe.write, [b"later\n"]).start()
+        assert stream.readline() == b"later\n"
 
 
 def test_stdin_is_a_document() -> None:

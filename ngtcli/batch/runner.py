@@ -26,7 +26,7 @@ Answers = Callable[[Session, Iterable[Given], int], Iterator[Answered]]
 
 
 class Lines(Protocol):
-    """Lines that are to be answered; see `FileLines`."""
+    """Lines that are to be answered; see `KnownLines`."""
 
     def wait(self) -> bool: ...
     def first_kind(self) -> str: ...
