@@ -120,13 +120,17 @@ class Auto(Drafter):
         if self.sources.ranks.vocabulary:
             self.top_k = self._usefulness.begin_step()
         if policy is not None:
-            budget = min(budget, policy.curve.filled(self._search.bound(budget)))
+            budget = min(budget, policy.curve.filled(self.bound(budget)))
         probabilities = self.search(budget)
         tree = self.take(
             len(probabilities) if policy is None else policy.choose(probabilities), budget
         )
         self._drafting_s = time.perf_counter() - clock
         return tree
+
+    def bound(self, budget: int) -> int:
+        """`budget`, or less where few nodes paid last: so many are worth a search."""
+        return self._search.bound(budget)
 
     def search(self, budget: int, children: int = CONFIG.children) -> npt.NDArray[np.float64]:
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
