@@ -44,6 +44,24 @@ def test_with_one_child_drafts_are_chains() -> None:
     assert tree.parents == tuple(range(-1, len(tree) - 1))
 
 
+def test_a_chain_goes_on_as_the_first_place_of_the_prompt_does() -> None:
+    prompt = [7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2]
+    chain = BatchDrafter(children=1)
+    (tree,) = chain.propose([chain.start(Context(prompt, vocabulary=10))], [2])
+    assert tree.tokens == (3, 4)
+
+
+def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
+    batch = BatchDrafter(CostCurve({1: 1.0, 2: 9.0, 64: 99.0}), children=1)
+    assert batch.policy is not None
+    drafter = batch.start(Context([*range(40), 0, 1], vocabulary=50))
+    assert len(batch.propose([drafter], [16])[0]) == 0
+    batch.observe([drafter], [[2]])
+    batch.policy.curve = CostCurve({1: 1.0, 64: 1.0})
+    (tree,) = batch.propose([drafter], [16])
+    assert tree.tokens == tuple(range(3, 19))
+
+
 def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     # Two rows more cost little, further ones as much as a pass each.
     curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})

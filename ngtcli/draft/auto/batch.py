@@ -60,6 +60,10 @@ class BatchDrafter:
         sources = Sources(self._texts if pool is None else self._earlier, self._background)
         drafter = Auto(Options(), fitted_escapes(), pool=pool, sources=sources)
         drafter.reset(context)
+        if self._children == 1:
+            # A tree has room for both. Measured on recordings, steps of chains of at most 16:
+            # summarization 1% less, the built-in model 3% less, RAG and questions the same.
+            sources.prefer_first()
         self._pauses[drafter] = Pause()
         if pool is not None:
             self._pooled.append(drafter)
@@ -80,7 +84,7 @@ class BatchDrafter:
         clock = time.perf_counter()
         trees = [_EMPTY] * len(drafters)
         drafting = self._drafting(drafters, budgets)
-        bounds = [drafters[i].bound(budgets[i]) for i in drafting]
+        bounds = [drafters[i].bound(budgets[i], self._children) for i in drafting]
         found = [
             drafters[i].search(bound, self._children)
             for i, bound in zip(drafting, bounds, strict=True)
