@@ -13,9 +13,9 @@ from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context
-from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts, build_counts
+from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 
-VOCABULARY = 6
+VOCABULARY = 12  # more than the children that are compared before a search
 
 
 class Guarded(np.ndarray):
@@ -28,10 +28,10 @@ class Guarded(np.ndarray):
         return super().__getitem__(key)
 
 
-def drive(nodes: np.ndarray, rng: np.random.Generator) -> int:
+def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> int:
     """Draft and learn over these rows; the number of drafted tokens."""
     nodes[0, TOKEN] = VOCABULARY
-    counts = BackgroundCounts(np.ascontiguousarray(nodes).view(Guarded))
+    counts = BackgroundCounts(nodes.view(Guarded), by_token.view(Guarded))
     drafter, drafted = Auto(Options(), fitted_escapes(), background=counts), 0
     drafter.reset(Context(rng.integers(0, VOCABULARY, 5).tolist()))
     for _ in range(2):
@@ -39,24 +39,32 @@ def drive(nodes: np.ndarray, rng: np.random.Generator) -> int:
         assert all(0 <= token < VOCABULARY for token in tree.tokens), tree
         drafter.observe(rng.integers(0, VOCABULARY, 2).tolist())
         drafted += len(tree)
-    escapes = drafter.tallies.arrays.escape
+    escapes, probabilities = drafter.tallies.arrays.escape, drafter.search(8)
     assert np.isfinite(escapes).all() and (escapes > 0).all() and (escapes < 1).all()
+    assert (probabilities > 0).all() and (probabilities < 1 + 1e-9).all()
+    assert 0 <= drafter.familiarity.mean <= 1
     return drafted
+
+
+def numbers(rng: np.random.Generator, shape: Any, rows: int) -> np.ndarray:
+    """Half of them rows of an array, half bounds of what int32 holds and their like."""
+    odd = np.array([-(2**31), -1, 0, 1, 2, rows - 1, rows, 2**31 - 1], np.int32)
+    small = rng.integers(0, rows, shape).astype(np.int32)
+    return np.where(rng.random(shape) < 0.5, rng.choice(odd, shape), small)
 
 
 def main() -> None:
     """Arrays of random numbers, and true ones with some numbers changed."""
     rng = np.random.default_rng(int(sys.argv[1]))
     drafted = 0
-    odd = np.array([-(2**31), -1, 0, 1, 2, 7, 2**31 - 1], np.int32)
     for _ in range(int(sys.argv[2])):
-        size = rng.integers(2, 12)
-        anything = rng.choice(np.concatenate([odd, np.arange(size)]), (size, COLUMNS))
-        drafted += drive(anything.astype(np.int32), rng)
-        true = build_counts([(rng.integers(0, VOCABULARY, 30), 1.0)], least=()).nodes
-        places = rng.integers(0, true.size, 12)
-        true.reshape(-1)[places] = rng.choice(np.concatenate([odd, np.arange(len(true))]), 12)
-        drafted += drive(true, rng)
+        size = int(rng.integers(2, 12))
+        drafted += drive(numbers(rng, (size, 4), size), numbers(rng, (size, 2), size), rng)
+        true = build_counts([(rng.integers(0, VOCABULARY, 100), 1.0)], least=())
+        for array, column in ((true.nodes, rng.integers(4)), (true.by_token, 1)):
+            rows = rng.integers(0, len(array), len(array) // 8)
+            array[rows, column] = numbers(rng, len(rows), len(array))
+        drafted += drive(true.nodes, true.by_token, rng)
     print(drafted)
 
 

@@ -121,7 +121,7 @@ class Naive:
         mass = 1.0
         for k in range(ORDERS - 1, -1, -1):
             for source in range(len(SOURCES)):
-                if k > len(context) or (source == BACKGROUND and k >= DEPTH):
+                if k > len(context) or (source == BACKGROUND and not 0 < k < DEPTH):
                     continue
                 found = self.follows(source, tuple(context[len(context) - k :]))
                 total = sum(found.values())

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +19,11 @@ from ngtcli.draft.auto.drafter import Auto, make
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.system.compiled import njit
 from ngtcli.system.storage import DamagedFileError
-from ngtcli.trie.background import (
-    COUNT,
-    FIRST,
-    RANKED,
-    TOKEN,
-    BackgroundCounts,
-    build_counts,
-    with_all_tokens,
-)
+from ngtcli.trie.background import COUNT, FIRST, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.background_file import load_background, save_background
+from ngtcli.trie.background_search import BackgroundArrays, find_row
 
 VOCABULARY = 6
 IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
@@ -56,14 +51,46 @@ def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
         for sequence, weight in wanted.items()
         if all(wanted[sequence[:k]] >= bounds[k - 1] for k in range(1, len(sequence) + 1))
     }
-    assert len(counts) == len(kept)
+    every = {(token,) for token in range(max((s[0] for s in kept), default=-1) + 1)}
+    assert len(counts) == len(kept.keys() | every)
     for sequence in wanted:
         assert counts.count_of(sequence) == kept.get(sequence, 0.0)
 
 
-def test_ranked_children_are_in_the_order_of_their_counts() -> None:
-    counts = build_counts([([3, 1, 1, 2, 2, 2], 1.0)], 1)
-    assert counts.nodes[counts.nodes[1:4, RANKED], TOKEN].tolist() == [2, 1, 3]
+@given(TEXTS)
+def test_siblings_are_in_the_order_of_their_counts(texts: list[tuple[list[int], float]]) -> None:
+    counts, weights = build_counts(texts, 3, ()), counted(texts, 3)
+    paths: list[tuple[int, ...]] = [()]
+    for node in range(len(counts) + 1):
+        rows = slice(*counts.nodes[node : node + 2, FIRST].tolist())
+        tokens, path = counts.nodes[rows, TOKEN].tolist(), paths[node]
+        by_count = sorted(tokens, key=lambda t: (-weights[(*path, t)], t))
+        assert tokens == by_count and counts.by_token[rows, TOKEN].tolist() == sorted(tokens)
+        assert counts.nodes[counts.by_token[rows, 1], TOKEN].tolist() == sorted(tokens)
+        paths += [(*path, token) for token in tokens]
+
+
+@njit()
+def row_of(arrays: Any, sequence: Any) -> int:
+    """The row of a sequence, as compiled code finds it."""
+    node = 0
+    for token in sequence:
+        if node != -1:
+            node = find_row(BackgroundArrays(arrays[0], arrays[1]), node, token)
+    return node
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 9, 40]))
+@settings(deadline=None, max_examples=20)
+def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = rng.integers(0, tokens, 1000).tolist()
+    counts, weights = build_counts([(text, 1.0)], 3, ()), counted([(text, 1.0)], 3)
+    others = [tuple(other) for other in rng.integers(0, tokens + 3, (200, 3)).tolist()]
+    for sequence in [*weights, *others]:
+        row = row_of((counts.nodes, counts.by_token), np.array(sequence, np.int32))
+        found = counts.nodes[row, COUNT] / 64 if row != -1 else 0.0
+        assert found == weights[sequence]
 
 
 def saved(folder: Path, texts: Sequence[tuple[list[int], float]]) -> Path:
@@ -115,11 +142,11 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
     script = Path(__file__).parent / "hostile_background.py"
     ran = subprocess.run(
-        [sys.executable, str(script), "1", "40"],
+        [sys.executable, str(script), "1", "200"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         stdout=subprocess.PIPE, text=True, check=True, timeout=60,
     )  # fmt: skip
-    assert int(ran.stdout) > 100
+    assert int(ran.stdout) > 3000
 
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
@@ -166,18 +193,3 @@ def test_a_shape_of_tallies_from_before_is_begun_anew() -> None:
     fewer = np.ones(SHAPE)[1:]
     drafter = Auto(Options(), fitted_escapes(), pool=Pool(predicted=fewer / 2, reached=fewer))
     assert drafter.tallies.arrays.escape == pytest.approx(fitted_escapes())
-
-
-@given(TEXTS)
-def test_with_all_tokens_every_count_is_as_before(texts: list[tuple[list[int], float]]) -> None:
-    plain = build_counts(texts, 3, ())
-    whole = with_all_tokens(plain)
-    for sequence, weight in counted(texts, 3).items():
-        assert whole.count_of(sequence) == weight
-    known = {s[0] for s in counted(texts, 1)}
-    assert len(whole) - len(plain) == (max(known) + 1 - len(known) if known else 0)
-    for node in range(len(whole) + 1):
-        low, high = whole.nodes[node : node + 2, FIRST].tolist()
-        assert sorted(whole.nodes[low:high, RANKED].tolist()) == list(range(low, high))
-        ranked = whole.nodes[whole.nodes[low:high, RANKED], COUNT]
-        assert (np.diff(ranked) <= 0).all()

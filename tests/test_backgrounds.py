@@ -42,7 +42,9 @@ from ngtcli.background.stored import open_background
 from ngtcli.builtin.phrases.mining import Least, mine, names_and_numbers
 from ngtcli.builtin.phrases.texts import BORDER, WEIGHTS, Texts
 from ngtcli.config import Settings, names_of
-from ngtcli.draft.auto.familiarity import Familiarity
+from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
@@ -51,7 +53,7 @@ from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import BackgroundCounts, build_counts
+from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
 from ngtcli.trie.listing import list_backgrounds
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
@@ -240,24 +242,38 @@ def test_counts_are_those_of_the_texts_that_the_phrases_were_counted_in(kind: st
     assert len(counts) == len(wanted)
 
 
+def check_equal(one: BackgroundCounts, other: BackgroundCounts) -> None:
+    """The same counts, whatever the vocabulary."""
+    np.testing.assert_array_equal(one.nodes[1:], other.nodes[1:])
+    np.testing.assert_array_equal(one.by_token, other.by_token)
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), min_size=2, max_size=5))
 def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> None:
     parts = [build_counts([(text, 1.0)], least=()) for text in said]
     whole = build_counts([(text, 1.0) for text in said], least=())
-    np.testing.assert_array_equal(joined(parts).nodes[1:], whole.nodes[1:])
+    check_equal(joined(parts), whole)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3))
+def test_what_was_omitted_still_counts_in_what_followed(text: list[int], least: int) -> None:
+    counts = build_counts([(text, 1.0)], least=(least, 2))
+    check_equal(joined([counts]), counts)
+    assert joined([counts]).nodes[0, FOLLOWED] == counts.nodes[0, FOLLOWED]
 
 
 @settings(deadline=None)
 @given(st.data())
 def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject) -> None:
-    nodes = build_counts([([1, 2, 3, 1, 2], 1.0), ([2, 2], 1.0)], least=()).nodes.copy()
+    counts = build_counts([([1, 2, 3, 1, 2], 1.0), ([2, 2], 1.0)], least=())
     number = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 30)
     for _ in range(data.draw(st.integers(1, 4))):
-        row, column = data.draw(st.integers(0, len(nodes) - 1)), data.draw(st.integers(0, 4))
-        nodes[row, column] = data.draw(number)
+        array = data.draw(st.sampled_from([counts.nodes, counts.by_token]))
+        array.reshape(-1)[data.draw(st.integers(0, array.size - 1))] = data.draw(number)
     with suppress(DamagedFileError):
-        joined([BackgroundCounts(nodes), build_counts([([1, 2], 1.0)], least=())])
+        joined([counts, build_counts([([1, 2], 1.0)], least=())])
 
 
 # --- files and names ---
@@ -279,7 +295,7 @@ def test_two_processes_make_one_complete_file(own_home: Path) -> None:
     assert not list(file.path.parent.glob("*.partial"))
     tokenizer = load_tokenizer("builtin")
     counts = open_background("english", tokenizer.fingerprint, len(tokenizer.backend))
-    assert len(counts) == file.nodes and counts.nodes.nbytes < 60_000_000
+    assert len(counts) == file.nodes and counts.nbytes < 60_000_000
 
 
 def test_what_cannot_be_made_is_told_and_not_tried_again(
@@ -411,7 +427,7 @@ def test_several_backgrounds_are_joined_once(
     kept = Backgrounds(names, tokenizer, 8192, persist=True)
     loaded = kept.load()
     assert fresh is not None and loaded is not None
-    np.testing.assert_array_equal(loaded.nodes, fresh.nodes)
+    check_equal(loaded, fresh)
     assert kept.words() == "Background: english, mine."
     assert ngt("trie", "build", "--background", __file__, "--name", "mine").returncode == 0
     stale = Backgrounds(names, tokenizer, 8192, persist=True)
@@ -524,16 +540,29 @@ def test_a_background_of_nothing_drafts_what_none_does() -> None:
 
 
 def test_a_text_is_unfamiliar_until_the_background_predicts_it(english: BackgroundCounts) -> None:
-    tokenizer, familiarity = load_tokenizer("builtin"), Familiarity()
-    harbour = np.array(tokenizer.encode(Path(HARBOUR).read_text(encoding="utf-8")), np.int32)
-    familiarity.start(english, tokenizer.encode(GERMAN[0][0]), 8192)
-    assert not familiarity.familiar
-    familiarity.learn(harbour[:100])
-    assert familiarity.familiar
-    familiarity.learn(np.array(tokenizer.encode(GERMAN[1][0]), np.int32))
-    assert not familiarity.familiar
-    familiarity.start(build_counts(()), tokenizer.encode(GERMAN[0][0]), 8192)
-    assert familiarity.familiar
+    tokenizer = load_tokenizer("builtin")
+    drafter = Auto(Options(), fitted_escapes(), background=english)
+    drafter.reset(Context(tokenizer.encode(GERMAN[0][0]), vocabulary=8192))
+    assert not drafter.familiarity.familiar
+    drafter.observe(tokenizer.encode(Path(HARBOUR).read_text(encoding="utf-8"))[:100])
+    assert drafter.familiarity.familiar
+    drafter.observe(tokenizer.encode(GERMAN[1][0]))
+    assert not drafter.familiarity.familiar
+    without = Auto(Options(), fitted_escapes())
+    without.reset(Context(tokenizer.encode(GERMAN[0][0]), vocabulary=8192))
+    assert without.familiarity.familiar
+
+
+def test_familiarity_is_the_mean_probability_by_the_longest_match() -> None:
+    background = build_counts([([1, 2, 3, 1, 2, 4, 1, 2, 3], 1.0)], least=())
+    drafter = Auto(Options(), fitted_escapes(), background=background)
+    drafter.reset(Context([1, 2], vocabulary=8192))
+    mean = drafter.familiarity.mean
+    # After 1 2 comes 3 in two of three places, after 1 2 3 always 1, after 2 3 1 never 7.
+    for token, probability in ((3, 2 / 3), (1, 1.0), (7, 0.0)):
+        drafter.observe([token])
+        mean += CONFIG.familiar_rate * (probability - mean)
+        assert drafter.familiarity.mean == pytest.approx(mean)
 
 
 @pytest.fixture(scope="module")

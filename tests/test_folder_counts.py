@@ -89,10 +89,10 @@ def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> Non
 
 
 def test_a_damaged_background_is_left_out_with_a_line() -> None:
-    nodes = build_counts([([7, 8, 9], 3.0)]).nodes.copy()
-    nodes[1:, FIRST] = 1000
+    damaged = build_counts([([7, 8, 9], 3.0)])
+    damaged.nodes[1:, FIRST] = 1000
     told: list[str] = []
-    counts = make(CountingTokenizer(), told).of(documents("tide tide"), BackgroundCounts(nodes))
+    counts = make(CountingTokenizer(), told).of(documents("tide tide"), damaged)
     assert counts.count_of([ord(letter) - 32 for letter in "tide"]) == 2
     assert len(told) == 1 and "not joined" in told[0]
 

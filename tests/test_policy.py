@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.auto.policy import Policy, count_accepted
 from ngtcli.draft.auto.repeats import Repeats
+from ngtcli.draft.drafter import Context
 
 
 def never() -> bool:
@@ -49,9 +52,12 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
 
 
 @given(
-    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9)
-)
-def test_accepted_nodes_are_counted(draws: list[float], seed: int, token: int) -> None:
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9),
+    st.booleans(),
+)  # fmt: skip
+def test_nodes_that_came_true_are_counted_but_for_those_after_all_that_was_emitted(
+    draws: list[float], seed: int, token: int, other: bool
+) -> None:
     rng = random.Random(seed)
     chances = np.array(sorted(draws, reverse=True))
     parents = np.array([rng.randrange(-1, i) for i in range(len(draws))], np.int32)
@@ -61,10 +67,24 @@ def test_accepted_nodes_are_counted(draws: list[float], seed: int, token: int) -
         path.append(node)
         node = int(parents[node])
     tally = np.zeros((2, 8))
-    emitted = np.array([*path[::-1], 77], np.int32)
+    emitted = np.array([*path[::-1], *([77] if other else [])], np.int32)
     count_accepted(tokens, parents, chances, emitted, tally)
+    unknown = [] if other else [i for i in range(len(draws)) if parents[i] == path[0]]
     assert tally[0].sum() == len(path)
-    assert tally[1].sum() == pytest.approx(sum(draws))
+    assert tally[1].sum() == pytest.approx(sum(draws) - chances[unknown].sum())
+
+
+def test_what_is_not_drafted_is_learned_from() -> None:
+    """Where nothing pays, the policy hears all the same whether its expectations came true."""
+    steep = Costs({SHORT: CostCurve({1: 1.0, 2: 9.0, 64: 99.0})})
+    for came_true in (False, True):
+        drafter = Auto(Options(), fitted_escapes(), steep)
+        drafter.reset(Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
+        assert not drafter.propose((), 8)
+        drafter.observe([3 if came_true else 9])
+        assert drafter.policy is not None
+        accepted, expected = drafter.policy.tally.sum(axis=1)
+        assert accepted == came_true and expected > 0.5
 
 
 CURVES = {

@@ -4,8 +4,8 @@ A sequence of tokens that begins in one word and ends in another occurs as often
 the one word to the other do. So the counts are those of the text that the phrases were counted in,
 but for what was too seldom to be a phrase.
 
-Levels, below, are lists with an entry for each depth k: pairs of token ids, int64 (sequences, k),
-and of counts, int64 (sequences,), in units of 1 / UNIT.
+Levels, below, are lists with an entry for each depth k: token ids, int64 (sequences, k), their
+counts and the counts of what followed them, int64 (sequences,), in units of 1 / UNIT.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,19 @@ from ngtcli.background.phrases import Ints, Phrases
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
-    COLUMNS,
     COUNT,
     DEPTH,
     FIRST,
     FOLLOWED,
-    LARGEST,
-    RANKED,
     TOKEN,
     UNIT,
     BackgroundCounts,
+    Level,
+    lay_out,
 )
 
 Wide = npt.NDArray[np.int64]
+Counted = tuple[Wide, Wide, Wide]
 # What a phrase's count is divided by, so that most count about as often as they were seen. Swept on
 # odd questions: 1 and 20 give the same acceptance lengths within 0.5%.
 WEIGHT = 5
@@ -72,8 +72,9 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
         rows, counts = rows[able], weights[able].astype(np.int64) * UNIT // WEIGHT
         stream, starts = _stream(rows, flat, places, sizes)
         for begin, k, of in _spans(starts, sizes[rows]):
-            found[k - 1].append((stream[begin[:, None] + np.arange(k)], counts[of]))
-    return _counts(found)
+            tokens = stream[begin[:, None] + np.arange(k)]
+            found[k - 1].append((tokens, counts[of], np.zeros_like(of)))  # no more than longer ones
+    return lay_out(_merged(found))
 
 
 def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
@@ -82,10 +83,10 @@ def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
     for part in parts:
         for levels, level in zip(found, _levels(part.nodes), strict=False):
             levels.append(level)
-    return _counts(found)
+    return lay_out(_merged(found, sum(int(part.nodes[0, FOLLOWED]) for part in parts)))
 
 
-def _levels(nodes: Ints) -> Iterator[tuple[Wide, Wide]]:
+def _levels(nodes: Ints) -> Iterator[Counted]:
     """The sequences of each depth, from the rows of BackgroundCounts."""
     paths, begin, end = np.zeros((1, 0), np.int64), 0, 1
     while begin < end:
@@ -97,10 +98,11 @@ def _levels(nodes: Ints) -> Iterator[tuple[Wide, Wide]]:
             raise DamagedFileError("rows that are none")
         paths = np.column_stack([np.repeat(paths, children, axis=0), tokens])
         if begin < end:
-            yield paths, nodes[begin:end, COUNT].astype(np.int64)
+            counts, followed = nodes[begin:end, [COUNT, FOLLOWED]].astype(np.int64).T
+            yield paths, counts, followed
 
 
-def _no_levels() -> list[list[tuple[Wide, Wide]]]:
+def _no_levels() -> list[list[Counted]]:
     return [[] for _ in range(DEPTH)]
 
 
@@ -136,31 +138,28 @@ def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
                 yield starts[own] + first[own] - left, k, own
 
 
-def _counts(found: Sequence[Sequence[tuple[Wide, Wide]]]) -> BackgroundCounts:
-    """The sums of the counts in levels; with each sequence stands the one without its last."""
-    levels = [np.array([[LARGEST, 1, 0, 0, 0]], np.int64)]
+def _merged(found: Sequence[Sequence[Counted]], all_tokens: int = 0) -> Iterator[Level]:
+    """The sums of the counts in levels; with each sequence stands the one without its last.
+
+    `all_tokens` is the least that the root's FOLLOWED is: tokens may be in no level.
+    """
     keys: list[Wide] = []  # of a depth's nodes, sorted: the parent's number there and the token
-    wide = 1 + max((int(t.max()) for level in found for t, _ in level if t.size), default=0)
-    begin, end = 0, 1  # rows of the depth before
+    wide = 1 + max((int(t.max()) for level in found for t, _, _ in level if t.size), default=0)
+    least = np.array([all_tokens])  # of what followed the nodes of the depth before
     for level in found:
-        made = [(_key(tokens, keys, wide), counts) for tokens, counts in level if len(tokens)]
+        made = [(_key(tokens, keys, wide), *counts) for tokens, *counts in level if len(tokens)]
         if not made:
+            none = np.zeros(0, np.int64)
+            yield Level(none, none, none, least)
             break
-        known, group = np.unique(np.concatenate([key for key, _ in made]), return_inverse=True)
-        counts = np.bincount(group, np.concatenate([c for _, c in made])).astype(np.int64)
+        key, *counted = (np.concatenate(parts) for parts in zip(*made, strict=True))
+        known, group = np.unique(key, return_inverse=True)
+        counts, follow = (np.bincount(group, part).astype(np.int64) for part in counted)
         parents, tokens = known // wide, known % wide
-        levels[-1][:, FIRST] = end + np.searchsorted(parents, np.arange(end - begin))
-        levels[-1][:, FOLLOWED] = np.bincount(parents, counts, minlength=end - begin)
-        rows = np.zeros((len(known), COLUMNS), np.int64)
-        rows[:, TOKEN], rows[:, COUNT] = tokens, counts
-        rows[:, RANKED] = end + np.lexsort((-counts, parents))
-        levels.append(rows)
+        followed = np.bincount(parents, counts, minlength=len(least)).astype(np.int64)
+        yield Level(parents, tokens, counts, np.maximum(followed, least))
         keys.append(known)
-        begin, end = end, end + len(known)
-        rows[:, FIRST] = end  # until the next depth has children
-    nodes = np.concatenate([*levels, np.array([[0, end, 0, 0, 0]])])
-    nodes[:, [COUNT, FOLLOWED]] = np.minimum(nodes[:, [COUNT, FOLLOWED]], LARGEST)
-    return BackgroundCounts(nodes.astype(np.int32))
+        least = follow
 
 
 def _key(tokens: Wide, keys: Sequence[Wide], wide: int) -> Wide:

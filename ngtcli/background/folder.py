@@ -68,8 +68,9 @@ class FolderCounts:
     def _hash(self, background: BackgroundCounts | None) -> str:
         """A hash of the counts, made once: they may be 2 GB."""
         if background is not None and background is not self._hashed[0]:
-            rows = background.nodes[1:].reshape(-1)
-            self._hashed = background, hashlib.sha256(rows.data).hexdigest()
+            content = hashlib.sha256(background.nodes[1:].data)
+            content.update(background.by_token.data)
+            self._hashed = background, content.hexdigest()
         return self._hashed[1] if background is not None else ""
 
     def _had(

@@ -11,7 +11,7 @@ from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.stored import open_background, open_joined
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import TOKEN, BackgroundCounts, with_all_tokens
+from ngtcli.trie.background import TOKEN, BackgroundCounts
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess
 _MOST_FAILURE = 10_000  # bytes of the file of a reason; guess
@@ -77,7 +77,7 @@ class Backgrounds:
             self._to_be_made(name, fingerprint)
             return None
         with suppress(*_FAILURES):
-            return with_all_tokens(making.make_shipped(name, self._tokenizer))
+            return making.make_shipped(name, self._tokenizer)
         return None
 
     def _to_be_made(self, names: str, fingerprint: str) -> None:

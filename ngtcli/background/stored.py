@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ngtcli.background.names import background_path
-from ngtcli.trie.background import BackgroundCounts, with_all_tokens
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.background_file import TOKENIZER, load_background, save_background
 
 
@@ -31,8 +31,7 @@ def parts_of(names: Sequence[str], fingerprint: str) -> str:
 
 
 def save(name: str, fingerprint: str, counts: BackgroundCounts, about: Mapping[str, str]) -> Path:
-    """Store counts, with all tokens; the path. `about` is other metadata. Raises OSError."""
-    counts = with_all_tokens(counts)
+    """Store counts; the path. `about` is other metadata. Raises OSError."""
     path = background_path(name, fingerprint)
     told = {"name": name, "nodes": str(len(counts)), TOKENIZER: fingerprint, **about}
     return save_background(path, counts, {**told, "key": path.name.partition(".")[0]})

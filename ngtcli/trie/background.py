@@ -1,14 +1,15 @@
-"""Counts of a general text: what often follows what, built once, in one flat array.
+"""Counts of a general text: what often follows what, built once, in flat arrays.
 
-It contains the sequences of at most `depth` tokens of the texts, as a CountTrie does, but none that
-occur too seldom, and it does not grow: so nodes stand in breadth-first order, the children of a
-node adjacent and sorted by token, and a child is found by bisection. A node takes 20 bytes.
+They contain the sequences of at most `depth` tokens of the texts, as a CountTrie does, but none
+that occur too seldom, and they do not grow: so nodes stand in breadth-first order, the children of
+a node adjacent, the most frequent first. So what is looked at together lies together: the likeliest
+continuations of a match, and the numbers of the one that is chosen. A node takes 24 bytes.
 
-The array is read as it stands in a file (background_file.py). Whoever reads it checks every index
-and every count (background_search.py): with any content the worst are useless drafts.
+The arrays are read as they stand in a file (background_file.py). Whoever reads them checks every
+index and every count (background_search.py): with any content the worst are useless drafts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,12 @@ import numpy.typing as npt
 
 from ngtcli.trie.ngram import Ints, join, sorted_places
 
-# Columns. Children of a node are the rows from its FIRST to the next row's. RANKED lists these rows
-# by falling count. COUNT is of the node, FOLLOWED of all its continuations, the omitted included.
-TOKEN, FIRST, COUNT, FOLLOWED, RANKED = range(5)
-COLUMNS = 5
+Wide = npt.NDArray[np.int64]
+
+# Columns of `nodes`. Children of a node are the rows from its FIRST to the next row's. COUNT is of
+# the node, FOLLOWED of all its continuations, the omitted included.
+TOKEN, COUNT, FIRST, FOLLOWED = range(4)
+ROW = 1  # column of `by_token`, after TOKEN
 # Tokens, a context and what follows. Swept over 0.94 million tokens of English, mean acceptance
 # length on odd ids at 32 nodes, with the pool: 2.655 with 7 and with 5, 2.651 with 4; each token
 # costs a drafting step about 3 us.
@@ -35,26 +38,50 @@ LARGEST = 2**31 - 1  # a stored number; derived: int32
 
 @dataclass(frozen=True, slots=True)
 class BackgroundCounts:
-    """`nodes`, int32 (nodes + 1, COLUMNS): the root first; the last row only ends the children.
+    """`nodes`, int32 (nodes + 1, 4): the root first; the last row only ends the children.
 
-    The root's TOKEN is the size of the vocabulary: ids from it on are not drafted.
+    Siblings stand by falling count, those of equal counts by rising token. `by_token`, int32
+    (nodes + 1, 2), lists in the place of each node's children their tokens, rising, and their rows.
+    The root has a child for every id up to its largest, of count 0 where that was not counted. The
+    root's TOKEN is the size of the vocabulary: ids from it on are not drafted.
     """
 
     nodes: Ints
+    by_token: Ints
 
     def __len__(self) -> int:
         """How many nodes there are, without the root."""
         return len(self.nodes) - 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.nodes.nbytes + self.by_token.nbytes
 
     def count_of(self, sequence: Sequence[int]) -> float:
         """How often `sequence` was counted; 0 where it was omitted."""
         node = 0
         for token in sequence:
             low, high = self.nodes[node : node + 2, FIRST].tolist()
-            node = low + int(np.searchsorted(self.nodes[low:high, TOKEN], token))
-            if node == high or self.nodes[node, TOKEN] != token:
+            at = low + int(np.searchsorted(self.by_token[low:high, TOKEN], token))
+            if at == high or self.by_token[at, TOKEN] != token:
                 return 0.0
+            node = int(self.by_token[at, ROW])
         return float(self.nodes[node, COUNT]) / UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The nodes of one depth, sorted by parent and token: int64 arrays with an entry for each.
+
+    `parents` are indices into the depth before; `counts` are in units of 1 / UNIT. `followed` has
+    an entry for each node of the depth before: the count of all its continuations.
+    """
+
+    parents: Wide
+    tokens: Wide
+    counts: Wide
+    followed: Wide
 
 
 def build_counts(
@@ -80,78 +107,71 @@ def build_counts(
     places = sorted_places(stream, left, depth)
     weight_of = np.repeat(np.asarray(weights, np.float64), [len(text) + 1 for text in ids])
     bounds = [*least, *[least[-1] if least else 0.0] * depth][:depth]
-    return BackgroundCounts(_levels(stream, left, places, weight_of, bounds))
-
-
-def with_all_tokens(counts: BackgroundCounts) -> BackgroundCounts:
-    """The same counts, with a child of the root for every id up to the largest, of count 0 if new.
-
-    So the child for an id is in the row of that number after the first, found without a search.
-    """
-    nodes = counts.nodes
-    first, end = int(nodes[0, FIRST]), int(nodes[1, FIRST])
-    tokens = nodes[first:end, TOKEN]
-    if first != 1 or end == first or len(tokens) > (every := int(tokens[-1]) + 1):
-        return counts
-    shift = every - len(tokens)
-    children = np.zeros((every, COLUMNS), np.int32)
-    children[:, TOKEN] = np.arange(every)
-    children[tokens] = nodes[first:end]
-    present = np.append(tokens, every)  # the children of an absent id begin where the next one's do
-    begins = np.append(nodes[first:end, FIRST], nodes[end, FIRST])
-    children[:, FIRST] = begins[np.searchsorted(present, np.arange(every))]
-    ranked = tokens[nodes[first:end, RANKED] - first]
-    absent = np.setdiff1d(np.arange(every), tokens)
-    children[:, RANKED] = first + np.concatenate([ranked, absent])
-    deeper = nodes[end:].copy()
-    deeper[:-1, RANKED] += shift
-    out = np.concatenate([nodes[:1], children, deeper])
-    out[1:, FIRST] += shift
-    return BackgroundCounts(out)
+    return lay_out(_levels(stream, left, places, weight_of, bounds))
 
 
 def _levels(
     stream: Ints,
     left: Ints,
-    places: npt.NDArray[np.int64],
+    places: Wide,
     weight_of: npt.NDArray[np.float64],
     bounds: Sequence[float],
-) -> Ints:
-    """The rows of all nodes, made depth by depth from the sorted places."""
-    levels = [np.array([[LARGEST, 1, 0, 0, 0]], np.int32)]
-    parent = np.zeros(len(places), np.int64)  # row of each place's node at the depth before
-    begin, end = 0, 1  # rows of the depth before
+) -> Iterator[Level]:
+    """The nodes of each depth, from the sorted places."""
+    parent, before = np.zeros(len(places), np.int64), 1  # of each place, and how many there are
     for depth, bound in enumerate(bounds, 1):
         inside = left[places] >= depth
         places, parent = places[inside], parent[inside]
-        tokens = stream[places + depth - 1]
+        tokens = stream[places + depth - 1].astype(np.int64)
         is_first = np.ones(len(places), bool)
         is_first[1:] = (tokens[1:] != tokens[:-1]) | (parent[1:] != parent[:-1])
         first = np.flatnonzero(is_first)
         counts = np.add.reduceat(weight_of[places], first) if len(first) else np.zeros(0)
-        followed = np.bincount(parent[first] - begin, counts, minlength=end - begin)
-        levels[-1][:, FOLLOWED] = _stored(followed)
+        followed = np.bincount(parent[first], counts, minlength=before)
         kept = counts >= bound
-        rows = end + np.cumsum(kept) - 1  # of the kept ones
-        levels[-1][:, FIRST] = end + np.searchsorted(parent[first][kept], np.arange(begin, end))
-        levels.append(_rows(tokens[first][kept], counts[kept], parent[first][kept], end))
+        at = first[kept]
+        yield Level(parent[at], tokens[at], _stored(counts[kept]), _stored(followed))
         group = np.cumsum(is_first) - 1
-        places, parent = places[kept[group]], rows[group][kept[group]]
-        begin, end = end, end + int(kept.sum())
-        levels[-1][:, FIRST] = end  # until the next depth has children
-    return np.concatenate([*levels, np.array([[0, end, 0, 0, 0]], np.int32)])
+        number = np.cumsum(kept) - 1  # of the kept ones
+        places, parent = places[kept[group]], number[group][kept[group]]
+        before = len(at)
 
 
-def _rows(
-    tokens: Ints, counts: npt.NDArray[np.float64], parents: npt.NDArray[np.int64], begin: int
-) -> Ints:
-    """Rows of a depth, the first of which is row `begin`."""
-    rows = np.zeros((len(tokens), COLUMNS), np.int32)
-    rows[:, TOKEN], rows[:, COUNT] = tokens, _stored(counts)
-    rows[:, RANKED] = begin + np.lexsort((-counts, parents))
-    return rows
+def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
+    """The arrays of nodes given depth by depth, as `BackgroundCounts` has them."""
+    nodes, pairs = [np.array([[LARGEST, 0, 1, 0]], np.int32)], [np.zeros((1, 2), np.int32)]
+    place, end = np.zeros(1, np.int64), 1  # of each node of the depth before, in its own order
+    for level in levels:
+        added = _absent(level.tokens) if len(nodes) == 1 else np.zeros(0, np.int64)
+        tokens = np.concatenate([level.tokens, added])
+        counts = np.concatenate([np.minimum(level.counts, LARGEST), np.zeros_like(added)])
+        above = np.concatenate([place[level.parents], np.zeros_like(added)])
+        order = np.lexsort((tokens, -counts, above))
+        nodes[-1][place, FOLLOWED] = np.minimum(level.followed, LARGEST)
+        nodes[-1][:, FIRST] = end + np.searchsorted(above[order], np.arange(len(nodes[-1])))
+        placed = np.empty(len(order), np.int64)
+        placed[order] = np.arange(len(order))
+        by_token = np.lexsort((tokens, above))
+        pairs.append(np.column_stack([tokens, end + placed])[by_token].astype(np.int32))
+        rows = np.zeros((len(order), 4), np.int32)
+        rows[:, TOKEN], rows[:, COUNT] = tokens[order], counts[order]
+        end += len(order)
+        rows[:, FIRST] = end  # until the next depth has children
+        nodes.append(rows)
+        place = placed[: len(level.tokens)]
+    last = np.zeros((1, 4), np.int32)
+    last[0, FIRST] = end
+    pairs.append(np.zeros((1, 2), np.int32))
+    return BackgroundCounts(np.concatenate([*nodes, last]), np.concatenate(pairs))
 
 
-def _stored(counts: npt.NDArray[Any]) -> Ints:
-    stored: Ints = np.minimum(np.rint(counts * UNIT), LARGEST).astype(np.int32)
+def _absent(tokens: Wide) -> Wide:
+    """The ids below the largest of `tokens` that are not among them."""
+    absent: Wide = np.setdiff1d(np.arange(tokens.max(initial=-1)), tokens)
+    return absent
+
+
+def _stored(counts: npt.NDArray[Any]) -> Wide:
+    """Counts in units of 1 / UNIT."""
+    stored: Wide = np.rint(counts * UNIT).astype(np.int64)
     return stored

@@ -12,12 +12,13 @@ import numpy as np
 from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_unchecked
 from ngtcli.system.storage import DamagedFileError
-from ngtcli.trie.background import COLUMNS, TOKEN, BackgroundCounts
+from ngtcli.trie.background import TOKEN, BackgroundCounts
 
-FORMAT = 1
+FORMAT = 2
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
-_ARRAY = "nodes"
-MOST = 2**31  # bytes of a file; derived: 100 million nodes
+_ARRAYS = "nodes", "by_token"
+_COLUMNS = 4, 2  # of each
+MOST = 2**31  # bytes of a file; derived: 90 million nodes
 
 
 def save_background(path: Path, counts: BackgroundCounts, metadata: Mapping[str, str]) -> Path:
@@ -26,7 +27,8 @@ def save_background(path: Path, counts: BackgroundCounts, metadata: Mapping[str,
     Returns `path`. Raises OSError, EFBIG beyond MOST bytes.
     """
     described = {**metadata, "format": str(FORMAT)}
-    return write_arrays(path, {_ARRAY: counts.nodes.reshape(-1)}, described, MOST)
+    arrays = (counts.nodes.reshape(-1), counts.by_token.reshape(-1))
+    return write_arrays(path, dict(zip(_ARRAYS, arrays, strict=True)), described, MOST)
 
 
 def load_background(
@@ -38,10 +40,11 @@ def load_background(
     the file is damaged, foreign, or has other metadata than `wanted`.
     """
     wanted = {"format": str(FORMAT), **(wanted or {})}
-    arrays, _ = map_unchecked(path, (_ARRAY,), wanted, MOST)
-    flat = arrays[_ARRAY]
-    if len(flat) % COLUMNS or len(flat) < 2 * COLUMNS:
+    arrays, _ = map_unchecked(path, _ARRAYS, wanted, MOST)
+    flat = [arrays[name] for name in _ARRAYS]
+    rows = len(flat[0]) // _COLUMNS[0]
+    if rows < 2 or any(len(f) != rows * c for f, c in zip(flat, _COLUMNS, strict=True)):
         raise DamagedFileError("no rows of nodes")
-    nodes = flat.reshape(-1, COLUMNS)
+    nodes, by_token = (f.reshape(rows, c) for f, c in zip(flat, _COLUMNS, strict=True))
     nodes[0, TOKEN] = np.int32(vocabulary)
-    return BackgroundCounts(nodes)
+    return BackgroundCounts(nodes, by_token)

@@ -9,24 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
-    BACKGROUND,
-    OWN,
-    SCORES,
-    UNSEEN,
-    advance,
-    background_bucket,
-    bucket_of,
-    named,
-)
+from ngtcli.draft.auto.blend import BACKGROUND, OWN, SCORES, UNSEEN, advance, match_of, named
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.ranks import DISTINCT, SUM
 from ngtcli.system.compiled import njit, unowned
-from ngtcli.trie.background import UNIT
-from ngtcli.trie.background_search import count_in, find_row, total_of
-from ngtcli.trie.counts import CHILDREN, COUNT, FOLLOWED, NONE, count_ids, find
+from ngtcli.trie.background_search import count_in, find_row
+from ngtcli.trie.counts import COUNT, NONE, count_ids, find
 
 _MIN_ESCAPE = CONFIG.min_escape
+_FAMILIAR_RATE = CONFIG.familiar_rate
 
 
 class Tallies(NamedTuple):
@@ -58,20 +48,26 @@ def attribute(arrays: Any, match_nodes: Any, token: int, tallies: Any) -> float:
     """
     queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
     escape, predicted, reached = tallies
-    return _attribute(
+    probability, _ = _attribute(
         named(arrays), match_nodes, token, Tallies(escape, predicted, reached), queries
     )
+    return float(probability)
 
 
 @unowned
-def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries: Any) -> float:
+def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries: Any) -> Any:
+    """(The blended probability, that by the background's longest match: 0.0 where it has none)."""
     escape_mass, probability, n = 1.0, 0.0, 0
+    known, is_longest = 0.0, True
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         for source in range(match_nodes.shape[0]):
             node = match_nodes[source, order]
-            count, total, bucket = _count(sources, node, source, order, token)
+            total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
                 continue
+            count = _count(sources, node, source, token, total)
+            if source == BACKGROUND and is_longest:
+                known, is_longest = count / total, False
             e = tallies.escape[source, order, bucket]
             queries.given[n] = escape_mass * (1.0 - e) * count / total
             queries.keys[n, 0], queries.keys[n, 1], queries.keys[n, 2] = source, order, bucket
@@ -86,55 +82,54 @@ def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries
         tallies.predicted[source, order, bucket] += share
         tallies.reached[source, order, bucket] += left
         left -= share
-    return probability
+    return probability, known
 
 
 @njit(inline="always")
-def _count(sources: Any, node: int, source: int, order: int, token: int) -> Any:
-    """(count of `token` after the match, of all its continuations, the match's bucket)."""
-    if node == NONE or (source == SCORES and order != 1):
-        return 0.0, 0.0, 0
+def _count(sources: Any, node: int, source: int, token: int, total: float) -> Any:
+    """The count of `token` after a match, of `total` that followed it."""
     count = 0.0
     if source == SCORES:
         ranks = sources.ranks
         for i in range(ranks.weights.shape[1]):
             if ranks.weights[node, i] > 0.0 and ranks.successors[node, i] == token:
                 count = ranks.weights[node, i]
-        total = ranks.sums[node, SUM]
-        return count, total, bucket_of(total, int(ranks.sums[node, DISTINCT]))
-    if source == BACKGROUND:
-        rows = sources.background
-        total = total_of(rows, node)
-        row = find_row(rows, node, token) if total > 0 else NONE
-        count = count_in(rows, row, total) / UNIT if row != NONE else 0.0
-        return count, total / UNIT, background_bucket(rows, node)
-    trie = sources.tries[source]
-    if trie.counts[node, FOLLOWED] > 0.0:
+    elif source == BACKGROUND:
+        row = find_row(sources.background, node, token)
+        if row != NONE:
+            count = float(count_in(sources.background.nodes, row, total))
+    else:
+        trie = sources.tries[source]
         child = find(trie.slots, node, token)
-        count = trie.counts[child, COUNT] if child != NONE else 0.0
-    total = trie.counts[node, FOLLOWED]
-    return count, total, bucket_of(total, trie.nodes[node, CHILDREN])
+        if child != NONE:
+            count = float(trie.counts[child, COUNT])
+    return count
 
 
 @njit()
 def learn_output(
-    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
-) -> int:
+    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int,
+    familiarity: float,
+) -> Any:  # fmt: skip
     """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
 
     `arrays` and `tallies` are as for `attribute`. `open_nodes` and `used` are of the own text's
-    trie, which must have room; returns its nodes used after.
+    trie, which must have room; `familiarity` is the mean probability that the background gave the
+    tokens before (familiarity.py). Returns the nodes used after, and that mean.
     """
     sources, one = named(arrays), np.empty(1, np.int32)
     own, (escape, predicted, reached) = sources.tries[OWN], tallies
     queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
     for token in ids:
-        _attribute(sources, match_nodes, token, Tallies(escape, predicted, reached), queries)
+        _, known = _attribute(
+            sources, match_nodes, token, Tallies(escape, predicted, reached), queries
+        )
+        familiarity += _FAMILIAR_RATE * (known - familiarity)
         one[0] = token
         used = count_ids(one, own, open_nodes, used)
         advance(sources, match_nodes, token)
     update_escapes(tallies)
-    return used
+    return used, familiarity
 
 
 @njit()

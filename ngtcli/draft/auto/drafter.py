@@ -64,7 +64,7 @@ class Auto(Drafter):
         self.sources, self.matches = sources or Sources(None, background), MatchState()
         self._background = self.sources.background
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
-        self._familiarity = Familiarity()
+        self.familiarity = Familiarity()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
             if sources is None:
@@ -87,7 +87,7 @@ class Auto(Drafter):
         self.sources.background = context.background or self._background
         self.sources.start(context)
         self.matches.start(self.sources, context.ids)
-        self._familiarity.start(self.sources.background, context.ids, context.vocabulary)
+        self.familiarity.start(self.sources.background, context.ids, context.vocabulary)
         self._prompt, self._repeats = context.ids, Repeats(context.ids)
         self._unlearned, self._growth = [], None
         self._paused, self._drafting_s = False, 0.0
@@ -139,7 +139,7 @@ class Auto(Drafter):
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         self._paused = False
         self._learn_output()
-        known, tallies = self._familiarity.familiar, self.tallies
+        known, tallies = self.familiarity.familiar, self.tallies
         escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
         self._growth = grow(
             self.sources.arrays, self.matches.nodes, escapes, budget,
@@ -152,7 +152,6 @@ class Auto(Drafter):
         growth = self._growth
         assert growth is not None
         self._search.learn(growth.probabilities, budget, nodes)
-        self._growth = growth.first(nodes) if nodes else None
         return self._tree(growth, nodes) if nodes else _EMPTY
 
     def _tree(self, growth: Growth, nodes: int) -> DraftTree:
@@ -206,8 +205,9 @@ class Auto(Drafter):
         new = np.asarray(self._unlearned, dtype=np.int32)
         self._unlearned = []
         before = self.tallies.predicted_by_scores()
-        self.matches.learn(self.sources, new, self.tallies)
-        self._familiarity.learn(new)
+        self.familiarity.mean = self.matches.learn(
+            self.sources, new, self.tallies, self.familiarity.mean
+        )
         self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
     def has_repeated(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.attribution import Tallies, update_escapes
-from ngtcli.draft.auto.blend import BUCKETS, ORDERS, SCORES
+from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import SOURCES
 
@@ -26,7 +26,7 @@ def fitted_escapes() -> Floats:
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     table = _read_table()
     escapes[: len(table)] = table
-    escapes[len(table) :, 0] = CONFIG.unused_escape
+    escapes[BACKGROUND:, 0] = CONFIG.unused_escape
     return escapes
 
 

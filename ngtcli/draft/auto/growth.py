@@ -26,8 +26,6 @@ _CANDIDATES = (
 )
 _SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
 _MIN_PATH = CONFIG.min_path_probability
-_TOKEN, _PARENT, _SOURCE = range(3)  # columns of `waiting`
-_PROBABILITY, _ROW = range(2)  # columns of `heap`
 
 
 class Growth(NamedTuple):
@@ -43,22 +41,6 @@ class Growth(NamedTuple):
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
     trie_nodes: npt.NDArray[np.int32]
-
-    def first(self, nodes: int) -> "Growth":
-        """The first `nodes` of them."""
-        tokens, parents, probabilities, origins, trie_nodes = self
-        return Growth(
-            tokens[:nodes], parents[:nodes], probabilities[:nodes], origins[:nodes],
-            trie_nodes[:nodes],
-        )  # fmt: skip
-
-
-class Frontier(NamedTuple):
-    """Room for the nodes that may come next: a heap of (path probability, row of `waiting`),
-    float64 (n, 2), and `waiting`, int32 (n, 3), their token, parent and source."""
-
-    heap: npt.NDArray[np.float64]
-    waiting: npt.NDArray[np.int32]
 
 
 def grow(
@@ -91,15 +73,11 @@ def _grow(
     )
     matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
     _copy(match_nodes, matches[0])
-    rows = children * (budget + 1)
-    frontier = Frontier(np.empty((rows, 2)), np.empty((rows, 3), np.int32))
     candidates = Candidates(
         np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8),
         np.zeros((_SLOTS, 2), np.int32), np.empty(children, np.int32),
     )  # fmt: skip
-    n = _fill(
-        named(arrays), matches, escape, min_probability, frontier, candidates, growth, children
-    )
+    n = _fill(named(arrays), matches, escape, min_probability, candidates, growth, children)
     return (
         growth.tokens[:n],
         growth.parents[:n],
@@ -111,57 +89,63 @@ def _grow(
 
 @unowned
 def _fill(
-    sources: Any, matches: Any, escape: Any, min_probability: float, frontier: Any,
-    candidates: Any, growth: Any, children: int,
+    sources: Any, matches: Any, escape: Any, min_probability: float, candidates: Any, growth: Any,
+    children: int,
 ) -> int:  # fmt: skip
-    """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i."""
-    size, listed, used, path = 0, 0, 0, 1.0
-    while used < len(growth.tokens):
+    """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i.
+
+    Behind the nodes that are taken, `growth` holds the likeliest of those that may come next, by
+    falling probability, no more than there is still room for.
+    """
+    used, listed, path = 0, 0, 1.0
+    while True:
         found = blend(sources, matches[used], escape, min_probability / path, candidates, used + 1)
-        size, listed = _offer(candidates, found, path, used, frontier, size, listed, children)
-        if size == 0:
-            break
-        path, row = frontier.heap[0, _PROBABILITY], int(frontier.heap[0, _ROW])
-        size = _pop(frontier.heap, size)
-        token, parent = frontier.waiting[row, _TOKEN], frontier.waiting[row, _PARENT]
-        source = frontier.waiting[row, _SOURCE]
-        growth.tokens[used], growth.parents[used] = token, parent - 1
-        growth.probabilities[used], growth.origins[used] = path, source
+        listed = _offer(candidates, found, path, used, growth, listed, children)
+        if used == listed:
+            return used
+        path, parent = growth.probabilities[used], growth.parents[used] + 1
+        source = growth.origins[used]
         _copy(matches[parent], matches[used + 1])
-        advance(sources, matches[used + 1], token)
+        advance(sources, matches[used + 1], growth.tokens[used])
         growth.trie_nodes[used] = _longest(matches[used + 1, source])
         used += 1
-    return used
+        if used == len(growth.tokens):
+            return used
 
 
 @njit(inline="always")
 def _offer(
-    candidates: Any, found: int, path: float, parent: int, frontier: Any, size: int, listed: int,
-    children: int,
-) -> Any:  # fmt: skip
-    """Put the likeliest candidates on the frontier: (size of the heap, rows of `waiting`)."""
-    probabilities = candidates.probabilities
-    for i in range(_rank(probabilities, found, candidates.best, children)):
+    candidates: Any, found: int, path: float, parent: int, growth: Any, listed: int, children: int
+) -> int:
+    """List the likeliest candidates after node `parent` - 1; how many nodes are listed then."""
+    most, probabilities = len(growth.tokens), candidates.probabilities
+    least = growth.probabilities[most - 1] / path if listed == most else _MIN_PATH / path
+    for i in range(_rank(probabilities, found, least, candidates.best, children)):
         best = candidates.best[i]
-        if path * probabilities[best] < _MIN_PATH:
+        probability = path * probabilities[best]
+        if listed == most and probability <= growth.probabilities[most - 1]:
             break
-        frontier.waiting[listed, _TOKEN] = candidates.tokens[best]
-        frontier.waiting[listed, _PARENT] = parent
-        frontier.waiting[listed, _SOURCE] = candidates.origins[best]
-        size = _push(frontier.heap, size, path * probabilities[best], listed)
-        listed += 1
-    return size, listed
+        at = min(listed, most - 1)
+        while at > parent and growth.probabilities[at - 1] < probability:
+            growth.tokens[at], growth.parents[at] = growth.tokens[at - 1], growth.parents[at - 1]
+            growth.probabilities[at] = growth.probabilities[at - 1]
+            growth.origins[at] = growth.origins[at - 1]
+            at -= 1
+        growth.tokens[at], growth.parents[at] = candidates.tokens[best], parent - 1
+        growth.probabilities[at], growth.origins[at] = probability, candidates.origins[best]
+        listed = min(listed + 1, most)
+    return listed
 
 
 @njit(inline="always")
-def _rank(probabilities: Any, found: int, best: Any, most: int) -> int:
+def _rank(probabilities: Any, found: int, least: float, best: Any, most: int) -> int:
     """Put the indices of the highest of `found` probabilities into `best`, falling; how many.
 
-    They are `most` at most. Of equal ones the first is first.
+    They are `most` at most, and above `least`. Of equal ones the first is first.
     """
     size = 0
     for i in range(found):
-        if size == most and probabilities[i] <= probabilities[best[most - 1]]:
+        if probabilities[i] <= least:
             continue
         at = min(size, most - 1)
         while at > 0 and probabilities[best[at - 1]] < probabilities[i]:
@@ -169,6 +153,8 @@ def _rank(probabilities: Any, found: int, best: Any, most: int) -> int:
             at -= 1
         best[at] = i
         size = min(size + 1, most)
+        if size == most:
+            least = probabilities[best[most - 1]]
     return size
 
 
@@ -186,34 +172,6 @@ def _longest(nodes: Any) -> Any:
         if nodes[k] != NONE:
             return nodes[k]
     return NONE
-
-
-@njit(inline="always")
-def _push(heap: Any, size: int, probability: float, row: int) -> int:
-    at = size
-    while at > 0 and heap[(at - 1) // 2, 0] < probability:
-        above = (at - 1) // 2
-        heap[at, 0], heap[at, 1] = heap[above, 0], heap[above, 1]
-        at = above
-    heap[at, 0], heap[at, 1] = probability, row
-    return size + 1
-
-
-@njit(inline="always")
-def _pop(heap: Any, size: int) -> int:
-    size -= 1
-    probability, row = heap[size, 0], heap[size, 1]
-    at = 0
-    while 2 * at + 1 < size:
-        below = 2 * at + 1
-        if below + 1 < size and heap[below + 1, 0] > heap[below, 0]:
-            below += 1
-        if heap[below, 0] <= probability:
-            break
-        heap[at, 0], heap[at, 1] = heap[below, 0], heap[below, 1]
-        at = below
-    heap[at, 0], heap[at, 1] = probability, row
-    return size
 
 
 def arrange(growth: Growth, nodes: int, borders: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

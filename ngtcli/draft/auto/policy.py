@@ -40,16 +40,18 @@ def bin_of(probability: float, bins: int) -> int:
 
 @njit()
 def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, tally: Any) -> None:
-    """Add to `tally` how many nodes of a verified tree were accepted, and how many expected.
+    """Add to `tally` how many nodes of a search came true, and how many were expected to.
 
-    The first three are those of its Growth; `emitted`, int32, are the tokens of the step.
+    The first three are those of its Growth; `emitted`, int32, are the tokens of the step. Nodes
+    count whether they were drafted or not, but those that follow the last emitted token.
     """
     node, depth = -1, 0
     for i in range(len(tokens)):
+        if parents[i] == node and depth == len(emitted):
+            continue
         at = bin_of(probabilities[i], tally.shape[1])
         tally[EXPECTED, at] += probabilities[i]
-        on_path = depth < len(emitted) and parents[i] == node
-        if on_path and tokens[i] == emitted[depth]:
+        if parents[i] == node and tokens[i] == emitted[depth]:
             tally[ACCEPTED, at] += 1.0
             node, depth = i, depth + 1
 

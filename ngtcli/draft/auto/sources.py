@@ -78,7 +78,8 @@ class Sources:
     def arrays(self) -> PlainArrays:
         """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
         tries = (tuple(self._own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
-        return tries, self.background.nodes, tuple(self.ranks.arrays)
+        counts = self.background
+        return tries, (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
@@ -109,12 +110,19 @@ class MatchState:
         self.last = int(ids[-1]) if len(ids) else 0
         match_end(sources.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
 
-    def learn(self, sources: Sources, tokens: Ints, tallies: EscapeTallies) -> None:
-        """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
+    def learn(
+        self, sources: Sources, tokens: Ints, tallies: EscapeTallies, familiarity: float
+    ) -> float:
+        """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches.
+
+        Returns the familiarity (familiarity.py) after them.
+        """
         own = sources.own
         own.reserve(len(tokens))
-        own.used = _learn_output(
-            sources.arrays, self.nodes, tokens, tuple(tallies.arrays), own.open_nodes, own.used
-        )
+        own.used, familiarity = _learn_output(
+            sources.arrays, self.nodes, tokens, tuple(tallies.arrays), own.open_nodes, own.used,
+            familiarity,
+        )  # fmt: skip
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
+        return familiarity
