@@ -53,7 +53,7 @@ from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
+from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.listing import list_backgrounds
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
@@ -272,8 +272,16 @@ def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 4))):
         array = data.draw(st.sampled_from([counts.nodes, counts.by_token]))
         array.reshape(-1)[data.draw(st.integers(0, array.size - 1))] = data.draw(number)
+    counts.nodes[0, TOKEN] = 8  # as it is after loading, whatever the file holds
     with suppress(DamagedFileError):
         joined([counts, build_counts([([1, 2], 1.0)], least=())])
+
+
+def test_a_token_beyond_the_vocabulary_takes_no_memory() -> None:
+    counts = build_counts([([1, 2], 1.0)], least=())
+    counts.nodes[0, TOKEN], counts.nodes[3, TOKEN] = 8, 2**31 - 1
+    with pytest.raises(DamagedFileError, match="vocabulary"):
+        joined([counts, counts])
 
 
 # --- files and names ---
@@ -478,6 +486,8 @@ def test_wrong_names_are_refused_with_the_nearest_one() -> None:
         ["trie", "build", "--background", HARBOUR, "--name", "english"],
         ["trie", "build", "--background", "--rest", HARBOUR],
         ["trie", "build", "--background", HARBOUR, "--name", "a,b"],
+        ["trie", "build", "--background", HARBOUR, "--name", "a\nb"],
+        ["trie", "build", "--rest", HARBOUR, "--name", "a\x1bb"],
         ["trie", "build", "--background", HARBOUR, "--n", "8"],
         ["summarize", HARBOUR, "--background", "mine", "--no-background"],
         ["summarize", HARBOUR, "--background", "mine", "--method", "llma"],

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from ngtcli.batch import output as output_module
 from ngtcli.batch.appending import append_line
+from ngtcli.batch.arriving import AHEAD, StreamLines
 from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import Head
 from ngtcli.batch.lines import Asked, below, read_line
 from ngtcli.batch.output import FileOutput, StreamOutput
-from ngtcli.batch.source import AHEAD, Choice, StreamLines, asked_of, scan
+from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line, Waiting
 from ngtcli.errors import InputError, NgtError, UsageError
 
@@ -53,6 +54,8 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
         (b'{"id": true, "context": "a"}', "id is True"),
         (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
+        (b'{"context": "a", "context": "b"}', "'context' stands there twice"),
+        (b'{"context": "a", "settings": {"seed": 1, "seed": 2}}', "'seed' stands there twice"),
         (b"{}", "no documents"),
         (b'{"context": "a", "paths": ["b"]}', "paths and context together"),
         (b'{"context": " "}', "document 1: empty"),
@@ -208,6 +211,19 @@ def test_a_line_of_a_stream_can_be_taken_before_the_next_one_comes() -> None:
         assert not found.wait()
 
 
+def test_of_a_stream_only_the_last_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ngtcli.batch.arriving.IDS", 2)
+    data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
+    stream = StreamLines(io.BytesIO(data), MOST, Choice())
+    wrong = {}
+    while stream_waits(stream):
+        line = stream.take(stream.first_kind())
+        assert line is not None
+        wrong[line.number] = str(line.wrong or "")
+        stream.done(line)
+    assert {n: w for n, w in wrong.items() if w} == {3: "id 'b' stands in line 2 already"}
+
+
 # --- the output ---
 
 
@@ -238,8 +254,8 @@ class Killing:
         file.write(data)
 
 
-def opened(path: Path, count: int, restart: bool = False) -> FileOutput:
-    return FileOutput(path, HEAD, lines(count), restart)
+def opened(path: Path, count: int, restart: bool = False, most: int = MOST) -> FileOutput:
+    return FileOutput(path, HEAD, lines(count), restart, most)
 
 
 def release(out: FileOutput) -> None:
@@ -328,9 +344,9 @@ def test_another_input_or_other_settings_are_refused_by_name(tmp_path: Path) -> 
         (Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 9}}), "max_tokens 8, now 9"),
     ):
         with pytest.raises(UsageError, match=words) as caught:
-            FileOutput(path, head, lines(2), False)
+            FileOutput(path, head, lines(2), False, MOST)
         assert "--restart" in caught.value.hint
-    FileOutput(path, Head("bb", "1/1", "ngt", {}), lines(2), True).close()
+    FileOutput(path, Head("bb", "1/1", "ngt", {}), lines(2), True, MOST).close()
 
 
 @pytest.mark.parametrize(
@@ -400,6 +416,72 @@ def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
     path.write_text(text(1) + "\n")
     with pytest.raises(UsageError, match="line 1 is not as it was written"):
         opened(path, 2)
+
+
+def test_lines_of_an_output_and_its_journal_have_a_bound_that_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    release(opened(path, 2))
+    path.write_text(text(0, extra="x" * MOST) + "\n")
+    with pytest.raises(NgtError, match="out.jsonl: a line is too long") as caught:
+        opened(path, 2)
+    assert "--max-mb" in caught.value.hint
+    again = opened(path, 2, most=10 * MOST)
+    assert again.done == {0}
+    release(again)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_more_of_a_journal_is_read_than_a_head_may_have(tmp_path: Path, whole: bool) -> None:
+    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    start = json.dumps(HEAD.as_json()).encode() + b"\n" if whole else b'{"format": "'
+    with journal.open("wb") as file:
+        file.write(start)
+        file.truncate(len(start) + (1 << 40))  # one line of a terabyte, most of which is a hole
+    with pytest.raises(NgtError, match="a line is too long" if whole else "not a journal"):
+        opened(path, 2)
+    assert journal.stat().st_size == len(start) + (1 << 40)
+
+
+def test_a_line_of_a_folders_journal_has_a_bound(tmp_path: Path) -> None:
+    with (tmp_path / ".ngt.journal").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(NgtError, match="journal: a line is too long"):
+        AnswerFolder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'-1\t{"id": -1}', b'9\t{"id": 9}', b'1\t{"id": 0}', b'1\t{"text": "mine"}', b"1\t3",
+        b"1\t", b"1" * 5000 + b'\t{"id": 1}', b'1\t{"id": 1, "text": "\xff"}', b'1\t{"id": 1}\0',
+        b"\0" * 9, b'1\t{"id": 1, "x": ' + b"[" * 9000, b'1\t{"id": 1, "x": "\\ud800"}',
+    ],
+)  # fmt: skip
+def test_lines_of_a_journal_that_are_not_ours_are_cut_off(tmp_path: Path, bad: bytes) -> None:
+    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    out = opened(path, 3)
+    out.put(2, text(2), False)
+    release(out)
+    before = journal.read_bytes()
+    journal.write_bytes(before + bad + b"\n" + f"1\t{text(1)}\n".encode())
+    again = opened(path, 3)
+    assert again.done == {2} and journal.read_bytes() == before
+    for index in (0, 1):
+        again.put(index, text(index), False)
+    again.close()
+    assert path.read_text().splitlines() == [text(i) for i in range(3)]
+
+
+def test_of_an_index_that_a_journal_has_twice_the_last_counts(tmp_path: Path) -> None:
+    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    release(opened(path, 2))
+    with journal.open("a") as file:
+        file.write(f"1\t{text(1, failed=True)}\n1\t{text(1, extra='!')}\n")
+    out = opened(path, 2)
+    assert out.done == {1} and not out.failed
+    out.put(0, text(0), False)
+    out.close()
+    assert path.read_text().splitlines() == [text(0), text(1, extra="!")]
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.answered import Answered, Given, failed
+from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.runner import Engine, Runner
-from ngtcli.batch.source import KnownLines
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings
@@ -358,6 +358,28 @@ def test_a_stream_is_answered_to_stdout_a_line_each(source: Path, fake: FakeAnsw
     assert good.returncode == 0 and good.stderr == b""
 
 
+def test_vllm_drafts_for_all_lines_as_for_ask_and_says_what_does_nothing(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home" / "config" / "presets").mkdir(parents=True)
+    preset = "template: '{documents}'\nnum_draft: 9\nmethod: trie\n"
+    (tmp_path / "home" / "config" / "presets" / "summarize.yaml").write_text(preset)
+    rows: list[Any] = [{"context": f"Tide {i}."} for i in range(3)]
+    rows.append({"context": "Tide.", "question": "When?", "settings": {"temperature": 2.5}})
+    data = "\n".join(map(json.dumps, rows)).encode()
+    home = str(tmp_path / "home")
+    done = ngt("batch", "-", "--engine", "vllm", stdin=data, NGT_HOME=home)
+    lines = done.stderr.decode().splitlines()
+    for name, own, used in (("num_draft", 9, 64), ("method", "trie", "auto")):
+        words = f"vLLM drafts for all texts as for ask, with {name} {used}: {name} {own} of"
+        assert sum(words in line for line in lines) == 1
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["settings"]["num_draft"] for row in answers[:3]] == [64] * 3
+    assert "temperature is 2.5" in answers[3]["error"]["message"] and done.returncode == 7
+    assert b"vLLM" not in ngt("batch", "-", stdin=data, NGT_HOME=home).stderr
+
+
 def test_a_closed_pipe_ends_the_run_quietly(
     source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,6 +578,54 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
 def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
     wrong = ngt("summarize", HARBOUR, "-o", str(tmp_path / "a" / "b.txt"))
     assert wrong.returncode == 2 and b"no such folder" in wrong.stderr
+    long = ngt("summarize", HARBOUR, "-o", str(tmp_path / ("a" * 300)) + "/")
+    assert long.returncode == 2 and b"file name too long" in long.stderr
     for flags in (["--dry-run"], ["--html", str(tmp_path / "a.html")], ["--explain"]):
         done = ngt("summarize", HARBOUR, "-o", str(tmp_path), *flags)
         assert done.returncode == 2 and flags[0].encode() in done.stderr
+
+
+def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_over(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("Text a of three.")
+    (notes / "b.md").write_text("Text b of three.")
+    for more in (2, 0):
+        fake.asked = []
+        done = ngt("summarize", str(notes), "-o", str(notes))
+        assert done.returncode == 0 and len(fake.asked) == more
+    assert b"left out 2 of the files: summaries that this command wrote" in done.stderr
+    names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.md.txt"}
+    assert {path.name for path in notes.iterdir()} == names
+    only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))
+    assert only.returncode == 3 and b"are summaries of this folder" in only.stderr
+    (notes / "a").write_text("Its summary would be a.txt.")
+    done = ngt("summarize", str(notes), "-o", str(notes))
+    assert done.returncode == 2 and b"a.txt: this command reads it" in done.stderr
+    assert (notes / "a.txt").read_text() == "Text a of three."
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("summarize", "a.txt", "-o", "a.txt"),
+        ("summarize", "folder", "-o", "link.txt"),
+        ("summarize", "a.txt", "--html", "a.txt"),
+        ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
+        ("bench", "a.txt", "-o", "a.txt"),
+        ("bench", "--prompts", "a.txt", "--html", "a.txt"),
+        ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt"),
+    ],
+)
+def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    text = '{"context": "The tide.", "question": "When?"}\n'
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").hardlink_to(tmp_path / "a.txt")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    done = ngt(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    assert b"this command reads it, and would write over it" in done.stderr
+    assert (tmp_path / "a.txt").read_text() == text

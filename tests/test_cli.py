@@ -6,11 +6,13 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from helpers import HARBOUR, NGT, in_terminal, ngt, ngt_process, wait_until_loading
 
+from ngtcli.cli.streams import piped_stdin
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -21,6 +23,17 @@ def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
     assert done.returncode == 0 and done.stderr == b""
     text = done.stdout.decode()
     assert text.strip() and text.endswith("\n") and "\x1b" not in text
+
+
+def test_standard_input_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with open(read, encoding="utf-8") as stdin, open(write, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", stdin)
+        stream = piped_stdin()
+        assert stream is not None
+        threading.Timer(0.05, pipe.write, [b"later\n"]).start()
+        assert stream.readline() == b"later\n"
 
 
 def test_stdin_is_a_document() -> None:

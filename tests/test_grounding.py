@@ -15,7 +15,7 @@ from ngtcli.evaluate.dev.spans import Case, failures, misplaced
 from ngtcli.evaluate.dev.spans_check import Check
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.span import Span, share_copied
-from ngtcli.prompt.build import Excerpt
+from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.sources import sources_of
 
 

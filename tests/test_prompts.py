@@ -230,7 +230,23 @@ def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
             load_preset("summarize"), [LONG_DOCUMENT], "", TOKENIZER, context=500_000, answer=40,
             status=stop,
         )  # fmt: skip
-    assert told == ["Reading 44 of 2.9M tokens …", "Reading 65k of 3.0M tokens …"]
+    assert told == ["Reading 65k of 3.0M tokens …", "Reading 131k of 3.0M tokens …"]
+
+
+def test_of_texts_far_too_long_nothing_but_the_first_is_counted(monkeypatch) -> None:
+    many = [Document(f"{i}.txt", f"Text {i} of a hundred thousand.") for i in range(20_000)]
+    counted: list[str] = []
+
+    class Counting(Tokenizer):
+        def encode(self, text: str) -> list[int]:
+            counted.append(text)
+            return super().encode(text)
+
+    with pytest.raises(ContextOverflowError, match="more than 36864 tokens"):
+        fit_prompt(
+            load_preset("summarize"), many, "", Counting(TOKENIZER.backend), context=500, answer=40
+        )
+    assert 0 < len(counted) < len(many) // 2 and counted[0] == many[0].text
 
 
 def test_many_cuts_are_summed_up() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import in_terminal, ngt
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -50,6 +50,7 @@ def test_the_same_place_has_one_mark() -> None:
     assert len(sources.places()) == 1
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.sampled_from(["a", "b ", " c", " d e f g", ", ", "\n"]), max_size=12))
 def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> None:
     tokens = [Words(part, i % 2 == 0, "prompt") for i, part in enumerate(parts)]
@@ -222,6 +223,7 @@ def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Pa
     [
         (["--svg", "no/a.svg"], "no such folder"),
         (["--svg", "."], "a folder"),
+        (["-o", "-"], "needs no name"),
         (["--svg", "a", "--html", "./a"], "--html and --svg both name"),
         (["--svg", "a.svg", "--dry-run"], "--svg does nothing with --dry-run"),
         (

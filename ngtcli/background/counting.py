@@ -96,6 +96,8 @@ def _levels(nodes: Ints) -> Iterator[Counted]:
         tokens = nodes[begin:end, TOKEN].astype(np.int64)
         if end >= len(nodes) or children.min() < 0 or tokens.min(initial=0) < 0:
             raise DamagedFileError("rows that are none")
+        if tokens.max(initial=0) >= nodes[0, TOKEN]:  # each below the largest takes a row
+            raise DamagedFileError("tokens of another vocabulary")
         paths = np.column_stack([np.repeat(paths, children, axis=0), tokens])
         if begin < end:
             counts, followed = nodes[begin:end, [COUNT, FOLLOWED]].astype(np.int64).T

@@ -37,13 +37,24 @@ def append_line(file: IO[bytes], text: str) -> None:
         raise
 
 
-def whole_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Each line with its start; b"" in place of a last one without a line feed."""
+def whole_lines(file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with its start; b"" in place of a last one without a line feed.
+
+    Raises OSError, EFBIG for a line of more than `most` bytes.
+    """
     start = file.seek(0)
     with os.fdopen(os.dup(file.fileno()), "rb") as buffered:
-        for raw in buffered:
+        while raw := buffered.readline(most + 1):
+            if len(raw) > most:
+                raise OSError(errno.EFBIG, "a line is too long")
             yield start, raw if raw.endswith(b"\n") else b""
             start += len(raw)
+
+
+def first_line(file: IO[bytes], most: int) -> bytes:
+    """The first `most` bytes, up to a line feed. Raises OSError."""
+    head, feed, _ = os.pread(file.fileno(), most, 0).partition(b"\n")
+    return head + feed
 
 
 def lock(file: IO[bytes], path: Path) -> None:

@@ -5,6 +5,7 @@ all that it was made from. It is locked while a run writes there.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +15,7 @@ from ngtcli.errors import NgtError
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 _NAME = ".ngt.journal"
+_LONGEST = 10_000  # bytes of a line; a name and a key take some hundred
 
 
 class AnswerFolder:
@@ -33,12 +35,14 @@ class AnswerFolder:
         try:
             lock(self._journal, path)
             self._read()
-        except BaseException:
+        except BaseException as error:
             self._journal.close()
+            if isinstance(error, OSError):
+                raise _failure(path / _NAME, error) from None
             raise
 
     def _read(self) -> None:
-        for start, raw in whole_lines(self._journal):
+        for start, raw in whole_lines(self._journal, _LONGEST):
             try:
                 row = parse_json(raw, dict)
                 self._keys[str(row["file"])] = str(row["key"])
@@ -49,6 +53,11 @@ class AnswerFolder:
     def has(self, name: str, key: str) -> bool:
         """Whether the file of that name was made from what `key` stands for, and is there."""
         return self._keys.get(name) == key and (self._path / name).is_file()
+
+    def wrote(self, path: str) -> bool:
+        """Whether the file at `path` was written here."""
+        folder, name = os.path.split(os.path.realpath(path))
+        return name in self._keys and folder == os.path.realpath(self._path)
 
     def write(self, name: str, key: str, text: str) -> None:
         """Write a file whole, and note what it was made from. Raises NgtError."""

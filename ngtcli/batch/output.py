@@ -7,13 +7,14 @@ last of an index counts, so that lines are replaced by it as well: the file is t
 The journal is locked while a run writes. When all is written, only its head stays.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from ngtcli.batch.appending import append_line, lock, open_appending, whole_lines
+from ngtcli.batch.appending import append_line, first_line, lock, open_appending, whole_lines
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
 from ngtcli.documents.json_object import json_object
@@ -23,6 +24,7 @@ from ngtcli.system import process
 from ngtcli.system.storage import write_atomically
 
 _FIRST = b'{"format": "'  # what a journal begins with
+_HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess
 _ANEW = "Name another file with -o, or write it anew with --restart."
 
 
@@ -39,12 +41,11 @@ class StreamOutput:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write, self._next = write, 0
         self._waiting: dict[int, str] = {}
-        self.failed: set[int] = set()
+        self.failed = 0  # how many
 
     def put(self, index: int, text: str, failed: bool) -> None:
         """Take a line. Raises what `write` raises."""
-        if failed:
-            self.failed.add(index)
+        self.failed += failed
         self._waiting[index] = text
         while self._next in self._waiting:
             text = self._waiting.pop(self._next)
@@ -55,13 +56,16 @@ class StreamOutput:
 class FileOutput:
     """The file of a batch and its journal, for `lines` in their order.
 
+    Lines of at most `most` bytes are read of the file.
     `done` are the indices of lines that are finished, `failed` those of them that are errors.
     Raises UsageError where the file is not one that this command began, or where another process
     writes it; NgtError where it cannot be written. `close` it.
     """
 
-    def __init__(self, path: Path, head: Head, lines: Sequence[Line], restart: bool) -> None:
-        self._path, self._lines = path.resolve(), lines
+    def __init__(
+        self, path: Path, head: Head, lines: Sequence[Line], restart: bool, most: int
+    ) -> None:
+        self._path, self._lines, self._most = path.resolve(), lines, most
         self._journal_path = self._path.with_name(f"{self._path.name}.journal")
         self.done: set[int] = set()
         self.failed: set[int] = set()
@@ -83,7 +87,7 @@ class FileOutput:
             raise
 
     def _begin(self, head: Head, restart: bool) -> None:
-        first = self._journal.readline()
+        first = first_line(self._journal, _HEAD)
         there = self._path.exists() and self._path.stat().st_size > 0
         if restart or not first.endswith(b"\n"):
             if not restart:
@@ -110,12 +114,12 @@ class FileOutput:
                 self._journal_path.unlink()
             what = "is there, and no journal says what it was made from"
             raise UsageError(f"{self._path}: {what}", _ANEW)
-        if not first.startswith(_FIRST[: len(first)]):
+        if len(first) == _HEAD or not first.startswith(_FIRST[: len(first)]):
             raise UsageError(f"{self._journal_path}: not a journal of ngt's", _ANEW)
 
     def _read_file(self, file: IO[bytes]) -> None:
         """Note which lines are there, and cut off a torn one."""
-        for index, (start, raw) in enumerate(whole_lines(file)):
+        for index, (start, raw) in enumerate(whole_lines(file, self._most)):
             if not raw:
                 file.truncate(start)
                 break
@@ -132,14 +136,14 @@ class FileOutput:
     def _read_journal(self) -> None:
         """Note what stands there, and cut off a torn line."""
         self._journal.seek(0)
-        for number, (start, raw) in enumerate(whole_lines(self._journal)):
+        for number, (start, raw) in enumerate(whole_lines(self._journal, max(self._most, _HEAD))):
             if not number:
                 continue
             index, _, text = raw.partition(b"\t")
             try:
                 found = json_object(text.decode())
                 place = int(index)
-                if not 0 <= place < len(self._lines):
+                if not 0 <= place < len(self._lines) or found.get("id") != self._lines[place].id:
                     raise ValueError
             except (InputError, ValueError):  # torn: nothing whole can follow
                 self._journal.truncate(start)
@@ -199,7 +203,7 @@ class FileOutput:
         self._stale.clear()
 
     def _merged(self, file: IO[bytes]) -> Iterator[str]:
-        for index, (_, raw) in enumerate(whole_lines(file)):
+        for index, (_, raw) in enumerate(whole_lines(file, self._most)):
             yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
 
     def close(self) -> None:
@@ -208,8 +212,7 @@ class FileOutput:
             with process.unbroken():
                 self._replace()
                 if self._written == len(self._lines):
-                    self._journal.seek(0)
-                    self._journal.truncate(len(self._journal.readline()))
+                    self._journal.truncate(len(first_line(self._journal, _HEAD)))
                     self._places.clear()
                 self._release()
         except OSError as error:
@@ -223,4 +226,5 @@ class FileOutput:
 
 
 def _failure(path: Path, error: OSError) -> NgtError:
-    return NgtError(f"{path}: {reason_of(error)}", "Make room, or name another file with -o.")
+    advice = "Raise the bound with --max-mb" if error.errno == errno.EFBIG else "Make room"
+    return NgtError(f"{path}: {reason_of(error)}", f"{advice}, or name another file with -o.")

@@ -37,7 +37,7 @@ class Answers(Protocol):
 
 
 class Lines(Protocol):
-    """Lines that are to be answered; see `FileLines`."""
+    """Lines that are to be answered; see `KnownLines`."""
 
     def wait(self) -> bool: ...
     def first_kind(self) -> str: ...

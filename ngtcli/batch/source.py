@@ -1,19 +1,18 @@
-"""The lines of a batch: of a file, which is read twice, or of a stream, as they arrive.
+"""What stands in the input of a batch, a file or a stream.
 
 A file is read once for what is in it and where, and each line again when its turn comes, so that no
 more than some facts about each line are kept.
 """
 
 import hashlib
-import threading
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO
 
 from ngtcli.batch.lines import Asked, Id, read_line
-from ngtcli.batch.waiting import Line, Waiting
+from ngtcli.batch.waiting import Line
 from ngtcli.documents.reading import reason_of
 from ngtcli.documents.text import Unreadable, check_format
 from ngtcli.errors import InputError, NgtError
@@ -21,7 +20,6 @@ from ngtcli.system.yaml_file import shown
 
 _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
 _HEAD = 1024  # bytes that tell a format
-AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
 _MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
 
 
@@ -52,13 +50,16 @@ class Scan:
     sha256: str
 
 
-class _Reader:
-    """Lines of a stream as `Line`s, numbered, with what is wrong with them."""
+class Reader:
+    """Lines of a stream as `Line`s, numbered, with what is wrong with them.
 
-    def __init__(self, stream: IO[bytes], most: int, choice: Choice) -> None:
-        self._stream, self._most, self._choice = stream, most, choice
+    An id is wrong that one of the `ids` lines before has; 0: of all lines.
+    """
+
+    def __init__(self, stream: IO[bytes], most: int, choice: Choice, ids: int = 0) -> None:
+        self._stream, self._most, self._choice, self._last = stream, most, choice, ids
         self._sha256 = hashlib.sha256()
-        self._ids: dict[Id, int] = {}  # the number of the line with each id
+        self._ids: OrderedDict[Id, int] = OrderedDict()  # the number of the line with each id
         self._start = 0
         self.count = 0  # lines so far, chosen or not
 
@@ -105,6 +106,8 @@ class _Reader:
             own, asked = None, _too_long(self._most)
         own = number if own is None else own
         first = self._ids.setdefault(own, number)
+        if self._last and len(self._ids) > self._last:
+            self._ids.popitem(last=False)
         if first != number and not isinstance(asked, NgtError):
             asked = InputError(
                 f"id {shown(own)} stands in line {first} already",
@@ -131,7 +134,7 @@ def scan(path: Path, most: int, choice: Choice) -> Scan:
     """What stands in a file, of lines of at most `most` bytes. Raises InputError."""
     try:
         with path.open("rb") as file:
-            reader = _Reader(file, most, choice)
+            reader = Reader(file, most, choice)
             lines = [replace(line, raw=b"") for line in reader.lines()]
     except Unreadable as error:
         raise error.of(str(path)) from None
@@ -161,100 +164,3 @@ def asked_of(line: Line, path: Path | None = None) -> Asked:
     if isinstance(asked, NgtError):
         raise asked
     return asked
-
-
-class KnownLines:
-    """Lines that are known beforehand."""
-
-    def __init__(self, lines: Iterable[Line]) -> None:
-        self._waiting = Waiting(lines)
-
-    def wait(self) -> bool:
-        """Whether there is a line to answer."""
-        return bool(self._waiting)
-
-    def first_kind(self) -> str:
-        """The kind of the line to be answered next."""
-        return self._waiting.first_kind()
-
-    def take(self, kind: str) -> Line | None:
-        """The next line of a kind; None where there is none now."""
-        return self._waiting.take(kind)
-
-    def done(self, line: Line) -> None:
-        """A line is answered."""
-
-
-class StreamLines:
-    """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
-
-    At most `most` bytes of lines are kept, and one line more. Errors call the stream `name`.
-    """
-
-    def __init__(
-        self, stream: IO[bytes], most: int, choice: Choice, name: str = "standard input"
-    ) -> None:
-        self._name = name
-        self._waiting, self._most, self._limit = Waiting(), most, choice.limit
-        self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
-        self._ended = False
-        self._error: BaseException | None = None
-        self._changed = threading.Condition()
-        self.count = 0  # lines read so far
-        reader = _Reader(stream, most, choice)
-        threading.Thread(target=self._read, args=(reader,), daemon=True).start()
-
-    def _read(self, reader: _Reader) -> None:
-        try:
-            for line in reader.lines():
-                with self._changed:
-                    self._changed.wait_for(partial(self._has_room, line.index))
-                    self._open[line.index] = len(line.raw)
-                    self._waiting.add(line)
-                    self.count += 1
-                    self._changed.notify_all()
-                if self.count == self._limit:
-                    break
-        except BaseException as error:  # raised where lines are waited for
-            self._error = error
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def _has_room(self, index: int) -> bool:
-        if not self._open:
-            return True
-        return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
-
-    def wait(self) -> bool:
-        """Wait for a line; False at the end. Raises InputError for a stream that is none of lines.
-
-        What else fails in reading is raised here as well.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._ended)
-            if self._waiting:
-                return True
-        if isinstance(self._error, Unreadable):
-            raise self._error.of(self._name)
-        if self._error is not None:
-            raise self._error
-        if not self.count:
-            raise InputError(f"{self._name}: empty", "Write one JSON object a line.")
-        return False
-
-    def first_kind(self) -> str:
-        """The kind of the line to be answered next."""
-        with self._changed:
-            return self._waiting.first_kind()
-
-    def take(self, kind: str) -> Line | None:
-        """The next line of a kind; None where there is none now."""
-        with self._changed:
-            return self._waiting.take(kind)
-
-    def done(self, line: Line) -> None:
-        """A line is answered: there is room for another one."""
-        with self._changed:
-            self._open.pop(line.index, None)
-            self._changed.notify_all()

@@ -14,7 +14,8 @@ from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption
 from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import RETRIEVING, Settings
-from ngtcli.documents.load import STDIN, Document, Loaded
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError
 from ngtcli.prompt.build import look_alikes
 from ngtcli.prompt.preset import Preset
@@ -90,13 +91,17 @@ class AnswerRequest:
 
 
 def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
-    """The documents named, or what is piped in. Raises InputError."""
+    """The documents named, or what is piped in.
+
+    Raises InputError; UsageError where the answer would be written over a document.
+    """
     stdin = standard_input(paths)
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
         notes = Notes(request.verbose)
-        return read_documents(paths or [STDIN], stdin, request.settings, notes)
+        outputs = request.output, request.html, request.svg
+        return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
             raise

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli.batch.arriving import KnownLines, StreamLines
 from ngtcli.batch.head import Head, deciding
 from ngtcli.batch.lines import below
 from ngtcli.batch.output import FileOutput, Output, StreamOutput
-from ngtcli.batch.source import Choice, KnownLines, StreamLines, asked_of, scan
+from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.app import unexpected
@@ -31,7 +32,8 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file
 from ngtcli.config import Settings
-from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import TASKS, for_task
@@ -128,14 +130,15 @@ class _Batch:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
-        found = scan(path, self._settings.max_mb * 1_000_000, self._choice)
+        most = self._settings.max_mb * 1_000_000
+        found = scan(path, most, self._choice)
         self._notes.clear()
         chosen = found.lines[: self._choice.limit or None]
         self._progress.total = len(chosen)
         answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
         head = Head(found.sha256, self._given.shard, self._settings.engine, answers)
         with closing(
-            FileOutput(self._given.output, head, found.lines, self._given.restart)
+            FileOutput(self._given.output, head, found.lines, self._given.restart, most)
         ) as kept:
             left = KnownLines(self._left(chosen, kept))
             self._answer(left, path, kept, "the same command goes on from there")
@@ -163,13 +166,14 @@ class _Batch:
         most = self._settings.max_mb * 1_000_000
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
+            self._notes.status(f"Waiting for lines of {name} …")
             stream = open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
             lines = StreamLines(stream, most, self._choice, name)
             output = StreamOutput(stack.enter_context(writer(out)))
             self._answer(lines, None, output, "what is done is put out")
-        self._check(len(output.failed), lines.count)
+        self._check(output.failed, lines.count)
 
     def _answer(self, lines: "Lines", path: Path | None, output: Output, interrupted: str) -> None:
         def deliver(outcome: Outcome, engine: "Engine") -> bool:
@@ -194,10 +198,30 @@ class _Batch:
         asked = asked_of(line, path)
         settings, preset = self._tasks[asked.task]
         settings = for_task(asked.task, replace(settings, **asked.settings), preset)
+        if self._settings.engine == "vllm":
+            settings = self._of_vllm(asked.task, settings)
         loaded = Loaded(asked.documents)
         if asked.paths:
             loaded = load(below(self._folder, asked.paths), None, settings)
         return Work(asked.task, settings, preset, loaded, asked.question)
+
+    def _of_vllm(self, task: str, settings: Settings) -> Settings:
+        """The settings as vLLM follows them: it drafts as `ask` was set when it was started.
+
+        Raises UsageError for what it cannot follow.
+        """
+        from ngtcli.engines.vllm_arguments import check
+
+        drafting = {name: getattr(self._settings, name) for name in ("method", "num_draft")}
+        for name, value in drafting.items():
+            if (other := getattr(settings, name)) != value:
+                self._progress.warn(
+                    f"vLLM drafts for all texts as for ask, with {name} {value}:"
+                    f" {name} {other} of {task} does nothing"
+                )
+        settings = replace(settings, **drafting)
+        check(settings)
+        return settings
 
     def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
         try:

@@ -9,7 +9,7 @@ from typing import IO
 
 from ngtcli.cli.output import print_line
 from ngtcli.cli.reading import standard_input
-from ngtcli.documents.load import STDIN
+from ngtcli.documents.listing import STDIN
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, NgtError, UsageError
 

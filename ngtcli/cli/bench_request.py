@@ -8,6 +8,7 @@ from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, SHAPE_METHO
 from ngtcli.cli.combinations import LIVE, RECORD, REPLAY, SHAPE
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
+from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import RANGES, Settings
@@ -100,12 +101,14 @@ def items_of(request: BenchRequest, notes: Notes) -> tuple[list[Item], Sequence[
     """What is to be answered, and the files that were left out of folders."""
     given, settings = request.given, request.settings
     skipped: Sequence[Skipped] = ()
+    outputs = given.output, given.html
     if given.prompts:
+        check_not_read(outputs, [given.prompts])
         items = read_jsonl(given.prompts, settings)
     elif given.files or given.docs:
         stdin = piped_stdin()
-        texts = read_documents(given.files or [], stdin, settings, notes)
-        asked = read_documents(given.docs or [], stdin, settings, notes)
+        texts = read_documents(given.files or [], stdin, settings, notes, outputs)
+        asked = read_documents(given.docs or [], stdin, settings, notes, outputs)
         items = file_items(texts.documents, asked.documents)
         skipped = (*texts.skipped, *asked.skipped)
     else:

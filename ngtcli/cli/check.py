@@ -1,6 +1,6 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -43,12 +43,7 @@ def check(
     given = flags or {}
     resolved, chosen = resolve(given, preset, "summarize")
     settings = resolved.settings
-    if drafts and "num_draft" in given:
-        raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
-    num_drafts = [settings.num_draft] if "num_draft" in given else _numbers(drafts or DRAFTS)
-    if settings.method == "none" or num_drafts == [0]:
-        what = "method none" if settings.method == "none" else "--num-draft 0"
-        raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
+    num_drafts = _num_drafts(drafts, given, settings)
     refuse_ignored(given, settings)
     refuse_colour("ngt check", given)
     notes = Notes()
@@ -59,21 +54,23 @@ def check(
         texts = asked = example_texts()
     items = _items(texts.documents, asked.documents, chosen)
     found = _compare(items, settings, num_drafts, notes)
-    different = [c for c in found if not c.identical]
     if json:
         skipped = skipped_json([*texts.skipped, *asked.skipped])
         print_line(dump_json({**_report(settings, found, num_drafts), "skipped": skipped}))
     else:
         _print(found, num_drafts)
-    if different:
-        hint = (
-            "Near-ties flip in half precision; with --exact or --dtype float32 nothing may differ."
-        )
-        if any(c.exact for c in different):
-            hint = "With --exact nothing may differ; report this with the device and the versions."
-        raise DifferenceError(
-            f"{len(different)} of {len(found)} runs differ from plain decoding", hint
-        )
+    _check_identical(found)
+
+
+def _num_drafts(drafts: str, given: Mapping[str, Any], settings: Settings) -> list[int]:
+    """The numbers of draft nodes to try. Raises UsageError."""
+    if drafts and "num_draft" in given:
+        raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
+    numbers = [settings.num_draft] if "num_draft" in given else _numbers(drafts or DRAFTS)
+    if settings.method == "none" or numbers == [0]:
+        what = "method none" if settings.method == "none" else "--num-draft 0"
+        raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
+    return numbers
 
 
 def _numbers(text: str) -> list[int]:
@@ -156,6 +153,18 @@ def _against_generate(found: "Sequence[Comparison]", num_drafts: list[int]) -> l
         if told:
             rows.append({"num_draft": num_draft, "prompts": len(told), "identical": sum(told)})
     return rows
+
+
+def _check_identical(found: "Sequence[Comparison]") -> None:
+    """Raise DifferenceError where a run differs from plain decoding."""
+    different = [c for c in found if not c.identical]
+    if not different:
+        return
+    hint = "Near-ties flip in half precision; with --exact or --dtype float32 nothing may differ."
+    if any(c.exact for c in different):
+        hint = "With --exact nothing may differ; report this with the device and the versions."
+    what = f"{len(different)} of {len(found)} runs differ from plain decoding"
+    raise DifferenceError(what, hint)
 
 
 def _print(found: "Sequence[Comparison]", num_drafts: list[int]) -> None:

@@ -19,6 +19,7 @@ from ngtcli.render.terminal import (
 from ngtcli.system import process
 
 LONGEST_LINE = 2000  # characters of a line of an error: guessed
+_SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 
 
@@ -98,11 +99,16 @@ class Notes:
 
 
 def once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, for each message once, though it holds for every prompt of every round."""
+    """`say`, for each message once, though it holds for every prompt of every round.
+
+    After `_SAID` messages all may be said again.
+    """
     said: set[str] = set()
 
     def first(message: str) -> None:
         if message not in said:
+            if len(said) == _SAID:
+                said.clear()
             said.add(message)
             say(message)
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,17 +23,25 @@ def check_output_file(path: Path | None) -> None:
     """Raise UsageError where no file can be written at `path`, before anything is computed."""
     if path is None:
         return
+    check_name(path)
+    if path.is_dir():
+        raise UsageError(f"{path}: a folder", "Name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path}: no such folder", "Make the folder first.")
+
+
+def check_name(path: Path) -> None:
+    """Raise UsageError for a path under which nothing can be, and for -."""
+    if str(path) == "-":
+        what = "-: this is no file, and what goes to standard output needs no name"
+        raise UsageError(what, "Leave the option out, or give another name.")
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # too long, links in a circle
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError(f"{shortened(str(path))}: {reason}", "Name another file.") from None
-    if path.is_dir():
-        raise UsageError(f"{path}: a folder", "Name a file in it.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: no such folder", "Make the folder first.")
+        raise UsageError(f"{shortened(str(path))}: {reason}", "Give another name.") from None
 
 
 def check_output_files(paths: Mapping[str, Path | None]) -> None:
@@ -46,6 +54,32 @@ def check_output_files(paths: Mapping[str, Path | None]) -> None:
         if other := taken.get(path.resolve()):
             raise UsageError(f"{other} and {flag} both name {path}", "Name two files.")
         taken[path.resolve()] = flag
+
+
+def check_not_read(
+    outputs: Iterable[Path | None],
+    read: Iterable[str | Path | int],
+    hint: str = "Name another file.",
+) -> None:
+    """Raise UsageError where an output would be written over a file that is read.
+
+    `read` are paths and descriptors.
+    """
+    written = {_identity(path): path for path in outputs if path is not None and path.is_file()}
+    if not written:
+        return
+    for path in read:
+        if (output := written.get(_identity(path))) is not None:
+            raise UsageError(f"{output}: this command reads it, and would write over it", hint)
+
+
+def _identity(path: str | Path | int) -> tuple[int, int] | None:
+    """What two paths of one file have in common; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:
@@ -124,6 +158,5 @@ def aim(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> De
     asked = [form for form, given in forms.items() if given]
     if len(asked) > 1:
         raise UsageError(f"--{asked[0]} and --{asked[1]} are both given", "Give one of them.")
-    for path in (output, html):
-        check_output_file(path)
+    check_output_files({"-o": output, "--html": html})
     return Destination(form=asked[0] if asked else "", output=output, html=html)

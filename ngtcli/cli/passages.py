@@ -2,7 +2,7 @@
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.prompt.build import Chosen, Selection
+from ngtcli.prompt.selection import Chosen, Selection
 
 
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:
@@ -25,7 +25,8 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
 def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
-    >>> _scores(Chosen(0, 0, 9, 0, "", 2, 0.03, 4.5, 0.71, 0.03))
+    >>> place = {"document": 0, "start": 0, "end": 9, "page": 0, "heading": ""}
+    >>> _scores(Chosen(0.03, 4.5, 0.71, 0.03, rank=2, **place))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """
     if passage.dense is None and passage.reranked is None:

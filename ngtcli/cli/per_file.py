@@ -5,15 +5,16 @@ again. A file that fails does not end the run.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.folder import AnswerFolder
 from ngtcli.batch.head import deciding
-from ngtcli.batch.source import KnownLines
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
@@ -22,7 +23,9 @@ from ngtcli.cli.batch_rows import Progress, answer_parts
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
-from ngtcli.documents.load import STDIN, Document, Loaded, load
+from ngtcli.cli.output import check_name, check_not_read
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
@@ -39,8 +42,10 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
     """The folder. Raises UsageError unless summaries can be written to it."""
     if folder is None:
         raise UsageError("--per-file writes a file for each summary", "Name a folder with -o.")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
+    if not os.path.isdir(folder):
+        check_name(folder)
+        if os.path.exists(folder):
+            raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
     others = {
         "--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg,
         "--explain": request.explain,
@@ -67,7 +72,13 @@ def run_per_file(request: AnswerRequest, folder: Path, paths: list[str], hint: s
     notes = Notes(request.verbose)
     documents, bad = _documents(request, paths, hint, notes)
     with closing(AnswerFolder(folder)) as kept:
-        run = _PerFile(request, folder, kept, list(_targets(request, documents)), notes)
+        documents = _not_written(documents, kept, folder, notes)
+        targets = list(_targets(request, documents))
+        check_not_read(
+            [folder / target.name for target in targets], [d.path for d in documents if d.path],
+            "Name another folder with -o.",
+        )  # fmt: skip
+        run = _PerFile(request, folder, kept, targets, notes)
         run.run()
     again = "The same command tries them again, and no others."
     check_failed(run.failed + bad, len(run.targets) + bad, "file", again)
@@ -161,6 +172,18 @@ def _documents(
     for told in errors:
         _tell(notes, "", told)
     return documents_of(good, request, hint).documents, len(errors)
+
+
+def _not_written(
+    documents: Sequence[Document], kept: AnswerFolder, folder: Path, notes: Notes
+) -> Sequence[Document]:
+    """The documents without earlier summaries. Raises InputError where there are no others."""
+    left = [d for d in documents if not (d.path and kept.wrote(d.path))]
+    if not left:
+        raise InputError(f"{folder}: the documents are summaries of this folder", "Name others.")
+    if written := len(documents) - len(left):
+        notes.warn(f"left out {written} of the files: summaries that this command wrote")
+    return left
 
 
 def _tell(notes: Notes, name: str, error: NgtError) -> None:

@@ -1,15 +1,19 @@
 """Documents read for a command, from files or stdin; what was left out is said on stderr."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import check_not_read
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped, kinds
-from ngtcli.documents.load import STDIN, Loaded, load
+from ngtcli.documents.listing import STDIN
+from ngtcli.documents.load import Loaded, load
 
+_STDIN_FILE = 0  # its descriptor
 _SHOWN = 5  # lines about single files; -v shows all
 
 
@@ -26,12 +30,20 @@ def standard_input(paths: Sequence[str]) -> BinaryIO | None:
 
 
 def read_documents(
-    paths: Sequence[str], stdin: BinaryIO | None, settings: Settings, notes: Notes
+    paths: Sequence[str],
+    stdin: BinaryIO | None,
+    settings: Settings,
+    notes: Notes,
+    outputs: Iterable[Path | None] = (),
 ) -> Loaded:
-    """The documents of `paths`, with a line for what was left out. Raises InputError."""
+    """The documents of `paths`, with a line for what was left out.
+
+    Raises InputError; UsageError where one of `outputs` would be written over a document.
+    """
     notes.status("Reading the documents …")
     loaded = load(paths, stdin, settings, notes.status)
     notes.clear()
+    check_not_read(outputs, [d.path or _STDIN_FILE for d in loaded.documents])
     tell(loaded, notes)
     return loaded
 

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from contextlib import suppress
 from typing import Any, BinaryIO, TextIO
 
 from ngtcli.errors import ClosedPipeError, NgtError
@@ -68,11 +69,18 @@ def finish_stdout() -> None:
 
 
 def piped_stdin() -> BinaryIO | None:
-    """Standard input where something is piped or redirected into it, else None."""
+    """Standard input where something is piped or redirected into it, else None.
+
+    Reading it waits for what is not there yet, whatever the process that made the pipe wanted.
+    """
     try:
-        return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
+        if sys.stdin is None or sys.stdin.isatty():
+            return None
     except ValueError:  # closed
         return None
+    with suppress(OSError):  # what has no descriptor
+        os.set_blocking(sys.stdin.fileno(), True)
+    return sys.stdin.buffer
 
 
 def terminal_width(stream: TextIO) -> int:

@@ -88,6 +88,8 @@ def _check_kind(rest: bool, background: bool, name: str, flags: Mapping[str, Any
         raise UsageError("a trie has no name", "--name goes with --rest or --background.")
     if ":" in name:  # --method rest:datastore=NAME could not say it
         raise UsageError(f"the name is {name!r}", "Give one without a colon.")
+    if not name.isprintable():
+        raise UsageError(f"the name is {name!r}", "Give one that can be typed.")
     if background:
         check_new_name(name)
     given = {flag(name): name in flags for name in ("n", "lp")}

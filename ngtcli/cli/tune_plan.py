@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
+from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.cli.tune_options import TuneFlags
@@ -122,7 +123,9 @@ def open_source(
             max_mb=plan.base.max_mb,
         )
         return recording, ()
-    texts = read_documents(plan.texts, piped_stdin(), plan.base, notes)
+    outputs = given.output, given.html
+    check_not_read(outputs, [given.prompts] if given.prompts else [])
+    texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base)
     from ngtcli.evaluate.sweep.running import Running  # here: it loads torch
 

@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 from ngtcli.errors import InputError
+from ngtcli.system.yaml_file import shown
 
 HINT = "Write one JSON object a line."
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or of a pair
@@ -13,14 +15,14 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or o
 def json_object(line: str) -> dict[str, Any]:
     """The object that a line holds.
 
-    Raises InputError for what is no JSON object, is nested too deeply, or holds text that is no
-    Unicode.
+    Raises InputError for what is no JSON object, is nested too deeply, has a key twice, or holds
+    text that is no Unicode.
 
     >>> json_object('{"id": 3}')
     {'id': 3}
     """
     try:
-        data = json.loads(line)
+        data = json.loads(line, object_pairs_hook=_each_once)
         if _HALF.search(line):
             json.dumps(data, ensure_ascii=False).encode()
     except RecursionError:
@@ -34,6 +36,15 @@ def json_object(line: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError("no JSON object", HINT)
     return data
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of its keys and values, of which none is lost. Raises InputError."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise InputError(f"{shown(twice)} stands there twice", "Give each key once.")
+    return found
 
 
 def _place(error: ValueError) -> str:

@@ -1,6 +1,5 @@
 """What is known of the files that paths name: a row for each; unchanged ones are not read."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from ngtcli.documents.catalog import Catalog, Entry
 from ngtcli.documents.content import Extracted
 from ngtcli.documents.files import Files
 from ngtcli.documents.find import Found, Skipped
-from ngtcli.documents.load import INTERVAL_S, Listing, nothing, skip
+from ngtcli.documents.listing import Listing
 from ngtcli.documents.names import distinct_names, utf8
 from ngtcli.documents.text import Unreadable
 
@@ -62,9 +61,7 @@ def survey(
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
-    listing = Listing(settings)
-    for path in paths:
-        listing.add(path)
+    listing = Listing(settings, paths)
     files = Files(settings)
     try:
         surveying = _Surveying(files, listing, counter, status)
@@ -83,21 +80,14 @@ class _Surveying:
         self, files: Files, listing: Listing, counter: TokenCounter, status: Callable[[str], None]
     ) -> None:
         self._files, self._listing, self._counter = files, listing, counter
-        self._status, self._told = status, time.monotonic()
-        self._known: dict[str, tuple[Found, Entry]] = {}
+        self._status = status
+        self._known: list[tuple[Found, Entry]] = []
         self._read = 0
 
     def run(self) -> None:
         """Make a row of every file. Raises InputError."""
-        entries = self._in_order()
-        done: set[str] = set()
-        for path, reals in self._listing.paths.items():
-            for real in reals:
-                if real not in done:
-                    done.add(real)
-                    self._add(path, *next(entries))
-            if not any(real in self._known for real in reals):
-                raise nothing(path, self._listing.skipped[path])
+        read = self._listing.each(self._in_order(), self._status)
+        self._known = [(found, entry) for found, entry in read.values() if found]
 
     def _in_order(self) -> Iterator[tuple[Found, Callable[[], Entry]]]:
         waiting: deque[tuple[Found, Callable[[], Entry]]] = deque()
@@ -124,24 +114,13 @@ class _Surveying:
             entry = catalog.with_tokens(found.real, entry, tokens)
         return entry
 
-    def _add(self, path: str, found: Found, entry: Callable[[], Entry]) -> None:
-        try:
-            self._known[found.real] = (found, entry())
-        except Unreadable as error:
-            if found.outright:
-                raise error.of(utf8(found.path)) from None
-            self._listing.leave_out(path, skip(found, error))
-        if time.monotonic() - self._told > INTERVAL_S:
-            self._told = time.monotonic()
-            self._status(f"Reading {len(self._known)} of {len(self._listing.found)} documents …")
-
     def survey(self, remarks: Sequence[str]) -> Survey:
         """All of it, under the names that the documents have in prompts."""
-        names = distinct_names([(found.path, found.below) for found, _ in self._known.values()])
+        names = distinct_names([(found.path, found.below) for found, _ in self._known])
         rows = tuple(
             Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
                 entry.tokens[self._counter.key], entry.dropped, entry.warnings)
-            for name, (found, entry) in zip(names, self._known.values(), strict=True)
+            for name, (found, entry) in zip(names, self._known, strict=True)
         )  # fmt: skip
         return Survey(rows, self._listing.all_skipped(), tuple(remarks), self._read)
 

@@ -7,13 +7,13 @@ from their cached trie.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import render
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.selection import Selection
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _OTHER_MODEL = "Name another model (-m)."
@@ -41,72 +41,6 @@ class Cut:
     kept: int
     characters: int
     kept_characters: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A passage that was read: its document's index, its range there, its place, its scores.
-
-    The best has `rank` 1; for the scores see `Ranked`.
-    """
-
-    document: int
-    start: int
-    end: int
-    page: int
-    heading: str
-    rank: int
-    score: float
-    bm25: float
-    dense: float | None = None
-    fused: float | None = None
-    reranked: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """One or more passages in a row of a document: its index, and their range there."""
-
-    document: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which passages a prompt has, in its order, out of `of_passages` from `of_documents`.
-
-    `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
-    index was had (see `Index.status`); passages were chosen in `seconds`. For `dense` and
-    `embedded` see `Ranking`.
-    """
-
-    passages: tuple[Chosen, ...]
-    excerpts: tuple[Excerpt, ...]
-    of_passages: int
-    of_documents: int
-    index: str
-    seconds: float
-    dense: str | None = None
-    embedded: int = 0
-
-    @property
-    def documents(self) -> int:
-        """How many documents the passages are of."""
-        return len({passage.document for passage in self.passages})
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers, and the passages with the documents as indices."""
-        return {
-            "passages": [asdict(passage) for passage in self.passages],
-            "of_passages": self.of_passages,
-            "documents": self.documents,
-            "of_documents": self.of_documents,
-            "index": self.index,
-            "seconds": round(self.seconds, 6),
-            "dense": self.dense,
-            "embedded": self.embedded,
-        }
 
 
 @dataclass(frozen=True, slots=True)

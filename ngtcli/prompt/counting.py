@@ -91,4 +91,6 @@ def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Prog
             found = len(tokenizer.encode(text[at:end]))
             progress.add(end - at, found)
             tokens, at = tokens + found, end
+        if tokens > limit:
+            break
     return tokens

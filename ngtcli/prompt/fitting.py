@@ -108,11 +108,12 @@ def _near(limit: int) -> int:
 
 def _count_beyond(task: Task, limit: int) -> str | None:
     """In words, the number of tokens of the prompt if it is beyond `limit`, else None."""
-    texts = [task.frame.text, *(d.text for d in task.documents)]
-    characters = sum(map(len, texts))
-    if characters <= limit:  # short enough to be counted whole
-        return None
+    characters = sum(len(d.text) for d in task.documents)
+    if characters <= limit and characters + len(task.frame.text) <= limit:
+        return None  # short enough to be counted whole
     progress = Progress(characters, task.status)
+    # The frame is made last, or not at all: that of many documents takes longer than the count.
+    texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
     return f"more than {limit}" if count(texts, limit, task.tokenizer, progress) > limit else None
 
 

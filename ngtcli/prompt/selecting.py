@@ -2,22 +2,24 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError
-from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
+from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.selection import Chosen, Excerpt, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
+from ngtcli.retrieve.scores import Ranked, Scores
 from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
-    from ngtcli.retrieve.ranking import Ranked
+    from ngtcli.retrieve.ranking import Ranking
 
 _PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
 
@@ -65,43 +67,63 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     if (whole := fits(task)) is not None:
         return whole
     room = task.room - frame_tokens(replace(task, documents=()))
-    from ngtcli.retrieve.ranking import Ranked, Rankers, rank  # here: it loads numpy
-
     clock = time.perf_counter()
-    rankers = Rankers(s.embedder, s.reranker, s.device)
-    most = (s.passages or room) + _PASSED_OVER
-    ranking = rank(
-        task.documents, cutting, task.question, most,
-        rankers=rankers, status=task.status, warn=warn,
-    )  # fmt: skip
-    index, ranked = ranking.index, ranking.found
+    ranking = _ranked(task, cutting, s, room, warn)
     seconds = time.perf_counter() - clock
-    if not ranked:
-        warn("no passage has a word of the question; the first ones are read")
-        ranked = [Ranked(i, 0.0, 0.0) for i in range(len(index))]
     task.status("Choosing passages …")
-    chosen = _fitting(task, index, ranked, room, s.passages or len(ranked))
+    found = _built(task, ranking, room, s.passages or len(ranking.found))
+    if found is None:
+        raise ContextOverflowError(
+            f"no passage fits: there are {room} tokens of {task.context} beside question and"
+            " answer",
+            "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
+        )
+    prompt, excerpts, passages = found
+    index = ranking.index
+    selection = Selection(
+        passages, excerpts, len(index), len(task.documents), index.status, seconds,
+        ranking.dense, ranking.embedded,
+    )  # fmt: skip
+    return replace(prompt, selection=selection)
+
+
+def _ranked(
+    task: Task, cutting: Cutting, s: Settings, room: int, warn: Callable[[str], None]
+) -> "Ranking":
+    """The passages, the best first; in their own order where none has a word of the question."""
+    from ngtcli.retrieve.ranking import Rankers, rank  # here: it loads numpy
+
+    ranking = rank(
+        task.documents, cutting, task.question, (s.passages or room) + _PASSED_OVER,
+        rankers=Rankers(s.embedder, s.reranker, s.device), status=task.status, warn=warn,
+    )  # fmt: skip
+    if ranking.found:
+        return ranking
+    warn("no passage has a word of the question; the first ones are read")
+    first = [Ranked(0.0, 0.0, passage=i) for i in range(len(ranking.index))]
+    return replace(ranking, found=first)
+
+
+def _built(
+    task: Task, ranking: "Ranking", room: int, most: int
+) -> tuple[Prompt, tuple[Excerpt, ...], tuple[Chosen, ...]] | None:
+    """The prompt of at most `most` passages, and where they stand; None where none fits."""
+    index, ranked = ranking.index, ranking.found
+    chosen = _fitting(task, index, ranked, room, most)
     while chosen:
         excerpts = _excerpts(task, index, [ranked[at].passage for at, _ in chosen])
         prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
         if (over := len(prompt.ids) - task.room) <= 0:
             found = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
-            selection = Selection(
-                tuple(_chosen(task, index, at + 1, ranked[at]) for at in found), tuple(excerpts),
-                len(index), len(task.documents), index.status, seconds,
-                ranking.dense, ranking.embedded,
-            )  # fmt: skip
-            return replace(prompt, selection=selection)
+            passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in found)
+            return prompt, tuple(excerpts), passages
         while chosen and over > 0:  # the counts were too low: leave the last ones out
             over -= chosen.pop()[1]
-    raise ContextOverflowError(
-        f"no passage fits: there are {room} tokens of {task.context} beside question and answer",
-        "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
-    )
+    return None
 
 
 def _fitting(
-    task: Task, index: "Index", ranked: Sequence["Ranked"], room: int, most: int
+    task: Task, index: "Index", ranked: Sequence[Ranked], room: int, most: int
 ) -> list[tuple[int, int]]:
     """The first of `ranked` that fit: place there, and tokens; longer ones are passed over."""
     chosen: list[tuple[int, int]] = []
@@ -127,12 +149,13 @@ def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt
     return list(joined(task.documents, [Excerpt(p.document, p.start, p.end) for p in places]))
 
 
-def _chosen(task: Task, index: "Index", rank: int, one: "Ranked") -> Chosen:
+def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
     at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
     return Chosen(
-        at.document, at.start, at.end, section.page, section.heading, rank,
-        one.score, one.bm25, one.dense, one.fused, one.reranked,
+        document=at.document, start=at.start, end=at.end, page=section.page,
+        heading=section.heading, rank=rank,
+        **{field.name: getattr(one, field.name) for field in fields(Scores)},
     )  # fmt: skip
 
 

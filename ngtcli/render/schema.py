@@ -8,7 +8,8 @@ from ngtcli.config import CHOICES, RANGES, Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Chosen, Cut
+from ngtcli.prompt.build import Cut
+from ngtcli.prompt.selection import Chosen
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
 from ngtcli.render.schema_types import (

@@ -15,6 +15,7 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 from ngtcli.retrieve.index import Index, index_of
 from ngtcli.retrieve.installed import check_installed
+from ngtcli.retrieve.scores import Ranked
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.encoders import Reranker
@@ -23,22 +24,6 @@ CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
 Status = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A passage and its score by the ranker that decides, and by each that was asked.
-
-    `bm25` is 0 without a word of the question, `dense` a cosine, `fused` a sum of reciprocal ranks,
-    `reranked` a logit; None where there is no such ranker, or for those that were not reranked.
-    """
-
-    passage: int
-    score: float
-    bm25: float
-    dense: float | None = None
-    fused: float | None = None
-    reranked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +98,7 @@ def rank(
 
 def _by_words(asked: _Asked) -> Ranking:
     found = asked.index.ranked(asked.question, asked.most)
-    return Ranking(asked.index, [Ranked(passage, score, score) for passage, score in found])
+    return Ranking(asked.index, [Ranked(score, score, passage=at) for at, score in found])
 
 
 def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
@@ -136,7 +121,7 @@ def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
     order = sorted(together, key=lambda passage: (-together[passage], passage))[: asked.most]
     cosines = nearest.cosines(question, np.array(order, np.int64))
     found = [
-        Ranked(p, together[p], float(scores[p]), float(cosine), together[p])
+        Ranked(together[p], float(scores[p]), float(cosine), together[p], passage=p)
         for p, cosine in zip(order, cosines, strict=True)
     ]
     return Ranking(asked.index, found, nearest.kind, vectors.embedded)

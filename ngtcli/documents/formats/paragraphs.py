@@ -11,7 +11,7 @@ from ngtcli.documents.formats.layout import Line
 _LEADING = 1.0  # least white space between paragraphs, in line heights, where lines have less
 _INDENT = 0.8  # least indent of a paragraph's first line, in line heights
 _SHORT = 0.8  # share of its column's width that a paragraph's last line is shorter than
-_LARGER = 1.12  # a heading's characters against those of the text
+LARGER = 1.12  # a heading's characters against those of the text
 _OTHER = 1.08  # sizes that differ by more are not of one paragraph
 _LONGEST = 150  # characters of a heading
 _ITEM = re.compile(r"(?:[•‣▪●○–—*-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s")
@@ -30,7 +30,7 @@ class Block:
 
     def is_heading(self, size: float) -> bool:
         """Whether it stands out from text of `size`."""
-        larger = self.size > _LARGER * size
+        larger = self.size > LARGER * size
         return larger and not self.table and len(self.text) <= _LONGEST
 
 

@@ -1,56 +1,107 @@
 """Running heads: lines at the top or foot of pages that most pages have."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise, takewhile
 
 from ngtcli.documents.formats.layout import Line
+from ngtcli.documents.formats.paragraphs import LARGER, body_size
 
 _DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
 _APART = 0.7  # least white space between a running head and the text, in line heights; guess
 _PAGES = 3  # fewest pages of which it can be told; guess
 _MOST = 0.5  # share of the pages that have the line; guess
-_NUMBER = re.compile(r"\d+|\b[ivxlc]+\b")
+_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edge:
+    """A line that may be a running head, at the top or foot (`where`) of a page, from 0.
+
+    `form` is its text with # for each of its `numbers`.
+    """
+
+    page: int
+    where: str
+    line: Line
+    form: str
+    numbers: tuple[int, ...]
+
+    def goes_on(self, later: "_Edge") -> bool:
+        """Whether each number is the same on a later page, or more by the pages between."""
+        pages = later.page - self.page
+        pairs = zip(self.numbers, later.numbers, strict=True)
+        return pages > 0 and all(b - a in (0, pages) for a, b in pairs)
 
 
 def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Line]], int]:
     """The pages without their running heads, and the number of lines left out.
 
-    Page numbers count as one and the same, so "Page 3 of 9" is the same line on every page.
+    They stand beside other text on most pages. One that is the same everywhere stays where it
+    stands first; of those that count the pages, as "Page 3 of 9" does, none stays.
     """
-    filled = sum(bool(page) for page in pages)
-    if filled < _PAGES:
-        return [list(page) for page in pages], 0
-    counts = Counter(key for page in pages for key in {_key(*edge) for edge in _edges(page)})
-    running = {key for key, count in counts.items() if count > _MOST * filled}
-    kept = [_without(page, running) for page in pages]
+    of_text = {number for number, page in enumerate(pages) if len(page) > 1}
+    groups: dict[tuple[str, str], list[_Edge]] = defaultdict(list)
+    for number, page in enumerate(pages):
+        for edge in _edges(number, page):
+            groups[edge.where, edge.form].append(edge)
+    size = body_size(pages)
+    gone: set[int] = set()
+    for group in groups.values() if len(of_text) >= _PAGES else ():
+        running = _running(group, size)
+        if len({edge.page for edge in running} & of_text) > _MOST * len(of_text):
+            gone |= {id(edge.line) for edge in running if _counts(running) or edge != running[0]}
+    kept = [[line for line in page if id(line) not in gone] for page in pages]
     return kept, sum(len(a) - len(b) for a, b in zip(pages, kept, strict=True))
 
 
-def _without(page: Sequence[Line], running: set[tuple[str, str]]) -> list[Line]:
-    gone = [id(line) for where, line in _edges(page) if _key(where, line) in running]
-    return [line for line in page if id(line) not in gone]
+def _running(group: Sequence[_Edge], size: float) -> list[_Edge]:
+    """Those that go on from page to page; a heading that counts, larger than `size`, does not."""
+    by_page = [list(edges) for _, edges in groupby(group, lambda edge: edge.page)]
+    pairs = [(a, b) for some, later in pairwise(by_page) for a in some for b in later]
+    running = list(dict.fromkeys(edge for a, b in pairs if a.goes_on(b) for edge in (a, b)))
+    if not _counts(running):
+        return running
+    return [edge for edge in running if edge.line.height <= LARGER * size]
 
 
-def _edges(page: Sequence[Line]) -> list[tuple[str, Line]]:
-    """The lines at the top and at the foot of a page that stand apart from what comes next."""
+def _counts(running: Sequence[_Edge]) -> bool:
+    return len({edge.numbers for edge in running}) > 1
+
+
+def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
+    """The lines at the top and at the foot of a page that stand apart from what comes next.
+
+    A line alone on its page is both.
+    """
     lines = sorted(page, key=lambda line: line.top)
-    pairs = list(zip(lines, lines[1:], strict=False))
-    edges: list[tuple[str, Line]] = []
-    for upper, lower in pairs[:_DEEP]:
-        if not _is_apart(upper, lower):
-            break
-        edges.append(("top", upper))
-    for upper, lower in pairs[: len(edges) - 1 if edges else None : -1][:_DEEP]:
-        if not _is_apart(upper, lower):
-            break
-        edges.append(("foot", lower))
-    return edges if pairs else [("foot", line) for line in lines]
+    pairs = list(pairwise(lines))
+    top = [upper for upper, _ in takewhile(_are_apart, pairs[:_DEEP])]
+    rest = pairs[len(top) :]
+    foot = [lower for _, lower in takewhile(_are_apart, rest[: -_DEEP - 1 : -1])]
+    for where, edges in (("top", top), ("foot", foot)):
+        for line in edges if pairs else lines:
+            text = line.text.lower()
+            numbers = tuple(map(_value, _NUMBER.findall(text)))
+            yield _Edge(number, where, line, _NUMBER.sub("#", text), numbers)
 
 
-def _is_apart(upper: Line, lower: Line) -> bool:
+def _are_apart(pair: tuple[Line, Line]) -> bool:
+    upper, lower = pair
     return lower.top - upper.bottom > _APART * min(upper.height, lower.height)
 
 
-def _key(where: str, line: Line) -> tuple[str, str]:
-    return where, _NUMBER.sub("#", line.text.lower())
+def _value(number: str) -> int:
+    """What a number is, in digits or Roman.
+
+    >>> _value("12"), _value("xiv")
+    (12, 14)
+    """
+    if number[0] not in _ROMAN:
+        return int(number)
+    values = [_ROMAN[letter] for letter in number]
+    pairs = zip(values, [*values[1:], 0], strict=True)
+    return sum(value if value >= behind else -value for value, behind in pairs)

@@ -24,8 +24,9 @@ from ngtcli.evaluate.dev import document_files
 from ngtcli.evaluate.dev.retrieval import own_cache, read
 from ngtcli.evaluate.dev.spans_check import Check
 from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Excerpt, Prompt
+from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
+from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.sources import Source, Sources, sources_of
 from ngtcli.session import Session
 from ngtcli.splitting import Splitting
