@@ -18,7 +18,7 @@ from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.app import unexpected
-from ngtcli.cli.batch_files import check_apart, is_file, open_lines, writer
+from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, writer
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
@@ -32,7 +32,7 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file
 from ngtcli.config import Settings
-from ngtcli.documents.listing import STDIN
+from ngtcli.documents.listing import STDIN, WRITTEN
 from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
@@ -125,13 +125,14 @@ class _Batch:
         self._choice, self._notes = given.choice, Notes(given.verbose)
         self._progress = Progress(self._notes)
         self._settings = tasks["ask"][0]
+        self._written = Written(given.output)
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
         most = self._settings.max_mb * 1_000_000
-        found = scan(path, most, self._choice)
+        found = scan(path, most, self._choice, self._check_paths)
         self._notes.clear()
         chosen = found.lines[: self._choice.limit or None]
         self._progress.total = len(chosen)
@@ -143,6 +144,9 @@ class _Batch:
             left = KnownLines(self._left(chosen, kept))
             self._answer(left, path, kept, "the same command goes on from there")
         self._check(sum(line.index in kept.failed for line in chosen), len(chosen))
+
+    def _check_paths(self, number: int, paths: tuple[str, ...]) -> None:
+        self._written.check(number, below(self._folder, paths))
 
     def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
         """The lines that are to be answered now."""
@@ -202,8 +206,16 @@ class _Batch:
             settings = self._of_vllm(asked.task, settings)
         loaded = Loaded(asked.documents)
         if asked.paths:
-            loaded = load(below(self._folder, asked.paths), None, settings)
+            loaded = self._load(below(self._folder, asked.paths), settings)
         return Work(asked.task, settings, preset, loaded, asked.question)
+
+    def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
+        """The documents of a line, without what this run writes."""
+        loaded = load(paths, settings=settings, written=self._written.files())
+        for skipped in loaded.skipped:
+            if skipped.reason == WRITTEN:
+                self._progress.warn(f"left out {skipped.name}: {WRITTEN}")
+        return loaded
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
         """The settings as vLLM follows them: it drafts as `ask` was set when it was started.

@@ -56,7 +56,11 @@ def _built() -> dict[str, Schema]:
     """The outputs of `ngt trie build` by what was built."""
     file: dict[str, Schema] = {"tokens": WHOLE, "path": TEXT, "skipped": SKIPPED}
     named = {**file, "status": {"const": "built"}, "name": TEXT}
-    trie = {"status": {"enum": ["cached", "built", "rebuilt"]}, "seconds": NUMBER, "nodes": WHOLE}
+    trie: Schema = {
+        "status": {"enum": ["cached", "built", "rebuilt"]},
+        "seconds": NUMBER,
+        "nodes": WHOLE,
+    }
     return {
         "built_trie": shape({**trie, **file}),
         "built_datastore": shape(named),
