@@ -417,6 +417,22 @@ def test_a_stream_from_or_to_the_other_file_is_refused(
     assert source.read_bytes() == before
 
 
+def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line_says_so(
+    own_home: Path, fake: FakeAnswers
+) -> None:
+    folder = own_home / "config" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("template: 'Mine: {documents}'\nmax_tokens: 7\n")
+    rows: list[dict[str, str]] = [{"context": "Tide one.", "question": f"Who {i}?"} for i in (1, 2)]
+    data = "\n".join(map(json.dumps, [*rows, {"context": "Tide two."}])).encode()
+    done = ngt("batch", "-", "-p", "mine", stdin=data, NGT_HOME=str(own_home))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and [a["preset"] for a in answers] == ["ask", "ask", "mine"]
+    assert {a["settings"]["max_tokens"] for a in answers} == {7}
+    assert sorted("Who" in text for text in fake.asked) == [False, True, True]
+    assert done.stderr.count(b"preset mine has no place for a question: preset ask words") == 1
+
+
 @pytest.mark.parametrize("named", ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal"])
 def test_a_line_that_names_the_output_is_refused_before_that_is_emptied(
     tmp_path: Path, fake: FakeAnswers, named: str

@@ -35,8 +35,8 @@ from ngtcli.config import Settings
 from ngtcli.documents.listing import STDIN, WRITTEN
 from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.tasks import TASKS, for_task
+from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.prompt.tasks import TASKS, can_ask, for_task
 from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 
@@ -107,7 +107,7 @@ def batch(
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
     check_apart(source, given.output)
-    tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
+    tasks = {task: (s.settings, _wording(task, preset)) for task, (s, preset) in resolved.items()}
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     run = _Batch(given, tasks, folder)
@@ -115,6 +115,11 @@ def batch(
         run.run_file(path)
     else:
         run.run_stream(source)
+
+
+def _wording(task: str, preset: Preset) -> Preset:
+    """What words a task: `preset`, or that of `ask` where it has no place for a question."""
+    return load_preset(task) if task == "ask" and not can_ask(preset) else preset
 
 
 class _Batch:
@@ -201,6 +206,9 @@ class _Batch:
         """What a line asks for, its documents read. Raises NgtError."""
         asked = asked_of(line, path)
         settings, preset = self._tasks[asked.task]
+        if preset.name != (given := self._given.preset or asked.task):
+            what = f"preset {given} has no place for a question"
+            self._progress.warn(f"{what}: preset {preset.name} words the lines that have one")
         settings = for_task(asked.task, replace(settings, **asked.settings), preset)
         if self._settings.engine == "vllm":
             settings = self._of_vllm(asked.task, settings)

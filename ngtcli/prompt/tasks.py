@@ -9,12 +9,17 @@ from ngtcli.prompt.preset import Preset
 TASKS = ("summarize", "ask")
 
 
+def can_ask(preset: Preset) -> bool:
+    """Whether a preset has a place for a question."""
+    return "{question}" in preset.template
+
+
 def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     """The settings with `overflow` as this task has it.
 
     Raises UsageError where the task cannot have it, or the preset has no place for a question.
     """
-    if task == "ask" and "{question}" not in preset.template:
+    if task == "ask" and not can_ask(preset):
         raise UsageError(
             f"preset {preset.name} has no place for a question", "Put {question} in its template."
         )
