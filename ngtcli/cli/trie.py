@@ -20,7 +20,7 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
-from ngtcli.render.terminal import visible
+from ngtcli.render.terminal import one_line
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
@@ -65,7 +65,7 @@ def trie_build(
             body = _build_datastore(documents, name or "default", tokenizer)
         else:
             body = _build_background(documents, name or "own", tokenizer, settings.model)
-        line = f"built: {what} {visible(body['name'])}, {body['tokens']} tokens\n{body['path']}"
+        line = f"built: {what} {one_line(body['name'])}, {body['tokens']} tokens"
     else:
         trie, report = document_trie(
             documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
@@ -73,11 +73,11 @@ def trie_build(
         body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
         line = (
             f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
-            f" in {report.seconds * 1000:.0f} ms\n{body['path']}"
+            f" in {report.seconds * 1000:.0f} ms"
         )
     notes.clear()
     body["skipped"] = skipped_json(loaded.skipped)
-    print_line(dump_json(body) if json else line)
+    print_line(dump_json(body) if json else f"{line}\n{one_line(body['path'])}")
 
 
 def _check_kind(rest: bool, background: bool, name: str, flags: Mapping[str, Any]) -> None:
