@@ -45,7 +45,8 @@ class WorkReader:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
         asked = asked_of(line, path)
         settings, preset = self._tasks[asked.task]
-        if preset.name != (given := self._given or asked.task):
+        given = asked.task if self._given is None else self._given
+        if preset.name != given:
             what = f"preset {given} has no place for a question"
             self._warn(f"{what}: preset {preset.name} words the lines that have one")
         settings = for_task(asked.task, replace(settings, **asked.settings), preset)

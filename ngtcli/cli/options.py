@@ -212,7 +212,7 @@ def resolve_tasks(
 ) -> dict[str, tuple[Resolved, Preset]]:
     """For each task, settings from all layers and its preset. Raises UsageError."""
     layers = [Layer("flag", flags), *environment_and_file_layers()]
-    presets = {task: load_preset(preset or task) for task in tasks}
+    presets = {task: load_preset(task if preset is None else preset) for task in tasks}
     _remark_variables()
     return {task: (_merged([*layers, p.settings]), p) for task, p in presets.items()}
 

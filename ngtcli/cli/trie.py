@@ -44,7 +44,7 @@ def trie_build(
     background: Annotated[
         bool, typer.Option("--background", help="Build a background for auto instead.")
     ] = False,
-    name: Annotated[str, typer.Option(help="Name of the datastore or background.")] = "",
+    name: Annotated[str | None, typer.Option(help="Name of the datastore or background.")] = None,
     preset: PresetOption = None,
     json: JsonOption = False,
     flags: dict[str, Any] | None = None,
@@ -80,22 +80,30 @@ def trie_build(
     print_line(dump_json(body) if json else f"{line}\n{one_line(body['path'])}")
 
 
-def _check_kind(rest: bool, background: bool, name: str, flags: Mapping[str, Any]) -> None:
+def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
     if rest and background:
         raise UsageError("--rest beside --background", "Give one of them.")
-    if name and not (rest or background):
+    if name is not None:
+        _check_name(name, rest, background)
+    given = {flag(name): name in flags for name in ("n", "lp")}
+    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
+    given = given if background else {}
+    refuse_beside("--background", given, "A background has no window: leave it out.")
+
+
+def _check_name(name: str, rest: bool, background: bool) -> None:
+    """Raise UsageError for a name that what is to be built cannot have."""
+    if not (rest or background):
         raise UsageError("a trie has no name", "--name goes with --rest or --background.")
+    if not name.strip():
+        raise UsageError(f"the name is {name!r}", "Give one, or leave --name out.")
     if ":" in name:  # --method rest:datastore=NAME could not say it
         raise UsageError(f"the name is {name!r}", "Give one without a colon.")
     if not name.isprintable():
         raise UsageError(f"the name is {name!r}", "Give one that can be typed.")
     if background:
         check_new_name(name)
-    given = {flag(name): name in flags for name in ("n", "lp")}
-    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
-    given = given if background else {}
-    refuse_beside("--background", given, "A background has no window: leave it out.")
 
 
 def _build_background(
