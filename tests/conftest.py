@@ -1,9 +1,12 @@
 """Every test has settings and caches of its own, needs no network, and compiles nothing twice."""
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +24,26 @@ with suppress(ValueError):  # outside the main thread
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only wait
 
-# Compiling takes ten seconds: what is compiled is kept over all tests, whatever home they have.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(home("cache") / "compiled"))
+# What libraries read when they are imported, and tests would see instead of what they set.
+for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
+
+def _compiled() -> str:
+    """Where compiled functions are kept over all tests: the user's folder, or one of this run."""
+    try:
+        folder = home("cache") / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="ngt-tests-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(folder)
+
+
+# Compiling takes ten seconds. Workers take the folder over from the process that starts them.
+if "NUMBA_CACHE_DIR" not in os.environ:
+    os.environ["NUMBA_CACHE_DIR"] = _compiled()
 
 COMPILE = """
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -60,6 +81,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
+    if "torch" in sys.modules:  # files of tests without it are not to wait for it
+        import kept
+
+        monkeypatch.setattr("ngtcli.background.making.make_shipped", kept.made_once)
+        monkeypatch.setattr("ngtcli.auto_memory.calibrate", kept.measured_once)
     yield tmp_path / "ngt-home"
     process.wipe_at_end(
         b""

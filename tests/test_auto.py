@@ -31,7 +31,14 @@ from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.trie.background import DEPTH, build_counts
-from ngtcli.trie.counts import NONE, TOKEN, CountTrie
+from ngtcli.trie.counts import (
+    FIRST_CHILD,
+    NEXT_SIBLING,
+    NONE,
+    PREVIOUS_SIBLING,
+    TOKEN,
+    CountTrie,
+)
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 
@@ -64,6 +71,27 @@ def test_a_trie_grows_past_its_first_arrays() -> None:
     assert trie.used > 1 << 12
     assert trie.count_of(text[100:107]) >= 1
     assert trie.count_of([text[5]]) == text.count(text[5])
+
+
+def children(trie: CountTrie, node: int) -> list[int]:
+    """Tokens of a node's list, read from both ends."""
+    nodes, found, child, last = trie.arrays.nodes, [], trie.arrays.nodes[node, FIRST_CHILD], NONE
+    while child != NONE:
+        assert nodes[child, PREVIOUS_SIBLING] == last
+        found.append(int(nodes[child, TOKEN]))
+        child, last = nodes[child, NEXT_SIBLING], child
+    return found
+
+
+@given(ids)
+@settings(deadline=None)
+def test_what_was_met_first_stands_first_once_lists_are_turned_round(text: list[int]) -> None:
+    trie = CountTrie(3)
+    trie.extend(text)
+    recent = [children(trie, node) for node in range(trie.used)]
+    trie.put_first_met_first()
+    assert [children(trie, node)[::-1] for node in range(trie.used)] == recent
+    assert all(trie.count_of([token]) == text.count(token) for token in set(text))
 
 
 class Naive:

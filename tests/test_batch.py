@@ -53,6 +53,7 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"context": "a"' + b"[" * 99999, "not JSON|nested"),
         (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
         (b'{"id": true, "context": "a"}', "id is True"),
+        (b'{"id": 9223372036854775808, "context": "a"}', "id is 9223372036854775808"),
         (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
         (b'{"context": "a", "context": "b"}', "'context' stands there twice"),
         (b'{"context": "a", "settings": {"seed": 1, "seed": 2}}', "'seed' stands there twice"),

@@ -70,6 +70,33 @@ def test_answers_together_are_those_given_one_by_one(method: str, temperature: f
         assert (many[key].text, many[key].finish_reason) == (alone.text, alone.finish_reason)
 
 
+@pytest.mark.parametrize("method", ["none", "auto"])
+def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alone(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base: dict[str, Any] = {"method": method, "calibrate": False, "pool": False}
+    of_each: list[dict[str, Any]] = [
+        {}, {"temperature": 0.9, "seed": 3}, {"temperature": 0.9, "seed": 4, "top_k": 5},
+        {"max_tokens": 3}, {"stop": ("e",)}, {"repetition_penalty": 1.5},
+    ]  # fmt: skip
+    sessions = [session_with(**base, **more) for more in of_each]
+    asked = given(sessions[0])
+    alone = [next(answers(s, [one], 1)) for s, one in zip(sessions, asked, strict=True)]
+    together, score = list[int](), BatchTarget.score
+
+    def counted(target: BatchTarget, roots: Any) -> Any:
+        together.append(len(roots))
+        return score(target, roots)
+
+    monkeypatch.setattr(BatchTarget, "score", counted)
+    found = {a.key: a for a in answers(sessions[0], asked, 6, lambda key: sessions[key - 10])}
+    assert max(together) > 3
+    for one in alone:
+        assert ids_of(found[one.key]) == ids_of(one)
+        assert (found[one.key].text, found[one.key].finish_reason) == (one.text, one.finish_reason)
+    assert len({tuple(ids_of(one)) for one in alone}) == len(alone)
+
+
 def test_prompts_are_drawn_when_there_is_room_and_answers_come_as_they_finish() -> None:
     session, drawn = session_with(), list[int]()
 

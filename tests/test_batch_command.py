@@ -6,6 +6,7 @@ import signal
 import subprocess
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ class FakeAnswers:
         self.before = before
         self.asked: list[str] = []
 
-    def __call__(self, session: Any, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+    def __call__(
+        self, session: Any, prompts: Iterable[Given], size: int, own: Any = None
+    ) -> Iterator[Answered]:
         waiting: list[Given] = []
         for one in prompts:
             waiting.append(one)
@@ -271,13 +274,35 @@ def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.Monk
     assert len([*done]) == 29 and sorted(read) == [*range(30)]
 
 
+def test_lines_whose_answers_have_other_settings_are_answered_together() -> None:
+    text = Loaded((Document("a.txt", "The tide came in."),))
+    base, calls = Settings(temperature=1.0), list[list[int]]()
+
+    def work(line: Line) -> Work:
+        of_line = replace(base, seed=line.index, max_tokens=10 + line.index)
+        return Work("summarize", of_line, load_preset("summarize"), text)
+
+    def answers(session: Any, prompts: Iterable[Given], size: int, own: Any) -> Iterator[Answered]:
+        keys = [key for key, _ in prompts]
+        calls.append([own(key).settings.seed for key in keys])
+        for key in keys:
+            assert own(key).settings.max_tokens == 10 + key
+            yield Answered(key, Prompt("", [], (), ()))
+
+    lines = KnownLines(Line(i, i + 1, i, kind="summarize") for i in range(6))
+    assert len([*runner(base, answers, lines, work).run()]) == 6
+    assert calls == [[*range(6)]]
+
+
 def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone() -> None:
     class Held:
         pass
 
     alone, held = FakeAnswers(), list["weakref.ref[Held]"]()
 
-    def answers(session: Any, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+    def answers(
+        session: Any, prompts: Iterable[Given], size: int, own: Any = None
+    ) -> Iterator[Answered]:
         if size == 1:
             assert held[0]() is None
             yield from alone(session, prompts, size)

@@ -1,5 +1,7 @@
 """`auto` for several sequences of one pass."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.policy import best_size
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -41,6 +44,24 @@ def test_with_one_child_drafts_are_chains() -> None:
     assert tree.parents == tuple(range(-1, len(tree) - 1))
 
 
+def test_a_chain_goes_on_as_the_first_place_of_the_prompt_does() -> None:
+    prompt = [7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2]
+    chain = BatchDrafter(children=1)
+    (tree,) = chain.propose([chain.start(Context(prompt, vocabulary=10))], [2])
+    assert tree.tokens == (3, 4)
+
+
+def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
+    batch = BatchDrafter(CostCurve({1: 1.0, 2: 9.0, 64: 99.0}), children=1)
+    assert batch.policy is not None
+    drafter = batch.start(Context([*range(40), 0, 1], vocabulary=50))
+    assert len(batch.propose([drafter], [16])[0]) == 0
+    batch.observe([drafter], [[2]])
+    batch.policy.curve = CostCurve({1: 1.0, 64: 1.0})
+    (tree,) = batch.propose([drafter], [16])
+    assert tree.tokens == tuple(range(3, 19))
+
+
 def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     # Two rows more cost little, further ones as much as a pass each.
     curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})
@@ -49,6 +70,41 @@ def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     unsure = batch.start(Context([*range(10, 40), 5, 7, 5, 8, 5, 9, 5], vocabulary=50))
     sizes = [len(tree) for tree in batch.propose([sure, unsure], [8, 8])]
     assert sizes == [2, 0]
+
+
+def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
+    """Searches of a text that repeats itself and of one without repetition, in 40 joint steps."""
+    batch = BatchDrafter(curve)
+    assert batch.policy is not None
+    drafters = [
+        batch.start(Context([1, 2, 3, 4] * 8, vocabulary=5000)),
+        batch.start(Context(list(range(100, 140)), vocabulary=5000)),
+    ]
+    counts, search = [0, 0], Auto.search
+    with pytest.MonkeyPatch.context() as patch:
+
+        def counted(drafter: Auto, *given: Any) -> Any:
+            counts[drafters.index(drafter)] += 1
+            return search(drafter, *given)
+
+        patch.setattr(Auto, "search", counted)
+        for step in range(40):
+            batch.policy.drafting_s = drafting_s
+            batch.propose(drafters, [8, 8])
+            batch.observe(drafters, [[1 + step % 4], [200 + step]])
+    return counts
+
+
+def test_a_sequence_that_gets_no_rows_is_not_searched_while_another_drafts() -> None:
+    curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
+    repeating, other = searched_steps(curve, drafting_s=0.1)
+    assert repeating == 40
+    assert other < 10
+
+
+def test_where_drafting_costs_next_to_nothing_no_sequence_pauses() -> None:
+    curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
+    assert searched_steps(curve, drafting_s=1e-9) == [40, 40]
 
 
 def naive_best(probabilities: list[float], costs: list[float], sequences: int) -> int:

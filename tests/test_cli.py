@@ -5,14 +5,17 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers import HARBOUR, NGT, in_terminal, ngt, ngt_process, wait_until_loading
 
 from ngtcli.cli.streams import piped_stdin
+from ngtcli.decode.verify import Path as VerifiedPath
+from ngtcli.decode.verify import verify
+from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -191,8 +194,9 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
     for name in (b"caf\xe9.txt", b"b.txt"):
         with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
             file.write("The tide came in at noon that day.")
-    done = ngt_process("ask", "-d", tmp_path, b"caf\xe9?", "--max-tokens", "3")
-    assert done.returncode == 0, done.stderr
+    asked = os.fsdecode(b"caf\xe9?")  # as Python reads the words of a command
+    done = ngt("ask", "-d", str(tmp_path), asked, "--max-tokens", "3")
+    assert done.returncode == 0 and done.stdout, done.stderr
 
 
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
@@ -214,11 +218,12 @@ def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
 def test_a_full_disk_costs_only_the_cache(method: str, words: bytes) -> None:
     import resource
 
-    done = subprocess.run(
-        [*NGT, "summarize", HARBOUR, "--max-tokens", "3", "--method", method], capture_output=True,
-        stdin=subprocess.DEVNULL,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)),
-    )  # fmt: skip
+    _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (900, most))
+    try:
+        done = ngt("summarize", HARBOUR, "--max-tokens", "3", "--method", method)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert done.returncode == 0 and done.stdout and words in done.stderr
 
 
@@ -390,19 +395,16 @@ def test_check_finds_no_difference_in_float32() -> None:
     assert done.returncode == 0 and body["identical"] == body["runs"] == 2 * body["prompts"] > 8
 
 
-def test_check_exits_6_where_drafting_changes_a_token(tmp_path: Path) -> None:
+def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A verifier that accepts whatever is drafted must be caught."""
-    code = (
-        "import sys\nfrom ngtcli.decode import drafting\nfrom ngtcli.decode.verify import Path\n"
-        "real = drafting.verify\n"
-        "def broken(tree, choose):\n"
-        "    if not len(tree):\n        return real(tree, choose)\n"
-        "    return Path((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))\n"
-        "drafting.verify = broken\nfrom ngtcli.cli.app import main\n"
-        f"sys.argv = ['ngt', 'check', {HARBOUR!r}, '--json', '--drafts=4', '--max-tokens=100']\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+
+    def broken(tree: DraftTree, choose: Callable[[int, list[int]], int]) -> VerifiedPath:
+        if not len(tree):
+            return verify(tree, choose)
+        return VerifiedPath((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))
+
+    monkeypatch.setattr("ngtcli.decode.drafting.verify", broken)
+    done = ngt("check", HARBOUR, "--json", "--drafts", "4", "--max-tokens", "12")
     assert done.returncode == 6, done.stderr
     body = json.loads(done.stdout)
     bad = [r for r in body["results"] if not r["identical"]]

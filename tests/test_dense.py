@@ -212,8 +212,12 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
         hits += len(dict(wanted).keys() & dict(found).keys())
         assert all(abs(c - float(rows[p] @ asked)) < 1e-5 for p, c in found)
     assert hits / 500 > 0.9
+    nearest.nearest_of(vectors.Vectors(rows[:4000].copy(), "small", "key"))
     said: list[str] = []
     monkeypatch.setattr(nearest, "ivf_pq", None)  # any building would fail
+    for many, key in ((8001, "fourth"), (10_000, "fifth")):  # more than twice as many
+        with pytest.raises(TypeError):
+            nearest.nearest_of(vectors.Vectors(rows[:many].copy(), "small", key))
     again = nearest.nearest_of(vectors.Vectors(rows, "name", "key"))
     assert again.search(rows[7], 10) == coded.search(rows[7], 10)
     fewer = vectors.Vectors(rows[:9000].copy(), "name", "other")
@@ -224,7 +228,7 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
     with pytest.raises(TypeError):  # far fewer: it is learned anew
         nearest.nearest_of(vectors.Vectors(rows[:3000], "name", "third"))
     monkeypatch.setattr(nearest, "ivf_pq", lambda rows: again._coded)
-    (path,) = (own_home / "cache" / "passages").glob("*.ivf-pq.safetensors")
+    (path,) = (own_home / "cache" / "passages").glob("name.ivf-pq.safetensors")
     path.write_bytes(path.read_bytes()[:-9])
     rebuilt = nearest.nearest_of(vectors.Vectors(rows, "name", "key"), warn=said.append)
     assert "anew" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ngtcli.config import Settings
+from ngtcli.documents.content import pages_named
 from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.names import distinct_names
 from ngtcli.errors import InputError
@@ -303,3 +304,10 @@ def test_thousands_of_small_files_are_loaded_quickly(tmp_path: Path) -> None:
     start = time.process_time()
     assert len(load([str(tmp_path)]).documents) == 1000
     assert time.process_time() - start < 2  # 0.05 s where it was written
+
+
+def test_of_many_pages_ten_places_are_named_and_the_others_counted() -> None:
+    assert pages_named(range(1, 25, 2)) == (
+        "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, and 2 more places"
+    )
+    assert pages_named(range(1, 21, 2)) == "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19"

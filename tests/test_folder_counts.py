@@ -18,9 +18,11 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system.arrays import read_arrays, write_arrays
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
+from ngtcli.trie.background_file import TOKENIZER
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
@@ -118,6 +120,22 @@ def test_damaged_files_are_made_anew(damage: bytes) -> None:
     told: list[str] = []
     again = make(CountingTokenizer(), told).of(documents("tide tide"), None)
     assert np.array_equal(again.nodes[1:], whole.nodes[1:]) and told == []
+
+
+def test_lengths_that_no_text_has_are_not_used() -> None:
+    """One is negative, and they add up: each document would have ids of another."""
+    given, read = documents("tide tide", "lamp lamp"), CountingTokenizer()
+    whole = make(read).of(given, None)
+    for file in (home("cache") / "folders").iterdir():
+        if ".ids." not in file.name:
+            file.unlink()
+            continue
+        about = {TOKENIZER: read.fingerprint}
+        arrays = read_arrays(file, folder._ARRAYS, about, 10_000)
+        longer = arrays["lengths"] + np.array([12, -12], np.int32)
+        write_arrays(file, {**arrays, "lengths": longer}, about, 10_000)
+    again = make(CountingTokenizer()).of(given, None)
+    assert np.array_equal(again.nodes[1:], whole.nodes[1:])
 
 
 def test_of_too_many_tokens_the_first_documents_are_counted(

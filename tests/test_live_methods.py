@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -195,15 +196,22 @@ def test_a_draft_model_has_to_be_named() -> None:
     assert caught.value.hint == "Name one with --draft-model."
 
 
-@pytest.mark.parametrize("method", ["lookahead", "recycling"])
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@cache
+def plain_answers(family: str, sampling: SamplingSettings) -> list[tuple[list[int], list[int]]]:
+    """Prompts, the last of which leaves little room in the context, and their plain answers."""
+    model, none = make_target(family, seed=6), make_drafter("none", DraftSettings())
+    asked = [*prompts(3), [5] * 150]
+    return [(prompt, decode(model, none, prompt, sampling).output) for prompt in asked]
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma2-sliding", "mistral-sliding"])
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("method", ["lookahead", "recycling"])
 def test_methods_that_read_scores_change_no_token(method: str, sampling, family: str) -> None:
     model = make_target(family, seed=6)
     drafter = make_drafter(method, DraftSettings())
     assert drafter.top_k > 0  # read after every pass
-    for prompt in [*prompts(4), [5] * 150]:
-        plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
+    for prompt, plain in plain_answers(family, sampling):
         for num_draft in (1, 8, 80):
             run = decode(model, drafter, prompt, sampling, num_draft=num_draft)
-            assert run.output == plain.output
+            assert run.output == plain

@@ -1,6 +1,7 @@
 """Drafted decoding equals plain decoding and `transformers` generate, in float32."""
 
 import random
+from functools import cache
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
     model = make_target(family)
     assert model.plain_reason == ""
     accepted = 0
-    for prompt in prompts(8):
+    for prompt in prompts(5):
         expected = generate(hf, prompt, 40)
         assert plain(model, prompt) == expected
         # The future itself as the document: long drafts are accepted, forks and all.
@@ -137,6 +138,15 @@ def test_a_prompt_just_short_of_the_context(spare: int) -> None:
         run = decode(model, drafter, prompt)
         assert run.output == expected
         assert run.finish_reason == ("context" if len(expected) == spare else "stop")
+
+
+def test_no_draft_is_longer_than_what_may_still_be_emitted() -> None:
+    model, prompt = make_target(), prompts(1)[0]
+    truth = plain(model, prompt)
+    whole = Scripted(lambda ids, b: chain(truth[len(ids) - len(prompt) :]))
+    run = decode(model, whole, prompt, max_tokens=6)
+    assert run.output == truth[:6] and len(truth) > 9
+    assert run.statistics.drafted_tokens == run.statistics.accepted_tokens == 5
 
 
 def test_documents_trie_and_prompt_together() -> None:
@@ -298,16 +308,22 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
         assert statistic < 20.5  # chi-square, 5 degrees of freedom: p = 0.001
 
 
-@pytest.mark.parametrize("method", method_names())
-def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
-    """One drafter for all prompts, greedy and sampled: what it learned before must not matter."""
+@cache
+def plain_answers() -> list[tuple[TargetModel, list[int], SamplingSettings, list[int]]]:
+    """What each method is held against: of two models, greedy and sampled, three prompts each."""
     samplings = (GREEDY, SamplingSettings(temperature=0.8, top_p=0.95, seed=5))
-    cases = [
+    return [
         (model, prompt, sampling, plain(model, prompt, sampling))
         for model in (make_target("llama"), make_target("gemma2-sliding"))
         for sampling in samplings
         for prompt in prompts(3, seed=13)
     ]
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
+    """One drafter for all prompts, greedy and sampled: what it learned before must not matter."""
+    cases = plain_answers()
     supply(method, [[*prompt, *truth] for _, prompt, _, truth in cases])
     assistant = AssistantModel(make_target("llama"), GREEDY)
     drafter = make_drafter(method, DraftSettings(learn_output=True, assistant=assistant))

@@ -1,5 +1,6 @@
 """Parsers are not trusted: what a worker may do, and what is left when it does worse."""
 
+import json
 import os
 import random
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents import pool as pools
-from ngtcli.documents.content import Source
+from ngtcli.documents.content import About, Source
 from ngtcli.documents.formats import DOCX, EPUB, JSON, PDF, Format
 from ngtcli.documents.load import load
 from ngtcli.documents.pool import Pool
@@ -173,7 +175,7 @@ def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
 def test_workers_load_neither_torch_nor_numpy() -> None:
     code = (
         "import sys\nfrom ngtcli.documents import worker\n"
-        "from ngtcli.documents.content import Source\n"
+        "from ngtcli.documents.content import About, Source\n"
         "from ngtcli.evaluate.dev.document_files import FILES\n"
         "before = set(sys.modules)\n"
         "from ngtcli.documents.formats import FORMATS, format_of, suffix_of\n"
@@ -232,3 +234,21 @@ def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Pool) -> None:
         pool.extract(Format("none", "none", "nothing", ()), source(b"x"))
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
     assert pool.extract(PDF, source(made.pdf(1), ".pdf")).about.pages == 1
+
+
+def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is to refuse that itself; what reads its replies holds the bound as well."""
+
+    def extract(characters: int) -> str:
+        frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
+        reply = b"".join(len(frame).to_bytes(8, "little") + frame for frame in frames)
+        code = f"import sys, os; os.write(1, {reply!r}); os.read(0, 10 ** 6)"
+        monkeypatch.setattr(pools, "_CODE", code)
+        with closing(Pool(SMALL)) as pool:
+            return pool.extract(JSON, source(b"[1]", most=100)).text
+
+    assert extract(100) == "a" * 100
+    with pytest.raises(Unreadable):
+        extract(101)

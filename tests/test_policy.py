@@ -11,7 +11,7 @@ from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.auto.policy import Policy, count_accepted
+from ngtcli.draft.auto.policy import Policy, best_size, count_accepted
 from ngtcli.draft.auto.repeats import Repeats
 from ngtcli.draft.drafter import Context
 
@@ -233,3 +233,11 @@ def test_trials_of_another_number_of_nodes_fill_a_size_too() -> None:
     policy = Policy(CostCurve({rows: 1.0 + 0.05 * rows for rows in SIZES}, sizes=SIZES))
     chosen = {policy.choose(0.8 ** np.arange(1, 64)) for _ in range(8 * CONFIG.exploration)}
     assert len(chosen) > 2 and all(nodes + 1 in SIZES for nodes in chosen - {63})
+
+
+def test_no_node_is_expected_to_come_more_than_once() -> None:
+    """However much oftener than predicted earlier ones came."""
+    tally = np.array([[50.0] * 8, [5.0] * 8])
+    costs = np.linspace(1.0, 1.1, 65)
+    best, expected, _ = best_size(np.full(4, 0.9), costs, 0.0, tally, 1)
+    assert (best, expected) == (4, 5.0)

@@ -149,3 +149,7 @@ def test_clear_takes_links_to_nowhere_along_and_leaves_folders(own_home: Path) -
     done = CliRunner().invoke(app, ["trie", "pool", "clear", "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["files"] == 1
     assert not path.is_symlink() and folder.is_dir()
+
+
+def test_a_single_token_is_not_kept_for_nothing_follows_it() -> None:
+    assert Pool(100, True).add([5], [1, 2]) == []

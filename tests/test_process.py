@@ -214,8 +214,21 @@ def test_a_ctrl_c_outside_of_every_block_leaves_no_traceback() -> None:
     process = python("process.unwind_on_interrupt()\nprint('ready', flush=True)\ntime.sleep(30)\n")
     wait_ready(process)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=10)[1] == b"\nngt: interrupted\n"
+    assert process.communicate(timeout=25)[1] == b"\nngt: interrupted\n"
     assert process.returncode == 130
+
+
+def test_a_ctrl_c_that_another_thread_gets_ends_what_the_main_one_waits_for() -> None:
+    """As where it comes just before the main thread begins to wait: Python runs no handler then."""
+    process = python(
+        "import signal, threading\nprocess.unwind_on_interrupt()\n"
+        "def get():\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n"
+        "threading.Timer(0.3, get).start()\nclock = time.monotonic()\n"
+        "try:\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print(time.monotonic() - clock < 30, flush=True)\n"
+    )
+    out, errors = process.communicate(timeout=90)
+    assert (out, errors, process.returncode) == (b"True\n", b"", 0)
 
 
 def test_a_ctrl_c_in_a_finalizer_comes_again() -> None:

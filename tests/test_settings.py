@@ -142,6 +142,12 @@ def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:
     assert shown_as["provenance"] == kept
 
 
+def test_passages_overlap_by_fewer_tokens_than_they_have() -> None:
+    assert Settings(passage_tokens=60, passage_overlap=59).passage_overlap == 59
+    with pytest.raises(UsageError, match="passage_overlap"):
+        Settings(passage_tokens=60, passage_overlap=60)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [

@@ -21,7 +21,16 @@ from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
+from ngtcli.prompt.splitting import (
+    Excerpt,
+    Part,
+    _groups,
+    _Piece,
+    fits,
+    refined,
+    split,
+    split_to_refine,
+)
 from ngtcli.render.schema import build
 from ngtcli.splitting import KeptParts
 from ngtcli.system.storage import home
@@ -326,3 +335,14 @@ def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, .
     assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
     for wrong in ([], ["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
         assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2
+
+
+@given(st.lists(st.integers(1, 10), max_size=40), st.integers(20, 40))
+def test_a_group_of_pieces_fills_the_room_and_no_more(sizes: list[int], room: int) -> None:
+    pieces = [_Piece(Excerpt(0, i, i + 1), size, False) for i, size in enumerate(sizes)]
+    groups = list(_groups(pieces, room, float("inf")))
+    assert [piece for group in groups for piece in group] == pieces
+    totals = [sum(piece.tokens for piece in group) for group in groups]
+    assert all(total <= room for total in totals)
+    for total, after in zip(totals, groups[1:], strict=False):
+        assert total + after[0].tokens > room

@@ -41,8 +41,8 @@ class Asked:
 
     @property
     def kind(self) -> str:
-        """The same for lines that are answered with the same settings."""
-        return _digest([self.task, dict(self.settings)])
+        """The same for lines that may be answered together: one task, whose preset has settings."""
+        return self.task
 
     @property
     def texts(self) -> str:

@@ -1,4 +1,4 @@
-"""Answers the lines of a batch: those of one kind together, each kind with its own settings.
+"""Answers the lines of a batch: those of one kind together, each line with its own settings.
 
 A summary of what does not fit is made from summaries of its parts, which the session answers
 itself; this is done while no other line is being answered.
@@ -22,7 +22,18 @@ from ngtcli.system import process
 _LONG = 8  # lines that do not fit and wait, with their documents, to be split; guess
 _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; guess
 Notify = Callable[[str], None]
-Answers = Callable[[Session, Iterable[Given], int], Iterator[Answered]]
+
+
+class Answers(Protocol):
+    """See `batch.answers`."""
+
+    def __call__(
+        self,
+        session: Session,
+        prompts: Iterable[Given],
+        size: int,
+        own: Callable[[int], Session] | None = None,
+    ) -> Iterator[Answered]: ...
 
 
 class Lines(Protocol):
@@ -32,6 +43,16 @@ class Lines(Protocol):
     def first_kind(self) -> str: ...
     def take(self, kind: str) -> Line | None: ...
     def done(self, line: Line) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A line that was begun, with the session whose settings are the line's."""
+
+    line: Line
+    work: Work | None
+    prompt: Prompt | NgtError
+    session: Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +87,8 @@ class Runner:
     ) -> None:
         self._engine, self._lines, self._read, self._error_of = engine, lines, read, error_of
         self._status, self._warn = status, warn
-        self._session = engine.session
         self._sessions: dict[Settings, Session] = {}
-        self._begun: dict[int, tuple[Line, Work | None, Prompt | NgtError]] = {}
+        self._begun: dict[int, _Begun] = {}
         self._long: list[tuple[Line, Work]] = []
 
     def run(self) -> Generator[Outcome, None, None]:
@@ -85,20 +105,22 @@ class Runner:
         if isinstance(work, NgtError):
             yield self._outcome(first, None, failed(first.index, work))
             return
-        self._session = self._session_for(work.settings)
+        session = self._session_for(work.settings)
         prompts = self._prompts(kind, first, work)
+        own = lambda key: self._begun[key].session  # noqa: E731
         try:
-            for answered in self._engine.answers(self._session, prompts, self._engine.size):
-                line, done, _ = self._begun.pop(answered.key)
-                yield self._outcome(line, done, answered)
+            for answered in self._engine.answers(session, prompts, self._engine.size, own):
+                begun = self._begun.pop(answered.key)
+                yield self._outcome(begun.line, begun.work, answered)
         except NgtError:
             raise
         except Exception as error:  # of which line it was can be told from each alone
             self._told(error)
         # Here, not where the error is caught: it holds all that the failed batch had in memory.
-        for line, done, prompt in list(self._begun.values()):
-            del self._begun[line.index]
-            yield self._outcome(line, done, self._alone(line, prompt))
+        for begun in list(self._begun.values()):
+            del self._begun[begun.line.index]
+            answered = self._alone(begun.session, begun.line, begun.prompt)
+            yield self._outcome(begun.line, begun.work, answered)
         while self._long:
             yield self._split(*self._long.pop(0))
 
@@ -121,14 +143,21 @@ class Runner:
         line: Line | None = first
         found: Work | NgtError = work
         while line is not None:
-            prompt = found if isinstance(found, NgtError) else self._prompt(line, found)
-            if prompt is not None:
-                done = None if isinstance(found, NgtError) else found
-                self._begun[line.index] = line, done, prompt
-                yield line.index, prompt
+            begun = self._begin(line, found)
+            if begun is not None:
+                self._begun[line.index] = begun
+                yield line.index, begun.prompt
             line = self._lines.take(kind) if len(self._long) < _LONG else None
             if line is not None:
                 found = self._work(line)
+
+    def _begin(self, line: Line, work: Work | NgtError) -> _Begun | None:
+        """A line with its prompt, or with its error; None for one that is split later."""
+        if isinstance(work, NgtError):
+            return _Begun(line, None, work, self._engine.session)
+        session = self._session_for(work.settings)
+        prompt = self._prompt(session, line, work)
+        return None if prompt is None else _Begun(line, work, prompt, session)
 
     def _work(self, line: Line) -> Work | NgtError:
         try:
@@ -136,13 +165,13 @@ class Runner:
         except Exception as error:
             return self._told(error)
 
-    def _prompt(self, line: Line, work: Work) -> Prompt | NgtError | None:
+    def _prompt(self, session: Session, line: Line, work: Work) -> Prompt | NgtError | None:
         """The prompt of a line; None for one that does not fit and is split later."""
         try:
             documents = work.loaded.documents
             if work.settings.overflow not in IN_PARTS:
-                return self._session.prompt(work.preset, documents, work.question)
-            prompt = fits(self._session.task(work.preset, documents))
+                return session.prompt(work.preset, documents, work.question)
+            prompt = fits(session.task(work.preset, documents))
         except Exception as error:
             return self._told(error)
         if prompt is None:
@@ -151,21 +180,20 @@ class Runner:
 
     def _split(self, line: Line, work: Work) -> Outcome:
         """The answer to a line that does not fit, part by part."""
-        splitting = Splitting(
-            self._session, work.preset, work.loaded.documents, self._status, self._warn
-        )
+        session, documents = self._session_for(work.settings), work.loaded.documents
+        splitting = Splitting(session, work.preset, documents, self._status, self._warn)
         try:
-            prompt = replace(splitting.prompt(), given=tuple(work.loaded.documents))
+            prompt = replace(splitting.prompt(), given=tuple(documents))
         except Exception as error:
             return self._outcome(line, work, failed(line.index, self._told(error)))
-        answered = self._alone(line, prompt)
+        answered = self._alone(session, line, prompt)
         splitting.forget()
         return self._outcome(line, work, answered, splitting.reports)
 
-    def _alone(self, line: Line, prompt: Prompt | NgtError) -> Answered:
+    def _alone(self, session: Session, line: Line, prompt: Prompt | NgtError) -> Answered:
         """The answer to one prompt by itself, or the error it ends with."""
         try:
-            (answered,) = self._engine.answers(self._session, [(line.index, prompt)], 1)
+            (answered,) = self._engine.answers(session, [(line.index, prompt)], 1)
         except Exception as error:
             return failed(line.index, self._told(error))
         return answered

@@ -1,4 +1,4 @@
-"""Which line is answered next: those with the same settings and the same documents together."""
+"""Which line is answered next: those of the same task and with the same documents together."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ class Line:
     """A line that is to be answered.
 
     `index` is its place in the output, from 0, `number` that in the input, from 1. Lines of one
-    `kind` have the same task and settings, those with the same `texts` the same documents. `wrong`
+    `kind` have the same task, those with the same `texts` the same documents. `wrong`
     is what is wrong with a line that cannot be answered. Its bytes are `raw`, or in the file from
     `start` on, `size` of them, whose `hash` tells whether they are still the same.
     """

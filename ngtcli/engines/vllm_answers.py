@@ -1,7 +1,7 @@
 """Answers to many prompts by vLLM, which joins what is asked at once into its own batches."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ngtcli.answered import Answered, Given, failed
 from ngtcli.engines.vllm_session import VllmSession
@@ -10,7 +10,12 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
 
 
-def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[Answered]:
+def answers(
+    session: Session,
+    prompts: Iterable[Given],
+    size: int,
+    own: Callable[[int], Session] | None = None,
+) -> Iterator[Answered]:
     """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes.
 
     Raises NgtError where vLLM's process has ended; what was being answered then has no answer.
@@ -26,7 +31,9 @@ def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[A
                 if isinstance(prompt, NgtError):
                     yield failed(key, prompt)
                 else:
-                    asked.add(loop.create_task(_answered(session, key, prompt)))
+                    asked.add(
+                        loop.create_task(_answered(own(key) if own else session, key, prompt))
+                    )
             if not asked:
                 return
             waiting = asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -41,7 +48,8 @@ def answers(session: Session, prompts: Iterable[Given], size: int) -> Iterator[A
             session.engine.wait(asyncio.wait(asked))
 
 
-async def _answered(session: VllmSession, key: int, prompt: Prompt) -> Answered:
+async def _answered(session: Session, key: int, prompt: Prompt) -> Answered:
+    assert isinstance(session, VllmSession)
     try:
         run = session.run(prompt)
         steps = tuple([step async for step in run.steps()])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 AGAIN_S = 0.2  # sooner, a second Ctrl-C is the same key press, or `timeout` signalling twice; guess
 WRITE_S = 2.0  # longest wait for a file that is being written; guess
+_HANDLED_S = 0.05  # in which Python's code has handled a Ctrl-C, if any runs; guess
 _ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
@@ -33,6 +34,7 @@ class _State:
     def __init__(self) -> None:
         self.unwinds = False  # whether the first Ctrl-C raises KeyboardInterrupt
         self.interrupted = False
+        self.resent = 0  # Ctrl-Cs that this process sent itself, and `_watch` has not seen yet
         self.wipe = b""  # control sequence that erases the status line on stderr
         self.writes = 0  # nested blocks of `unbroken`
         self.delayed = 0  # the first signal during such a block; 0 for none
@@ -166,11 +168,31 @@ def _watch(handle: int) -> None:
     while data := os.read(handle, 64):
         for number in filter(_ENDING.__contains__, data):
             if number == signal.SIGINT and _state.unwinds:
-                first = first or time.monotonic()
+                if _state.resent:
+                    _state.resent -= 1
+                    continue
+                if not first:
+                    first = time.monotonic()
+                    _wake_main()
                 if time.monotonic() - first < AGAIN_S:
                     continue
             _state.writing.acquire(timeout=WRITE_S)
             _end(number)
+
+
+def _wake_main() -> None:
+    """Send the first Ctrl-C again where it has not interrupted what the main thread waits for.
+
+    The system may hand a signal to another thread, or just before the main thread begins to wait.
+    """
+    time.sleep(_HANDLED_S)
+    if not _state.interrupted and not _state.writes:
+        _send_again()
+
+
+def _send_again() -> None:
+    _state.resent += 1
+    signal.pthread_kill(_state.main, signal.SIGINT)
 
 
 def _uncaught(
@@ -193,7 +215,7 @@ def _unraisable(args: "Any") -> None:
 
 def _again() -> None:
     time.sleep(0.01)  # until the hook that started this thread has returned
-    signal.pthread_kill(_state.main, signal.SIGINT)
+    _send_again()
 
 
 def _open_missing() -> None:

@@ -173,6 +173,10 @@ class CountTrie:
         """End the current text: the next token starts another."""
         self.open_nodes[1:] = NONE
 
+    def put_first_met_first(self) -> None:
+        """Turn the lists of children round, for a text that is counted in full."""
+        _turn_round(self.arrays.nodes, self.used)
+
     def count_of(self, sequence: Sequence[int]) -> int:
         """How often `sequence` was counted."""
         node = 0
@@ -181,6 +185,17 @@ class CountTrie:
             if node == NONE:
                 return 0
         return int(self.arrays.counts[node, COUNT])
+
+
+@njit()
+def _turn_round(nodes: Any, used: int) -> None:
+    for node in range(used):
+        child, before = nodes[node, FIRST_CHILD], NONE
+        while child != NONE:
+            following = nodes[child, NEXT_SIBLING]
+            nodes[child, NEXT_SIBLING], nodes[child, PREVIOUS_SIBLING] = before, following
+            child, before = following, child
+        nodes[node, FIRST_CHILD] = before
 
 
 def _allocate(capacity: int, frequent: npt.NDArray[np.int32]) -> CountArrays:

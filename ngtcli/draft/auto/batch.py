@@ -14,6 +14,7 @@ from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.draft.auto.drafter import Auto, compile_loops
 from ngtcli.draft.auto.escapes import fitted_escapes
+from ngtcli.draft.auto.pause import Pause
 from ngtcli.draft.auto.policy import Policy
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.sources import PoolCounts, Sources
@@ -50,6 +51,7 @@ class BatchDrafter:
         if pool is not None:
             self._earlier.learn(pool.answers)
         self._pooled: list[Auto] = []
+        self._pauses: dict[Auto, Pause] = {}
         self._drafting_s = 0.0
 
     def start(self, context: Context, pooled: bool = True) -> Auto:
@@ -58,6 +60,11 @@ class BatchDrafter:
         sources = Sources(self._texts if pool is None else self._earlier, self._background)
         drafter = Auto(Options(), fitted_escapes(), pool=pool, sources=sources)
         drafter.reset(context)
+        if self._children == 1:
+            # A tree has room for both. Measured on recordings, steps of chains of at most 16:
+            # summarization 1% less, the built-in model 3% less, RAG and questions the same.
+            sources.prefer_first()
+        self._pauses[drafter] = Pause()
         if pool is not None:
             self._pooled.append(drafter)
         return drafter
@@ -66,6 +73,7 @@ class BatchDrafter:
         """A sequence has ended: what it said joins the pool, if it has a part in it."""
         before = self._earlier.cleared
         drafter.finish()
+        del self._pauses[drafter]
         self._pooled = [other for other in self._pooled if other is not drafter]
         if self._earlier.cleared > before:
             for other in self._pooled:
@@ -75,34 +83,53 @@ class BatchDrafter:
         """A tree for each sequence, of at most its budget; together no more nodes than pay."""
         clock = time.perf_counter()
         trees = [_EMPTY] * len(drafters)
-        drafting = [i for i, budget in enumerate(budgets) if budget > 0]
-        for i, drafter in enumerate(drafters):
-            if budgets[i] < 1:
-                drafter.pause()
-        if not drafting:
-            return trees
-        if self.policy is not None and self.policy.begin_step(
-            lambda: any(drafters[i].has_repeated() for i in drafting)
-        ):
-            for i in drafting:
-                drafters[i].pause()
-            return trees
-        found = [drafters[i].search(budgets[i], self._children) for i in drafting]
-        for i, nodes in zip(drafting, self._share(found, len(drafters)), strict=True):
-            trees[i] = drafters[i].take(nodes, budgets[i])
+        drafting = self._drafting(drafters, budgets)
+        bounds = [drafters[i].bound(budgets[i], self._children) for i in drafting]
+        found = [
+            drafters[i].search(bound, self._children)
+            for i, bound in zip(drafting, bounds, strict=True)
+        ]
+        shares = self._share(found, len(drafters))
+        for i, nodes, bound in zip(drafting, shares, bounds, strict=True):
+            trees[i] = drafters[i].take(nodes, bound)
+        self._learn_pauses([drafters[i] for i in drafting], shares, len(drafters))
         self._drafting_s = time.perf_counter() - clock
         return trees
+
+    def _drafting(self, drafters: Sequence[Auto], budgets: Sequence[int]) -> list[int]:
+        """Those that are drafted for: they have a budget and do not pause."""
+        found = []
+        for i, drafter in enumerate(drafters):
+            if budgets[i] < 1 or self._pauses[drafter].goes_on(drafter.has_repeated):
+                drafter.pause()
+            else:
+                found.append(i)
+        return found
 
     def _share(self, found: Sequence[npt.NDArray[np.float64]], sequences: int) -> list[int]:
         """How many nodes each sequence gets, of nodes with falling probabilities `found`."""
         if self.policy is None:
             return [len(probabilities) for probabilities in found]
+        if not found:
+            self.policy.skip("paused")
+            return []
         owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
         probabilities = np.concatenate(found)
         order = np.argsort(-probabilities, kind="stable")
-        pays = self.policy.choose(probabilities[order], sequences)
-        shares: list[int] = np.bincount(owner[order[:pays]], minlength=len(found)).tolist()
+        size, _ = self.policy.choose_jointly(probabilities[order], sequences)
+        shares: list[int] = np.bincount(owner[order[:size]], minlength=len(found)).tolist()
         return shares
+
+    def _learn_pauses(
+        self, drafters: Sequence[Auto], shares: Sequence[int], sequences: int
+    ) -> None:
+        """Where searching costs something, one that seldom gets nodes pauses."""
+        policy = self.policy
+        if policy is None:
+            return
+        cheap = policy.drafts_cheaply(sequences)
+        for drafter, share in zip(drafters, shares, strict=True):
+            policy.stand_downs += self._pauses[drafter].learn(cheap or share > 0)
 
     def observe(self, drafters: Sequence[Auto], emitted: Sequence[Sequence[int]]) -> None:
         """Learn the tokens that each sequence emitted in a step."""

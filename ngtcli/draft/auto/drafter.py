@@ -120,13 +120,20 @@ class Auto(Drafter):
         if self.sources.ranks.vocabulary:
             self.top_k = self._usefulness.begin_step()
         if policy is not None:
-            budget = min(budget, policy.curve.filled(self._search.bound(budget)))
+            budget = min(budget, policy.curve.filled(self.bound(budget)))
         probabilities = self.search(budget)
         tree = self.take(
             len(probabilities) if policy is None else policy.choose(probabilities), budget
         )
         self._drafting_s = time.perf_counter() - clock
         return tree
+
+    def bound(self, budget: int, children: int = CONFIG.children) -> int:
+        """`budget`, or less where few nodes paid last: so many are worth a search.
+
+        A chain is searched to its end: that costs little.
+        """
+        return budget if children == 1 else self._search.bound(budget)
 
     def search(self, budget: int, children: int = CONFIG.children) -> npt.NDArray[np.float64]:
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
@@ -136,7 +143,7 @@ class Auto(Drafter):
         escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
         self._growth = grow(
             self.sources.arrays, self.matches.nodes, escapes, budget,
-            self._search.min_probability, children,
+            self._search.min_probability if children > 1 else 0.0, children,
         )  # fmt: skip
         return self._growth.probabilities
 
@@ -254,6 +261,7 @@ def compile_loops() -> None:
     drafter.propose((), 4)
     drafter.learn(Feedback(_EMPTY, np.zeros((1, CONFIG.ranks_read), np.int64)))
     drafter.observe([1])
+    drafter.sources.prefer_first()
 
 
 def make(settings: DraftSettings, options: Options) -> Drafter:

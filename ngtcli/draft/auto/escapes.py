@@ -1,6 +1,7 @@
 """Escape probabilities: those fitted on recorded runs, and the tallies that move them on."""
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,16 @@ def fitted_escapes() -> Floats:
     Fitted by `python -m ngtcli.evaluate.dev.fit_escapes`. No recording holds scores, so theirs are
     a guess that the first steps correct.
     """
-    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
     escapes = np.full(SHAPE, CONFIG.scores_escape)
+    table = _read_table()
     escapes[: len(table)] = table
     escapes[BACKGROUND:, 0] = CONFIG.unused_escape
     return escapes
+
+
+@lru_cache(maxsize=1)
+def _read_table() -> Floats:
+    return np.array(json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"])
 
 
 class EscapeTallies:

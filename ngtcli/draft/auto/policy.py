@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.auto.pause import Pause
 from ngtcli.system.compiled import njit
 
 Floats = npt.NDArray[np.float64]
@@ -108,8 +109,7 @@ class Policy:
         self._age = 0  # steps since the tally faded
         self._proposals, self._trials = 0, 0
         self._plain = 0  # steps since one with drafts
-        self._unpaid = 0  # proposals in a row that did not pay
-        self._pause, self._next_pause = 0, CONFIG.first_pause  # steps
+        self._pause = Pause()
 
     def start(self, curve: CostCurve) -> None:
         """Begin a run: costs are kept, what was counted of the text before is forgotten."""
@@ -117,27 +117,33 @@ class Policy:
         self.budgets.clear()
         self.stand_downs = 0
         self.tally = np.zeros((2, CONFIG.bins))
-        self._age, self._unpaid = 0, 0
-        self._pause, self._next_pause = 0, CONFIG.first_pause
+        self._age = 0
+        self._pause = Pause()
 
     def begin_step(self, has_repeated: Callable[[], bool]) -> bool:
         """Begin a step; whether it is one of a pause. `has_repeated`, of the text, ends a pause."""
-        if not self._pause:
+        if not self._pause.goes_on(has_repeated):
             return False
-        if has_repeated():
-            self._pause = 0
-            return False
-        self._pause -= 1
-        self._age += 1
-        self._plain += 1
-        self.why = f"paused, {self._pause} more steps"
-        self.budgets[0] += 1
+        self.skip(f"paused, {self._pause.left} more steps")
         return True
 
-    def choose(self, probabilities: Floats, sequences: int = 1) -> int:
-        """How many nodes pay, of nodes with falling `probabilities` of being accepted.
+    def skip(self, why: str) -> None:
+        """Count a step in which nothing is searched, and why."""
+        self._age += 1
+        self._plain += 1
+        self.why = why
+        self.budgets[0] += 1
 
-        They are those of all of the `sequences` that the pass serves.
+    def choose(self, probabilities: Floats) -> int:
+        """How many nodes pay, of nodes with falling `probabilities` of being accepted."""
+        size, pays = self.choose_jointly(probabilities, 1)
+        self.stand_downs += self._pause.learn(pays)
+        return size
+
+    def choose_jointly(self, probabilities: Floats, sequences: int) -> tuple[int, bool]:
+        """The same of the nodes of all of the `sequences` that a pass serves, and whether it pays.
+
+        Pauses are then each sequence's own.
         """
         costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)
@@ -148,13 +154,14 @@ class Policy:
         self.why = f"{best} nodes, {expected:.2f} tokens expected"
         pays = speedup > CONFIG.min_speedup
         size = self._explore(probabilities, int(best), pays, sequences)
-        if pays:
-            self._unpaid, self._next_pause = 0, CONFIG.first_pause
-        else:
-            self._count_unpaid()
         self.budgets[size] += 1
         self._plain = 0 if size else self._plain + 1
-        return size
+        return size, pays
+
+    def drafts_cheaply(self, sequences: int) -> bool:
+        """Whether proposals take so little of a pass that pauses would save nothing."""
+        plain = float(self.curve.table(sequences)[sequences - 1])
+        return self.drafting_s < CONFIG.cheap_drafting * plain
 
     def _explore(self, probabilities: Floats, best: int, pays: bool, sequences: int) -> int:
         """`best`, or now and then another size, so that a cost once measured wrong is found out.
@@ -178,15 +185,6 @@ class Policy:
         if size != best:
             self.why = f"{size} nodes, to learn what they cost"
         return size
-
-    def _count_unpaid(self) -> None:
-        """Pause after several proposals in a row that did not pay, or one after a pause."""
-        self._unpaid += 1
-        if self._unpaid >= CONFIG.patience:
-            self._pause = self._next_pause
-            self._next_pause = min(2 * self._next_pause, CONFIG.longest_pause)
-            self._unpaid = CONFIG.patience - 1
-            self.stand_downs += 1
 
     def learn_drafting(self, seconds: float) -> None:
         """Learn what a proposal took; one is counted as four times the average at most."""

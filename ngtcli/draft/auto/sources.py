@@ -83,11 +83,16 @@ class Sources:
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
-        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        if self._own.tokens or self._prompt.tokens:
+            self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
         self.borders = learn_prompt(self._prompt, ids, context.references)
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
+
+    def prefer_first(self) -> None:
+        """Of what followed equally often in the prompt, take what stands first for likelier."""
+        self._prompt.put_first_met_first()
 
 
 class MatchState:

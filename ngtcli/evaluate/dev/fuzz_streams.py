@@ -194,8 +194,9 @@ def _read_only(rng: Random, place: Place) -> Case:
     environ = {"PYTHONPATH": str(place.work / "site")}
     if rng.random() < 0.7:
         environ |= {"HOME": nowhere, "NGT_HOME": nowhere}
+    method = rng.choice(["auto", "trie"])  # whose functions are all compiled, and some
     answer = command(
-        ASKED["summary"], [ANSWERED], text=place.world.texts["summary"], real=True, check=check,
-        environ=environ, seconds=240,
+        (*ASKED["summary"], "--method", method), [ANSWERED], text=place.world.texts["summary"],
+        real=True, check=check, environ=environ, seconds=240,
     )  # fmt: skip
-    return Case("a package and a home that cannot be written", (answer,))
+    return Case(f"a package and a home that cannot be written, with {method}", (answer,))
