@@ -16,11 +16,9 @@ from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.setting_help import HELP, PANELS
 from ngtcli.config import (
-    CHOICES,
     NAMES,
     OF_ENGINE,
     SETTING_NAMES,
-    SWITCH,
     Layer,
     Resolved,
     Settings,
@@ -31,6 +29,7 @@ from ngtcli.config import (
 )
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.ranges import CHOICES, SWITCH
 from ngtcli.render.numbers import counted
 from ngtcli.system.storage import bound_cache
 

@@ -4,13 +4,14 @@ Schemas are derived from the dataclasses that are printed, where there are any; 
 output against the others. No object may have a key that is not described here.
 """
 
-from ngtcli.config import CHOICES, RANGES, Settings
+from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut
 from ngtcli.prompt.selection import Chosen
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.ranges import CHOICES, RANGES
 from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
 from ngtcli.render.schema_types import (
