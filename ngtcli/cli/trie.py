@@ -54,30 +54,39 @@ def trie_build(
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     notes = Notes()
     loaded = read_documents(paths, standard_input(paths), settings, notes)
-    documents = loaded.documents
     notes.status("Building …")
-    from ngtcli.trie.documents import document_trie  # here: it loads numpy
-
-    tokenizer = load_tokenizer(settings.model)
-    if rest or background:
-        what = "datastore" if rest else "background"
-        if rest:
-            body = _build_datastore(documents, name or "default", tokenizer)
-        else:
-            body = _build_background(documents, name or "own", tokenizer, settings.model)
-        line = f"built: {what} {one_line(body['name'])}, {body['tokens']} tokens"
-    else:
-        trie, report = document_trie(
-            documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
-        )
-        body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
-        line = (
-            f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
-            f" in {report.seconds * 1000:.0f} ms"
-        )
+    kind = "datastore" if rest else "background" if background else "trie"
+    body, line = _build(kind, name, loaded.documents, settings, notes)
     notes.clear()
     body["skipped"] = skipped_json(loaded.skipped)
     print_line(dump_json(body) if json else f"{line}\n{one_line(body['path'])}")
+
+
+def _build(
+    kind: str, name: str | None, documents: Sequence[Document], settings: Settings, notes: Notes
+) -> tuple[dict[str, Any], str]:
+    """What --json shows of what was built, and a line that says so."""
+    tokenizer = load_tokenizer(settings.model)
+    if kind == "trie":
+        return _build_trie(documents, tokenizer, settings, notes)
+    if kind == "datastore":
+        body = _build_datastore(documents, name or "default", tokenizer)
+    else:
+        body = _build_background(documents, name or "own", tokenizer, settings.model)
+    return body, f"built: {kind} {one_line(body['name'])}, {body['tokens']} tokens"
+
+
+def _build_trie(
+    documents: Sequence[Document], tokenizer: Tokenizer, settings: Settings, notes: Notes
+) -> tuple[dict[str, Any], str]:
+    from ngtcli.trie.documents import document_trie  # here: it loads numpy
+
+    trie, report = document_trie(
+        documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
+    )
+    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
+    built = f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
+    return body, f"{built} in {report.seconds * 1000:.0f} ms"
 
 
 def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
