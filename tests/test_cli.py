@@ -356,6 +356,7 @@ def test_a_name_goes_with_a_datastore_and_has_no_colon(arguments: list[str]) -> 
         ("trie", "build", "--rest", HARBOUR, "--name", "  "),
         ("trie", "build", HARBOUR, "--name", ""),
         ("summarize", HARBOUR, "-p", ""),
+        ("summarize", HARBOUR, "-m", ""),
         ("batch", "-", "--preset", ""),
         ("config", "show", "-p", ""),
         ("tune", "--sweep", "n=8,9", "--write", ""),
