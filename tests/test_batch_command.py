@@ -442,6 +442,81 @@ def test_a_stream_from_or_to_the_other_file_is_refused(
     assert source.read_bytes() == before
 
 
+def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line_says_so(
+    own_home: Path, fake: FakeAnswers
+) -> None:
+    folder = own_home / "config" / "presets"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("template: 'Mine: {documents}'\nmax_tokens: 7\n")
+    rows: list[dict[str, str]] = [{"context": "Tide one.", "question": f"Who {i}?"} for i in (1, 2)]
+    data = "\n".join(map(json.dumps, [*rows, {"context": "Tide two."}])).encode()
+    done = ngt("batch", "-", "-p", "mine", stdin=data, NGT_HOME=str(own_home))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and [a["preset"] for a in answers] == ["ask", "ask", "mine"]
+    assert {a["settings"]["max_tokens"] for a in answers} == {7}
+    assert sorted("Who" in text for text in fake.asked) == [False, True, True]
+    assert done.stderr.count(b"preset mine has no place for a question: preset ask words") == 1
+
+
+@pytest.mark.parametrize("named", ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal"])
+def test_a_line_that_names_the_output_is_refused_before_that_is_emptied(
+    tmp_path: Path, fake: FakeAnswers, named: str
+) -> None:
+    (tmp_path / "out.jsonl").write_text("The tide came in at noon.\n")
+    (tmp_path / "out.jsonl.journal").write_text("The tide went out at six.\n")
+    (tmp_path / "link.txt").symlink_to("out.jsonl")
+    (tmp_path / "twin.txt").hardlink_to(tmp_path / "out.jsonl")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    rows = [{"context": "Tide one."}, {"paths": [named]}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = ngt("batch", "in.jsonl", "-o", "out.jsonl", "--restart", cwd=tmp_path)
+    assert done.returncode == 2 and b"line 2 reads" in done.stderr, done.stderr
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before and not fake.asked
+
+
+def test_a_line_that_names_an_output_that_is_yet_to_be_made_is_refused(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"paths": ["./folder/../out.jsonl"]}')
+    done = ngt("batch", "in.jsonl", "-o", "out.jsonl", cwd=tmp_path)
+    assert done.returncode == 2 and b"line 1 reads" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+@pytest.mark.parametrize("named", ["texts", "texts/*"])
+def test_patterns_and_folders_leave_out_what_the_run_writes_and_say_so(
+    tmp_path: Path, fake: FakeAnswers, named: str, strict: tuple[str, ...]
+) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("Tide one came in.")
+    (tmp_path / "in.jsonl").write_text(json.dumps({"paths": [named]}) + "\n")
+    done = ngt("batch", "in.jsonl", "-o", "texts/out.jsonl", *strict, cwd=tmp_path)
+    row = json.loads((tmp_path / "texts" / "out.jsonl").read_text())
+    assert [d["name"] for d in row["documents"]] == ["a.txt"], row
+    assert done.returncode == 0
+    assert b"out.jsonl: this command writes it" in done.stderr
+    assert (b"out.jsonl.journal: this command writes it" in done.stderr) is (named == "texts/*")
+    assert "this command writes it" in {one["reason"] for one in row["skipped"]}
+
+
+def test_a_line_of_a_stream_cannot_read_what_the_run_writes(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    data = b'{"context": "Tide one."}\n{"paths": ["out.jsonl"]}\n'
+    done = ngt("batch", "-", "-o", "out.jsonl", cwd=tmp_path, stdin=data)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert done.returncode == 7 and "text" in rows[0]
+    assert "this command writes it" in rows[1]["error"]["message"]
+
+
+def test_the_journal_cannot_be_the_input(tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl.journal").write_text('{"context": "Tide one."}\n')
+    done = ngt("batch", "out.jsonl.journal", "-o", "out.jsonl", "--restart", cwd=tmp_path)
+    assert done.returncode == 2 and b"its journal is" in done.stderr
+    assert (tmp_path / "out.jsonl.journal").read_text() == '{"context": "Tide one."}\n'
+
+
 def test_a_terminal_shows_one_line_in_place(source: Path, fake: FakeAnswers) -> None:
     shown, code = in_terminal("batch", str(source), "-o", str(source.parent / "out.jsonl"))
     assert code == 7 and "\r\x1b[K" in shown

@@ -348,6 +348,26 @@ def test_a_name_goes_with_a_datastore_and_has_no_colon(arguments: list[str]) -> 
     assert ngt("trie", "build", HARBOUR, *arguments).returncode == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("trie", "build", "--rest", HARBOUR, "--name", ""),
+        ("trie", "build", "--background", HARBOUR, "--name", ""),
+        ("trie", "build", "--rest", HARBOUR, "--name", "  "),
+        ("trie", "build", HARBOUR, "--name", ""),
+        ("summarize", HARBOUR, "-p", ""),
+        ("summarize", HARBOUR, "-m", ""),
+        ("batch", "-", "--preset", ""),
+        ("config", "show", "-p", ""),
+        ("tune", "--sweep", "n=8,9", "--write", ""),
+    ],
+)
+def test_an_empty_name_is_a_usage_error(own_home: Path, arguments: tuple[str, ...]) -> None:
+    done = ngt(*arguments)
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    assert not list(own_home.glob("cache/tries/*"))
+
+
 def test_config_show_names_origins(tmp_path: Path) -> None:
     (tmp_path / "ngt.yaml").write_text("num_draft: 5\n")
     done = ngt("config", "show", "--json", "--lp", "2", cwd=tmp_path, NGT_SEED="7")

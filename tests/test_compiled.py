@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.system.compiled import CompileCache
+from ngtcli.system.compile_cache import CompileCache
 
 # Two small functions in a file of their own, compiled as those of the package are.
 PROGRAM = """

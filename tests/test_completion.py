@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.config import CHOICES
 from ngtcli.draft.registry import method_names
+from ngtcli.ranges import CHOICES
 
 
 def tab(line: str, **environ: str) -> list[str]:

@@ -111,6 +111,17 @@ def test_a_deck_with_the_same_title_on_each_slide_keeps_it_once() -> None:
     assert dropped == 3
 
 
+def test_a_deck_of_slides_with_few_lines_far_apart_keeps_no_slide_numbers() -> None:
+    text = [["The quay", "is old"], ["The ferry", "is late"], ["Varn", "is cold"], ["Ice", "is in"]]
+    for most in (1, 2):
+        slides = [["Tales of Varn", *lines[:most]] for lines in text]
+        kept, dropped = running_lines(*([*s, str(i)] for i, s in enumerate(slides, 1)))
+        assert kept == [slides[0], *(slide[1:] for slide in slides[1:])]
+        assert dropped == 3 + 4
+        sums = [[*s, f"Total: {n}"] for s, n in zip(slides, (310, 77, 5, 12), strict=True)]
+        assert running_lines(*sums) == ([sums[0], *(s[1:] for s in sums[1:])], 3)
+
+
 def test_numbers_that_count_the_pages_are_a_running_line_and_other_numbers_are_not() -> None:
     text = ["The quay", "The ferry", "The museum", "The ice house", "The pier"]
     book = ["41", "42", "43", "44", "46"]

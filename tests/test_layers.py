@@ -9,9 +9,10 @@ from helpers import run_and_look
 PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
 ROOMS = [
-    "__init__", "errors", "system", "config", "documents", "grounding", "tokens", "model_files",
-    "retrieve", "prompt", "trie", "background", "draft", "decode", "answered", "auto_memory",
-    "session", "splitting", "engines", "batch", "render", "builtin", "evaluate", "cli", "__main__",
+    "__init__", "errors", "system", "ranges", "config", "documents", "grounding", "tokens",
+    "model_files", "retrieve", "prompt", "trie", "background", "draft", "decode", "answered",
+    "auto_memory", "session", "splitting", "engines", "batch", "render", "builtin", "evaluate",
+    "cli", "__main__",
 ]  # fmt: skip
 # torch lives in decode; training and measuring need it as well.
 TORCH_ROOMS = {"decode", "builtin", "evaluate"}

@@ -1,6 +1,7 @@
 """`ngt schema` describes what --json prints: real output is held against it, key by key."""
 
 import json
+from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
+from ngtcli.cli.lazy import COMMANDS, load
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.schema import FINISH_REASONS, build, exit_codes
@@ -154,6 +156,47 @@ def test_lists_are_as_described(own_home: Path) -> None:
     for file in (built, background):
         check(printed("trie", "show", file["path"], "--json"), "trie show")
     check(printed("models", "list", "--json"), "models list")
+
+
+def test_every_command_that_prints_json_has_a_schema() -> None:
+    def below(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+        inner = getattr(command, "commands", {})
+        for name, one in inner.items():
+            yield from below(one, f"{words} {name}")
+        if not inner:
+            yield words, command
+
+    every = dict(pair for name in COMMANDS for pair in below(load(name), name))
+    with_json = {w for w, c in every.items() if any("--json" in p.opts for p in c.params)}
+    assert {"env", "trie pool show", "docs clear"} < with_json
+    described = {
+        words for words in every
+        if CliRunner().invoke(app, ["schema", *words.split()]).exit_code == 0
+    }  # fmt: skip
+    assert described == with_json | {"batch"}
+
+
+@needs_model
+def test_what_is_built_and_removed_is_as_described(own_home: Path) -> None:
+    from ngtcli.draft.auto.pool import list_pools
+
+    for more in ((), ("--rest",), ("--background",)):
+        check(printed("trie", "build", HARBOUR, "--json", *more), "trie build")
+    check(printed("trie", "build", HARBOUR, "--json"), "trie build")  # from the cache
+    printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--pool-documents")
+    pools = printed("trie", "pool", "show", "--json")
+    assert pools and len(list_pools()) == len(pools)
+    check(pools, "trie pool show")
+    for words in (("trie", "pool", "clear"), ("trie", "clear"), ("docs", "clear")):
+        check(printed(*words, "--json"), " ".join(words))
+
+
+def test_places_and_versions_are_as_described() -> None:
+    for command in ("config path", "docs path", "models path", "presets path", "trie path", "env"):
+        body = printed(*command.split(), "--json")
+        check(body, command)
+        with pytest.raises(ValidationError):
+            check({**body, "new": ""} if isinstance(body, dict) else [*body, 1], command)
 
 
 def test_settings_out_of_range_are_none() -> None:

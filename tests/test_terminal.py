@@ -18,8 +18,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading_bar import ReadingBar, reading_line
 from ngtcli.cli.streams import own_streams, terminal_width
-from ngtcli.config import check_value
 from ngtcli.errors import UsageError
+from ngtcli.ranges import check_value
 from ngtcli.render.sinks import PlainSink, TerminalSink
 from ngtcli.render.terminal import cut, reveal, visible
 from ngtcli.render.wrapping import LONG, Run, Wrapper
@@ -358,3 +358,39 @@ def test_what_holds_for_every_prompt_is_said_once() -> None:
     for message in ("Reading the prompt …", "Preparing to draft …", "Reading the prompt …"):
         say(message)
     assert said == ["Reading the prompt …", "Preparing to draft …"]
+
+
+# --- names ---
+
+NAMED = "a\nngt: b"  # of a file, on two lines the second of which looks like a message
+
+
+def test_a_name_with_a_line_feed_is_shown_on_one_line(tmp_path: Path) -> None:
+    (tmp_path / f"{NAMED}.txt").write_bytes(b"\0\1\2")  # nothing that can be read
+    (tmp_path / "c.txt").write_text("The tide came in at noon.")
+    (tmp_path / f"{NAMED}.html").write_bytes(b"\0")
+    named = str(tmp_path / f"{NAMED}.txt")
+    for arguments in (
+        ("docs", "list", str(tmp_path)), ("docs", "show", named), ("docs", "show", f"{named}*"),
+        ("summarize", str(tmp_path), "--dry-run"), ("summarize", named + "x"),
+        ("ask", "-d", str(tmp_path / "c.txt"), "Who?", "-o", f"{tmp_path}/{NAMED}/d"),
+        ("batch", f"{tmp_path}/{NAMED}.jsonl"), ("trie", "show", f"{tmp_path}/{NAMED}.trie"),
+        ("bench", "--prompts", f"{tmp_path}/{NAMED}.jsonl"), ("config", "show", "-p", NAMED),
+        ("check", "--dtype", "float32", named),
+    ):  # fmt: skip
+        done = ngt(*arguments)
+        lines = (done.stdout + done.stderr).decode().split("\n")
+        assert not any(line.startswith("ngt: b") for line in lines), (arguments, lines)
+        assert any("ngt: b" in line for line in lines), (arguments, lines)
+
+
+def test_notes_and_statuses_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Screen()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    told = Notes(verbose=True)
+    told.status(f"Reading {NAMED} …")
+    assert "\n" not in stream.getvalue() and "Reading a ngt: b …" in stream.getvalue()
+    told.warn(f"left out {NAMED}: empty")
+    told.facts([NAMED])
+    assert stream.getvalue().count("\n") == 2

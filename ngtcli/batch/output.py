@@ -28,6 +28,12 @@ _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of
 _ANEW = "Name another file with -o, or write it anew with --restart."
 
 
+def journal_of(path: Path) -> Path:
+    """The journal beside an output."""
+    real = path.resolve()
+    return real.with_name(f"{real.name}.journal")
+
+
 class Output(Protocol):
     """Gets each finished line once, in any order."""
 
@@ -66,7 +72,7 @@ class FileOutput:
         self, path: Path, head: Head, lines: Sequence[Line], restart: bool, most: int
     ) -> None:
         self._path, self._lines, self._most = path.resolve(), lines, most
-        self._journal_path = self._path.with_name(f"{self._path.name}.journal")
+        self._journal_path = journal_of(path)
         self.done: set[int] = set()
         self.failed: set[int] = set()
         self._written = 0  # lines in the file

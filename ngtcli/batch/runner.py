@@ -11,10 +11,11 @@ from typing import Any, Protocol
 from ngtcli.answered import Answered, Given, failed
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
-from ngtcli.config import IN_PARTS, Settings
+from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
+from ngtcli.ranges import IN_PARTS
 from ngtcli.session import Session
 from ngtcli.splitting import Splitting
 from ngtcli.system import process

@@ -6,7 +6,7 @@ more than some facts about each line are kept.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,7 @@ from ngtcli.system.yaml_file import shown
 
 _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
 _HEAD = 1024  # bytes that tell a format
+CheckPaths = Callable[[int, tuple[str, ...]], None]
 _MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
 
 
@@ -53,11 +54,20 @@ class Scan:
 class Reader:
     """Lines of a stream as `Line`s, numbered, with what is wrong with them.
 
-    An id is wrong that one of the `ids` lines before has; 0: of all lines.
+    An id is wrong that one of the `ids` lines before has; 0: of all lines. `check` gets the number
+    and the paths of each line.
     """
 
-    def __init__(self, stream: IO[bytes], most: int, choice: Choice, ids: int = 0) -> None:
+    def __init__(
+        self,
+        stream: IO[bytes],
+        most: int,
+        choice: Choice,
+        ids: int = 0,
+        check: CheckPaths = lambda number, paths: None,
+    ) -> None:
         self._stream, self._most, self._choice, self._last = stream, most, choice, ids
+        self._check_paths = check
         self._sha256 = hashlib.sha256()
         self._ids: OrderedDict[Id, int] = OrderedDict()  # the number of the line with each id
         self._start = 0
@@ -116,6 +126,7 @@ class Reader:
         line = Line(index, number, own, start=start, size=len(raw), hash=hash(raw), raw=raw)
         if isinstance(asked, NgtError):
             return replace(line, wrong=asked, raw=b"")
+        self._check_paths(number, asked.paths)
         return replace(line, kind=asked.kind, texts=asked.texts)
 
 
@@ -130,11 +141,16 @@ def _too_long(most: int) -> InputError:
     return InputError(f"a line of more than {most / 1e6:g} MB", "Raise the bound with --max-mb.")
 
 
-def scan(path: Path, most: int, choice: Choice) -> Scan:
-    """What stands in a file, of lines of at most `most` bytes. Raises InputError."""
+def scan(
+    path: Path, most: int, choice: Choice, check: CheckPaths = lambda number, paths: None
+) -> Scan:
+    """What stands in a file, of lines of at most `most` bytes.
+
+    Raises InputError, and what `check` raises of the number and the paths of a line.
+    """
     try:
         with path.open("rb") as file:
-            reader = Reader(file, most, choice)
+            reader = Reader(file, most, choice, check=check)
             lines = [replace(line, raw=b"") for line in reader.lines()]
     except Unreadable as error:
         raise error.of(str(path)) from None

@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +12,15 @@ import typer
 
 from ngtcli.batch.arriving import KnownLines, StreamLines
 from ngtcli.batch.head import Head, deciding
-from ngtcli.batch.lines import below
 from ngtcli.batch.output import FileOutput, Output, StreamOutput
-from ngtcli.batch.source import Choice, asked_of, scan
+from ngtcli.batch.source import Choice, scan
 from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
+from ngtcli.batch.work import Outcome
 from ngtcli.cli.app import unexpected
-from ngtcli.cli.batch_files import check_apart, is_file, open_lines, writer
+from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, writer
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
+from ngtcli.cli.batch_work import Tasks, WorkReader, wording
 from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -31,12 +31,9 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import check_output_file
-from ngtcli.config import Settings
 from ngtcli.documents.listing import STDIN
-from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.tasks import TASKS, for_task
+from ngtcli.prompt.tasks import TASKS
 from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 
@@ -78,9 +75,6 @@ class BatchFlags:
         return Choice(part, parts, self.limit)
 
 
-Tasks = Mapping[str, tuple[Settings, Preset]]
-
-
 @with_settings
 @with_flags(BatchFlags)
 def batch(
@@ -107,7 +101,7 @@ def batch(
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
     check_apart(source, given.output)
-    tasks = {task: (found.settings, preset) for task, (found, preset) in resolved.items()}
+    tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     run = _Batch(given, tasks, folder)
@@ -121,17 +115,19 @@ class _Batch:
     """One run of the command; paths of lines are taken from `folder`."""
 
     def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
-        self._given, self._tasks, self._folder = given, tasks, folder
+        self._given, self._tasks = given, tasks
         self._choice, self._notes = given.choice, Notes(given.verbose)
         self._progress = Progress(self._notes)
         self._settings = tasks["ask"][0]
+        written, warn = Written(given.output), self._progress.warn
+        self._reader = WorkReader(tasks, given.preset, folder, written, warn)
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
         most = self._settings.max_mb * 1_000_000
-        found = scan(path, most, self._choice)
+        found = scan(path, most, self._choice, self._reader.check_paths)
         self._notes.clear()
         chosen = found.lines[: self._choice.limit or None]
         self._progress.total = len(chosen)
@@ -186,42 +182,12 @@ class _Batch:
         run_lines(
             lines,
             engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
-            read=lambda line: self._work(line, path),
+            read=lambda line: self._reader.work(line, path),
             deliver=deliver,
             progress=self._progress,
             notes=self._notes,
             interrupted=interrupted,
         )
-
-    def _work(self, line: Line, path: Path | None) -> Work:
-        """What a line asks for, its documents read. Raises NgtError."""
-        asked = asked_of(line, path)
-        settings, preset = self._tasks[asked.task]
-        settings = for_task(asked.task, replace(settings, **asked.settings), preset)
-        if self._settings.engine == "vllm":
-            settings = self._of_vllm(asked.task, settings)
-        loaded = Loaded(asked.documents)
-        if asked.paths:
-            loaded = load(below(self._folder, asked.paths), None, settings)
-        return Work(asked.task, settings, preset, loaded, asked.question)
-
-    def _of_vllm(self, task: str, settings: Settings) -> Settings:
-        """The settings as vLLM follows them: it drafts as `ask` was set when it was started.
-
-        Raises UsageError for what it cannot follow.
-        """
-        from ngtcli.engines.vllm_arguments import check
-
-        drafting = {name: getattr(self._settings, name) for name in ("method", "num_draft")}
-        for name, value in drafting.items():
-            if (other := getattr(settings, name)) != value:
-                self._progress.warn(
-                    f"vLLM drafts for all texts as for ask, with {name} {value}:"
-                    f" {name} {other} of {task} does nothing"
-                )
-        settings = replace(settings, **drafting)
-        check(settings)
-        return settings
 
     def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
         try:

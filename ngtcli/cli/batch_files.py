@@ -2,16 +2,20 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from ngtcli.batch.output import journal_of
 from ngtcli.cli.output import print_line
 from ngtcli.cli.reading import standard_input
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.system.reading import identity
+
+_ANOTHER = "Name another file with -o."
 
 
 def open_lines(source: str) -> IO[bytes]:
@@ -30,14 +34,34 @@ def open_lines(source: str) -> IO[bytes]:
 
 def check_apart(source: str, output: Path | None) -> None:
     """Raise UsageError where the answers would be written over the lines, or behind them."""
+    read = 0 if source == STDIN else source
     try:
-        read = os.stat(0 if source == STDIN else source)
-        written = os.stat(1 if output is None else output)
+        regular = stat.S_ISREG(os.stat(read).st_mode)
     except (OSError, ValueError):
         return
-    if stat.S_ISREG(read.st_mode) and os.path.samestat(read, written):
+    if regular and identity(read) in Written(output).files():
         where = output or "standard output"
-        raise UsageError(f"{where}: it is the input", "Name another file with -o.")
+        raise UsageError(f"{where}: it is the input, or its journal is", _ANOTHER)
+
+
+class Written:
+    """The files that a batch writes: its output, standard output without one, and the journal."""
+
+    def __init__(self, output: Path | None) -> None:
+        self._paths = () if output is None else (output.resolve(), journal_of(output))
+
+    def files(self) -> frozenset[tuple[int, int]]:
+        """Those that are there now, by their `identity`."""
+        found = map(identity, self._paths or (1,))
+        return frozenset(one for one in found if one)
+
+    def check(self, number: int, paths: Sequence[str]) -> None:
+        """Raise UsageError where the line of that number names one of them, there or not yet."""
+        there = self.files() if paths else frozenset()
+        for path in map(os.path.expanduser, paths):
+            if os.path.abspath(path) in map(str, self._paths) or identity(path) in there:
+                what = f"line {number} reads {path}, and this command would write over it"
+                raise UsageError(what, _ANOTHER)
 
 
 def is_file(path: Path | None) -> bool:

@@ -11,12 +11,13 @@ from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import RANGES, Settings
+from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import UsageError
 from ngtcli.evaluate.noise import add_noise
 from ngtcli.evaluate.prompts import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.prompt.preset import Preset
+from ngtcli.ranges import RANGES
 
 SWEEP = (4, 8, 16, 32, 64, 128)
 _METHODS = {

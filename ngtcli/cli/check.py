@@ -17,6 +17,7 @@ from ngtcli.evaluate.prompts import QUESTIONS, example_texts
 from ngtcli.model_files.checkpoint import check_models
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.sinks import dump_json
+from ngtcli.render.terminal import one_line
 
 if TYPE_CHECKING:
     from ngtcli.evaluate.check import Comparison
@@ -184,6 +185,6 @@ def _print(found: "Sequence[Comparison]", num_drafts: list[int]) -> None:
     for c in found:
         if not c.identical:
             print_line(
-                f"{c.name} (num_draft {c.num_draft}): differs from token {c.divergence}, where the"
-                f" two best scores are {c.margin:.4g} apart"
+                f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"
+                f" where the two best scores are {c.margin:.4g} apart"
             )

@@ -9,8 +9,8 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 
-from ngtcli.config import CHOICES
 from ngtcli.prompt.preset import preset_files
+from ngtcli.ranges import CHOICES
 
 Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 
 from ngtcli.cli.streams import stderr_width
 from ngtcli.errors import GrammarError, NgtError
+from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
     DIM,
     cut,
     drafted_style,
     is_plain,
+    one_line,
     paint,
     reveal,
-    visible,
     wants_color,
 )
 from ngtcli.system import process
@@ -43,7 +44,7 @@ class Notes:
         message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
-            line = cut(reveal(visible(message)), stderr_width() - 1)
+            line = cut(reveal(one_line(message)), stderr_width() - 1)
             sys.stderr.write((_WIPE if self._status else "") + line)
             sys.stderr.flush()
             self._status = True
@@ -70,7 +71,7 @@ class Notes:
         """A line that stays."""
         self.clear()
         self.said = True
-        text = reveal(visible(message))
+        text = reveal(one_line(message))
         styled = paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text
         sys.stderr.write(styled + "\n")
         sys.stderr.flush()
@@ -136,7 +137,7 @@ def report_error(error: NgtError) -> None:
     shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
     for line in (f"ngt: {error}", *shown, error.hint):
         if line:
-            sys.stderr.write(reveal(visible(_shortened(line.replace("\n", " ")))) + "\n")
+            sys.stderr.write(reveal(one_line(_shortened(line))) + "\n")
 
 
 def _shortened(line: str) -> str:
@@ -153,6 +154,5 @@ def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[st
     from rich.cells import cell_len  # wide characters take two columns
 
     first = max(0, place - before)
-    head = visible(text[first:place].replace("\n", " ").replace("\t", " "))
-    rest = text[place : place + after].replace("\n", " ").replace("\t", " ")
+    head, rest = cell(text[first:place]), cell(text[place : place + after])
     return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]

@@ -16,11 +16,9 @@ from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.setting_help import HELP, PANELS
 from ngtcli.config import (
-    CHOICES,
     NAMES,
     OF_ENGINE,
     SETTING_NAMES,
-    SWITCH,
     Layer,
     Resolved,
     Settings,
@@ -31,6 +29,7 @@ from ngtcli.config import (
 )
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.ranges import CHOICES, SWITCH
 from ngtcli.render.numbers import counted
 from ngtcli.system.storage import bound_cache
 
@@ -212,7 +211,7 @@ def resolve_tasks(
 ) -> dict[str, tuple[Resolved, Preset]]:
     """For each task, settings from all layers and its preset. Raises UsageError."""
     layers = [Layer("flag", flags), *environment_and_file_layers()]
-    presets = {task: load_preset(preset or task) for task in tasks}
+    presets = {task: load_preset(task if preset is None else preset) for task in tasks}
     _remark_variables()
     return {task: (_merged([*layers, p.settings]), p) for task, p in presets.items()}
 

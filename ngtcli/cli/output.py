@@ -11,6 +11,7 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import NgtError, UsageError, shortened
 from ngtcli.render.tables import Column, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color
+from ngtcli.system.reading import identity
 from ngtcli.system.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -65,21 +66,12 @@ def check_not_read(
 
     `read` are paths and descriptors.
     """
-    written = {_identity(path): path for path in outputs if path is not None and path.is_file()}
+    written = {identity(path): path for path in outputs if path is not None and path.is_file()}
     if not written:
         return
     for path in read:
-        if (output := written.get(_identity(path))) is not None:
+        if (output := written.get(identity(path))) is not None:
             raise UsageError(f"{output}: this command reads it, and would write over it", hint)
-
-
-def _identity(path: str | Path | int) -> tuple[int, int] | None:
-    """What two paths of one file have in common; None where there is none."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:

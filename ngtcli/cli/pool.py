@@ -9,7 +9,6 @@ from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
-from ngtcli.render.terminal import visible
 
 pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)
 
@@ -24,9 +23,7 @@ def pool_show(json: JsonOption = False) -> None:
         print_line(dump_json(rows))
         return
     header = ["model", "pieces", "tokens", "size"]
-    cells = [
-        [visible(r["model"]), r["answers"], r["tokens"], f"{r['bytes'] / 1e3:.0f} kB"] for r in rows
-    ]
+    cells = [[r["model"], r["answers"], r["tokens"], f"{r['bytes'] / 1e3:.0f} kB"] for r in rows]
     print_table(header, cells)
 
 

@@ -20,7 +20,7 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
-from ngtcli.render.terminal import visible
+from ngtcli.render.terminal import one_line
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
@@ -44,7 +44,7 @@ def trie_build(
     background: Annotated[
         bool, typer.Option("--background", help="Build a background for auto instead.")
     ] = False,
-    name: Annotated[str, typer.Option(help="Name of the datastore or background.")] = "",
+    name: Annotated[str | None, typer.Option(help="Name of the datastore or background.")] = None,
     preset: PresetOption = None,
     json: JsonOption = False,
     flags: dict[str, Any] | None = None,
@@ -54,48 +54,65 @@ def trie_build(
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     notes = Notes()
     loaded = read_documents(paths, standard_input(paths), settings, notes)
-    documents = loaded.documents
     notes.status("Building …")
-    from ngtcli.trie.documents import document_trie  # here: it loads numpy
-
-    tokenizer = load_tokenizer(settings.model)
-    if rest or background:
-        what = "datastore" if rest else "background"
-        if rest:
-            body = _build_datastore(documents, name or "default", tokenizer)
-        else:
-            body = _build_background(documents, name or "own", tokenizer, settings.model)
-        line = f"built: {what} {visible(body['name'])}, {body['tokens']} tokens\n{body['path']}"
-    else:
-        trie, report = document_trie(
-            documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
-        )
-        body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
-        line = (
-            f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
-            f" in {report.seconds * 1000:.0f} ms\n{body['path']}"
-        )
+    kind = "datastore" if rest else "background" if background else "trie"
+    body, line = _build(kind, name, loaded.documents, settings, notes)
     notes.clear()
     body["skipped"] = skipped_json(loaded.skipped)
-    print_line(dump_json(body) if json else line)
+    print_line(dump_json(body) if json else f"{line}\n{one_line(body['path'])}")
 
 
-def _check_kind(rest: bool, background: bool, name: str, flags: Mapping[str, Any]) -> None:
+def _build(
+    kind: str, name: str | None, documents: Sequence[Document], settings: Settings, notes: Notes
+) -> tuple[dict[str, Any], str]:
+    """What --json shows of what was built, and a line that says so."""
+    tokenizer = load_tokenizer(settings.model)
+    if kind == "trie":
+        return _build_trie(documents, tokenizer, settings, notes)
+    if kind == "datastore":
+        body = _build_datastore(documents, name or "default", tokenizer)
+    else:
+        body = _build_background(documents, name or "own", tokenizer, settings.model)
+    return body, f"built: {kind} {one_line(body['name'])}, {body['tokens']} tokens"
+
+
+def _build_trie(
+    documents: Sequence[Document], tokenizer: Tokenizer, settings: Settings, notes: Notes
+) -> tuple[dict[str, Any], str]:
+    from ngtcli.trie.documents import document_trie  # here: it loads numpy
+
+    trie, report = document_trie(
+        documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
+    )
+    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
+    built = f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
+    return body, f"{built} in {report.seconds * 1000:.0f} ms"
+
+
+def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
     if rest and background:
         raise UsageError("--rest beside --background", "Give one of them.")
-    if name and not (rest or background):
+    if name is not None:
+        _check_name(name, rest, background)
+    given = {flag(name): name in flags for name in ("n", "lp")}
+    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
+    given = given if background else {}
+    refuse_beside("--background", given, "A background has no window: leave it out.")
+
+
+def _check_name(name: str, rest: bool, background: bool) -> None:
+    """Raise UsageError for a name that what is to be built cannot have."""
+    if not (rest or background):
         raise UsageError("a trie has no name", "--name goes with --rest or --background.")
+    if not name.strip():
+        raise UsageError(f"the name is {name!r}", "Give one, or leave --name out.")
     if ":" in name:  # --method rest:datastore=NAME could not say it
         raise UsageError(f"the name is {name!r}", "Give one without a colon.")
     if not name.isprintable():
         raise UsageError(f"the name is {name!r}", "Give one that can be typed.")
     if background:
         check_new_name(name)
-    given = {flag(name): name in flags for name in ("n", "lp")}
-    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
-    given = given if background else {}
-    refuse_beside("--background", given, "A background has no window: leave it out.")
 
 
 def _build_background(

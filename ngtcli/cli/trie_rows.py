@@ -5,7 +5,7 @@ from typing import Any
 
 from ngtcli.cli.output import print_line
 from ngtcli.render.sinks import dump_json
-from ngtcli.render.terminal import visible
+from ngtcli.render.terminal import one_line, visible
 from ngtcli.trie.listing import BackgroundFile, CacheFile, DatastoreFile, TrieFile
 
 
@@ -71,7 +71,7 @@ def table_cells(file: CacheFile) -> list[object]:
         what, nodes = f"background {file.name}", str(file.nodes)
         names += f" (for {file.model})"
     tokens = file.tokens or ""  # phrases are no running text
-    return [visible(what).strip(), file.key[:12], tokens, nodes, size, "", "", visible(names)]
+    return [what, file.key[:12], tokens, nodes, size, "", "", names]
 
 
 def _names(names: Sequence[str]) -> str:
@@ -90,4 +90,4 @@ def print_facts(facts: dict[str, Any], json: bool) -> None:
                 print_line(f"{item['count']:>8}  {visible(item['text']).strip()!r}")
         else:
             shown = ", ".join(value) if isinstance(value, list) else value
-            print_line(f"{name}: {visible(str(shown))}")
+            print_line(f"{name}: {one_line(str(shown))}")

@@ -18,6 +18,7 @@ from ngtcli.errors import InputError, UsageError
 from ngtcli.evaluate.prompts import Item, builtin_items, file_items, read_jsonl
 from ngtcli.evaluate.sweep.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.tasks import can_ask
 from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def items_of(
     from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
     InputError.
     """
-    asks = "{question}" in preset.template
+    asks = can_ask(preset)
     if lines is not None:
         items = read_jsonl(lines, settings)
     elif texts:

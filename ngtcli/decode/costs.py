@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from ngtcli.config import RANGES
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
 from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
+from ngtcli.ranges import RANGES
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess

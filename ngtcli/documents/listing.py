@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from ngtcli.config import Settings
@@ -12,10 +12,12 @@ from ngtcli.documents.names import utf8
 from ngtcli.documents.pool import INSTALL, MissingExtra
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
+from ngtcli.system.reading import identity
 
 Read = TypeVar("Read")
 
 STDIN = "-"
+WRITTEN = "this command writes it"  # why a file is left out
 _SHOWN = 3  # unreadable files that an error names; guess
 _INTERVAL_S = 0.3  # between two status lines; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
@@ -23,9 +25,18 @@ READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
 
 class Listing:
-    """The files of all `paths`, each once, before any of them is read. Raises InputError."""
+    """The files of all `paths`, each once, before any of them is read. Raises InputError.
 
-    def __init__(self, settings: Settings, paths: Sequence[str]) -> None:
+    Files that the command writes, `written` by their `identity`, are left out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        paths: Sequence[str],
+        written: Collection[tuple[int, int] | None] = (),
+    ) -> None:
+        self._written = written
         self._finder = Finder(settings, SUFFIXES)
         self._strict = settings.strict
         self._paths: dict[str, list[str]] = {}  # the real paths that each named path stands for
@@ -42,10 +53,20 @@ class Listing:
         root = os.path.expanduser(path)
         root = os.path.realpath(root) if os.path.isdir(root) else ""
         for found in self._finder.find(path):
+            if self._written and identity(found.real) in self._written:
+                self._pass_by(path, found)
+                continue
             reals.append(found.real)
             self.found.setdefault(found.real, (found, root))
         for skipped in self._finder.take_skipped():
             self._leave_out(path, skipped)
+
+    def _pass_by(self, path: str, found: Found) -> None:
+        """Leave out a file that the command writes; nothing is wrong with it, strict or not."""
+        name = utf8(found.path)
+        if found.outright:
+            raise InputError(f"{name}: {WRITTEN}", "Name another file with -o.")
+        self._skipped[path].append(Skipped(name, WRITTEN))
 
     def _leave_out(self, path: str, skipped: Skipped) -> None:
         """Note what is not read of `path`. Raises InputError if `settings` are strict."""

@@ -6,7 +6,7 @@ One in a folder or glob is skipped and reported; only hidden files are skipped s
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -60,15 +60,17 @@ def load(
     stdin: IO[bytes] | None = None,
     settings: Settings | None = None,
     status: Callable[[str], None] = lambda _: None,
+    written: Collection[tuple[int, int] | None] = (),
 ) -> Loaded:
     """The documents of all `paths` in the order given; those of a folder in sorted order.
 
     The path "-" stands for `stdin`. A file named twice is loaded once. `settings` bound how much is
-    read, and with `strict` an unreadable file in a folder is an error. Raises InputError for a path
-    that cannot be read or contains no document.
+    read, and with `strict` an unreadable file in a folder is an error. Files that the command
+    writes, `written` by their `identity`, are left out. Raises InputError for a path that cannot be
+    read or contains no document.
     """
     settings = settings or Settings()
-    listing = Listing(settings, paths)
+    listing = Listing(settings, paths, written)
     files = Files(settings)
     try:
         texts = files.in_order(listing.found.values())

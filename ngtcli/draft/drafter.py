@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.config import RANGES, Settings
+from ngtcli.config import Settings
 from ngtcli.draft.auto.costs import Costs
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.options import check_range
 from ngtcli.draft.tree import DraftTree
+from ngtcli.ranges import RANGES
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie
 

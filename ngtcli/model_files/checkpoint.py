@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import ModelError
+from ngtcli.errors import ModelError, UsageError
 
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
@@ -33,8 +33,10 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
 
     For a hub id that must be downloaded it is the id. `needs`, a subset of NEEDS, is what a folder
     must contain. Raises ModelError if there is no such folder, if it lacks a part, or if the hub
-    cannot be reached or does not have the model.
+    cannot be reached or does not have the model; UsageError for "".
     """
+    if not name:  # a path that is empty is the current folder
+        raise UsageError("the model's name is empty", HINT)
     if name == BUILTIN:
         return str(BUILTIN_PATH)
     path = Path(os.path.expanduser(name))

@@ -2,11 +2,17 @@
 
 from dataclasses import replace
 
-from ngtcli.config import IN_PARTS, Settings
+from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
+from ngtcli.ranges import IN_PARTS
 
 TASKS = ("summarize", "ask")
+
+
+def can_ask(preset: Preset) -> bool:
+    """Whether a preset has a place for a question."""
+    return "{question}" in preset.template
 
 
 def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
@@ -14,7 +20,7 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
 
     Raises UsageError where the task cannot have it, or the preset has no place for a question.
     """
-    if task == "ask" and "{question}" not in preset.template:
+    if task == "ask" and not can_ask(preset):
         raise UsageError(
             f"preset {preset.name} has no place for a question", "Put {question} in its template."
         )

@@ -1,94 +1,31 @@
 """The results of `ngt bench`, live or replayed, as tables. Measures nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
+from ngtcli.render.bench_columns import (
+    LIVE,
+    LIVE_NOTE,
+    MEMORY,
+    REPLAY,
+    REPLAY_NOTE,
+    SHAPE,
+    SHAPE_NOTE,
+    R,
+    Shown,
+)
 from ngtcli.render.numbers import MISSING, counted, number, percent, times
 from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
-from ngtcli.render.rows import OVERALL, LiveRow, Pair, Refusal, ReplayRow, SplitRow
+from ngtcli.render.rows import OVERALL, LiveRow, Refusal, ReplayRow, SplitRow
 from ngtcli.render.shape_rows import ShapeRow
 from ngtcli.render.tables import Column, Table
 
-R = TypeVar("R", bound=LiveRow | ReplayRow | ShapeRow)
 NamedRow = LiveRow | ReplayRow | ShapeRow | SplitRow
-Shown = tuple[int, str, Callable[[R], str]]  # rank, heading, and the text of a row
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step, for tables; the page shows every number.
 _BUCKETS = (
     ("0", 0, 0), ("1", 1, 1), ("2", 2, 2), ("3", 3, 3), ("4", 4, 4), ("5–6", 5, 6),
     ("7–9", 7, 9), ("10+", 10, 10**9),
 )  # fmt: skip
-
-
-def _range(pair: Pair) -> str:
-    return f"{pair[0]:.2f}–{pair[1]:.2f}"
-
-
-def _hundred(value: float | None) -> str:
-    return MISSING if value is None else f"{value * 100:.1f}"
-
-
-_LIVE: tuple[Shown[LiveRow], ...] = (
-    (0, "speed-up", lambda r: times(r.speedup.median)),
-    (4, "quartiles", lambda r: _range(r.speedup.quartiles)),
-    (9, "over hf", lambda r: times(r.speedup_over_hf.median if r.speedup_over_hf else None)),
-    (1, "accept. length", lambda r: number(r.drafting.mean_acceptance_length)),
-    (2, "same ids", lambda r: f"{r.same_ids}/{r.questions}"),
-    (3, "tokens/s", lambda r: number(r.times.tokens_per_s_with_prefill, 1)),
-    (6, "EM", lambda r: _hundred(r.scores.exact_match if r.scores else None)),
-    (5, "F1", lambda r: _hundred(r.scores.f1 if r.scores else None)),
-    (7, "ROUGE-L", lambda r: _hundred(r.scores.rouge_l if r.scores else None)),
-    (8, "seconds", lambda r: number(r.times.seconds_median, 3)),
-    (11, "spread", lambda r: percent(r.times.spread)),
-    (10, "accepted", lambda r: percent(r.drafting.draft_acceptance_rate, 1)),
-    (12, "undrafted", lambda r: percent(r.drafting.undrafted_share)),
-    (13, "MiB", lambda r: number(r.peak_memory_mib, 1)),
-)
-_REPLAY: tuple[Shown[ReplayRow], ...] = (
-    (0, "accept. length", lambda r: number(r.drafting.mean_acceptance_length)),
-    (1, "accepted", lambda r: percent(r.drafting.draft_acceptance_rate, 1)),
-    (3, "nodes/step", lambda r: number(r.drafting.nodes_per_step, 1)),
-    (2, "draft µs", lambda r: number(r.draft_us_median, 0)),
-    (5, "99th", lambda r: number(r.draft_us_p99, 0)),
-    (4, "undrafted", lambda r: percent(r.drafting.undrafted_share)),
-    (6, "steps", lambda r: str(r.drafting.steps)),
-    (7, "tokens", lambda r: str(r.drafting.new_tokens)),
-)
-_SHAPE: tuple[Shown[ShapeRow], ...] = (
-    (0, "speed-up", lambda r: times(r.speedup.median)),
-    (4, "quartiles", lambda r: _range(r.speedup.quartiles)),
-    (3, "of sums", lambda r: times(r.times.speedup_overall)),
-    (1, "accept. length", lambda r: number(r.drafting.mean_acceptance_length)),
-    (2, "tokens/s", lambda r: number(r.times.tokens_per_s, 1)),
-    (5, "ms/step", lambda r: number(r.times.step_ms, 1)),
-    (6, "draft ms", lambda r: number(r.times.draft_ms, 2)),
-    (7, "nodes/step", lambda r: number(r.drafting.nodes_per_step, 1)),
-    (8, "accepted", lambda r: percent(r.drafting.draft_acceptance_rate, 1)),
-    (9, "undrafted", lambda r: percent(r.drafting.undrafted_share)),
-    (10, "spread", lambda r: percent(r.times.spread)),
-)
-_LIVE_NOTE = (
-    "Speed-up: plain decoding's time by own time, median over prompts, prefill included; quartiles"
-    " over prompts. Accept. length: tokens a pass of the model. Spread: the interquartile range of"
-    " a prompt's rounds, by their median."
-)
-_MEMORY = {
-    "device": " MiB: most memory of tensors on the GPU, weights included.",
-    "process": " MiB: how far a run raised the process's memory, at most.",
-    "process-high": " MiB: how far a run raised the process's highest memory so far.",
-}
-_REPLAY_NOTE = (
-    "Accept. length: tokens a pass of the model. Accepted: share of drafted tokens. Draft µs:"
-    " time of a proposal, median and 99th percentile. Undrafted: steps without a draft. A recording"
-    " has neither the cost of passes nor scores: auto drafts as many nodes as it may, and without"
-    " the model's runners-up."
-)
-_SHAPE_NOTE = (
-    "Passes are real and timed; which drafts are accepted, the recording says. Speed-up: plain"
-    " decoding's time by own time, prefill left out, median over prompts with quartiles; of sums:"
-    " all its time by all own time. Accept. length: tokens a pass. Of a step's ms, draft ms are"
-    " spent drafting."
-)
 _SPEEDUPS = "Speed-up over plain decoding by task"
 
 
@@ -105,7 +42,7 @@ def tables(result: Measured) -> list[Table]:
 def _live(result: LiveResult) -> list[Table | None]:
     title = f"{counted(result.questions, 'prompt')}, live"
     return [
-        _main(title, result.rows, _LIVE, _LIVE_NOTE + _MEMORY[result.memory]),
+        _main(title, result.rows, LIVE, LIVE_NOTE + MEMORY[result.memory]),
         _by_task(result.rows, _SPEEDUPS, lambda r: times(r.speedup.median)),
         _lengths(result.rows),
         _histograms(result.rows),
@@ -116,7 +53,7 @@ def _live(result: LiveResult) -> list[Table | None]:
 def _replay(result: ReplayResult) -> list[Table | None]:
     title = f"{counted(result.questions, 'prompt')}, replayed"
     return [
-        _main(title, result.rows, _REPLAY, _REPLAY_NOTE),
+        _main(title, result.rows, REPLAY, REPLAY_NOTE),
         _lengths(result.rows),
         _histograms(result.rows),
     ]
@@ -125,7 +62,7 @@ def _replay(result: ReplayResult) -> list[Table | None]:
 def _shape(result: ShapeResult) -> list[Table | None]:
     title = f"{result.label}; {counted(result.questions, 'prompt')}, replayed with real passes"
     return [
-        _main(title, result.rows, _SHAPE, _SHAPE_NOTE),
+        _main(title, result.rows, SHAPE, SHAPE_NOTE),
         _by_task(result.rows, _SPEEDUPS, lambda r: times(r.speedup.median)),
         _lengths(result.rows),
         _histograms(result.rows),

@@ -21,7 +21,7 @@ from ngtcli.render.sweep_tables import (
     value_table,
 )
 from ngtcli.render.tables import markdown_text, to_csv, to_markdown, to_plain
-from ngtcli.render.terminal import visible
+from ngtcli.render.terminal import one_line
 from ngtcli.render.terminal_tables import full_width, to_terminal
 
 Text = Callable[[], str]
@@ -43,7 +43,7 @@ class Forms:
 
 def bench_forms(result: Measured) -> Forms:
     """The forms of a measurement by `ngt bench`."""
-    shown, line = tables(result), visible(" · ".join(facts(result)))
+    shown, line = tables(result), one_line(" · ".join(facts(result)))
     return Forms(
         plain=lambda: f"{to_plain(shown)}\n\n# {line}",
         terminal=lambda width, colour: to_terminal(shown, width=width, colour=colour, small=[line]),
@@ -58,7 +58,7 @@ def bench_forms(result: Measured) -> Forms:
 def record_forms(result: RecordResult) -> Forms:
     """The forms of what `ngt bench --record` says: a line."""
     done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
-    line = visible(f"{', '.join(done)}: {result.path}")
+    line = one_line(f"{', '.join(done)}: {result.path}")
     return Forms(
         plain=lambda: line,
         terminal=lambda width, colour: line,

@@ -4,13 +4,15 @@ Schemas are derived from the dataclasses that are printed, where there are any; 
 output against the others. No object may have a key that is not described here.
 """
 
-from ngtcli.config import CHOICES, RANGES, Settings
+from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut
 from ngtcli.prompt.selection import Chosen
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.ranges import CHOICES, RANGES
+from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
 from ngtcli.render.schema_types import (
     NUMBER,
@@ -184,57 +186,12 @@ def _check() -> Schema:
     return shape(keys)
 
 
-def _tries() -> tuple[Schema, Schema]:
-    """The schemas of a row of `ngt trie list` and of the output of `ngt trie show`."""
-    from ngtcli.trie.listing import BackgroundFile, DatastoreFile, TrieFile
-
-    trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
-    store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}
-    background = {"kind": {"const": "background"}, **of_dataclass(BackgroundFile, ("created",))}
-    frequent = {
-        "most_frequent": rows(shape({"text": TEXT, "count": WHOLE})), "skipped": SKIPPED,
-    }  # fmt: skip
-    row = {"anyOf": [shape(trie), shape(store), shape(background)]}
-    return row, {"anyOf": [shape(trie | frequent), *row["anyOf"]]}
-
-
-def _documents() -> tuple[Schema, Schema]:
-    """The schemas of the output of `ngt docs list` and of `ngt docs show`."""
-    from ngtcli.documents.content import About, Section
-    from ngtcli.documents.survey import Row
-
-    shown = {"name": TEXT, "path": TEXT, **of_dataclass(About, ("sections",))}
-    shown |= {"characters": WHOLE, "tokens": WHOLE, "text": TEXT}
-    shown["sections"] = rows(shape(of_dataclass(Section)))
-    passage = dict.fromkeys(("start", "end", "tokens", "page"), WHOLE)
-    shown["passages"] = rows(shape(passage | {"heading": TEXT}))
-    listed, one = rows(shape(of_dataclass(Row))), rows(shape(shown, ["passages"]))
-    return (
-        shape({"documents": listed, "skipped": SKIPPED}),
-        shape({"documents": one, "skipped": SKIPPED}),
-    )
-
-
-def _presets() -> tuple[Schema, Schema]:
-    """The schemas of a row of `ngt presets list` and of the output of `ngt presets show`."""
-    from ngtcli.prompt.preset import Preset
-
-    good = shape({"name": TEXT, "description": TEXT, "path": TEXT})
-    bad = shape({"name": TEXT, "error": TEXT, "path": TEXT})
-    values = shape(_settings(), list(_settings()))
-    own = of_dataclass(Preset, ("settings", "provenance"))
-    return {"anyOf": [good, bad]}, shape(
-        {**own, "settings": values, "provenance": {"type": "object"}}
-    )
-
-
 def _outputs() -> dict[str, dict[str, Schema]]:
     """For each command the names and schemas of its outputs."""
     answers = {"answer": _answer(), "dry_run": _dry_run()}
     line, failed = _batch()
-    (trie, trie_shown), (preset, preset_shown) = _tries(), _presets()
-    documents, documents_shown = _documents()
-    values = {k: shape({"value": v, "origin": TEXT}) for k, v in _settings().items()}
+    settings = _settings()
+    values = {k: shape({"value": v, "origin": TEXT}) for k, v in settings.items()}
     return {
         "summarize": answers,
         "ask": answers,
@@ -243,11 +200,5 @@ def _outputs() -> dict[str, dict[str, Schema]]:
         "bench": bench(),
         "tune": tune(),
         "config show": {"settings": shape(values)},
-        "presets list": {"presets": rows(preset)},
-        "presets show": {"preset": preset_shown},
-        "docs list": {"documents": documents},
-        "docs show": {"documents_shown": documents_shown},
-        "trie list": {"tries": rows(trie)},
-        "trie show": {"trie": trie_shown},
-        "models list": {"models": rows(shape({"name": TEXT, "bytes": WHOLE, "path": TEXT}))},
+        **kept(settings),
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ngtcli.render.terminal import visible
+from ngtcli.render.terminal import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Table:
 
 
 def cell(text: str) -> str:
-    """`text` on one line, control characters made visible."""
-    return visible(text.replace("\n", " ").replace("\t", " "))
+    """`text` on one line, without tabs, control characters made visible."""
+    return one_line(text.replace("\t", " "))
 
 
 def to_plain(tables: Sequence[Table]) -> str:

@@ -51,6 +51,15 @@ def visible(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def one_line(text: str) -> str:
+    """`text` as `visible` shows it, on one line: so names and messages are shown.
+
+    >>> one_line("a" + chr(10) + "b.txt")
+    'a b.txt'
+    """
+    return visible(text.replace("\n", " "))
+
+
 def reveal(text: str, before: str = "") -> str:
     """`text` with U+FFFD for each character that a terminal does not show; `before` precedes it.
 

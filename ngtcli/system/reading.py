@@ -34,6 +34,15 @@ def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
         return read_stream(file, most, path, found.st_size)
 
 
+def identity(path: Path | str | int) -> tuple[int, int] | None:
+    """What all paths and descriptors of one file have in common; None where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def read_stream(
     stream: IO[bytes], most: int, path: Path | str = "", size: int = 0, first: bytes = b""
 ) -> bytes:

@@ -80,7 +80,7 @@ def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
     lines = sorted(page, key=lambda line: line.top)
     pairs = list(pairwise(lines))
     top = [upper for upper, _ in takewhile(_are_apart, pairs[:_DEEP])]
-    rest = pairs[len(top) :]
+    rest = pairs[len(top) :] or pairs[1:][-1:]  # of a few lines all apart the last is the foot
     foot = [lower for _, lower in takewhile(_are_apart, rest[: -_DEEP - 1 : -1])]
     for where, edges in (("top", top), ("foot", foot)):
         for line in edges if pairs else lines:

@@ -21,6 +21,7 @@ from ngtcli.evaluate.runner.memory import PeakMemory
 from ngtcli.evaluate.runner.run import Contestant, Notify
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.prompt.tasks import can_ask
 from ngtcli.render.results import LiveResult, Machine, RecordResult
 from ngtcli.render.rows import Refusal
 from ngtcli.session import Session
@@ -46,7 +47,7 @@ def build_prompts(session: Session, items: Sequence[Item], preset: Preset | None
     Raises ContextOverflowError that names the item.
     """
     summarize, ask = preset or load_preset("summarize"), load_preset("ask")
-    if preset is not None and "{question}" in preset.template:
+    if preset is not None and can_ask(preset):
         ask = preset
     prompts = []
     for item in items:

@@ -17,8 +17,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTING_NAMES, Settings, check_value
+from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.errors import GrammarError, UsageError, nearest
+from ngtcli.ranges import check_value
 from ngtcli.render.sweep_rows import SkippedCell, as_written
 
 Value = int | float | str | bool | tuple[str, ...]
