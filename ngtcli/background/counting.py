@@ -95,9 +95,9 @@ def _levels(nodes: Ints) -> Iterator[Counted]:
         begin, end = end, end + int(children.sum())
         tokens = nodes[begin:end, TOKEN].astype(np.int64)
         if end >= len(nodes) or children.min() < 0 or tokens.min(initial=0) < 0:
-            raise DamagedFileError("rows that are none")
+            raise DamagedFileError("its rows are damaged")
         if tokens.max(initial=0) >= nodes[0, TOKEN]:  # each below the largest takes a row
-            raise DamagedFileError("tokens of another vocabulary")
+            raise DamagedFileError("ids beyond the vocabulary")
         paths = np.column_stack([np.repeat(paths, children, axis=0), tokens])
         if begin < end:
             counts, followed = nodes[begin:end, [COUNT, FOLLOWED]].astype(np.int64).T
