@@ -64,7 +64,7 @@ def test_siblings_are_in_the_order_of_their_counts(texts: list[tuple[list[int], 
     for node in range(len(counts) + 1):
         rows = slice(*counts.nodes[node : node + 2, FIRST].tolist())
         tokens, path = counts.nodes[rows, TOKEN].tolist(), paths[node]
-        by_count = sorted(tokens, key=lambda t: (-weights[(*path, t)], t))
+        by_count = sorted(tokens, key=lambda t: (-weights[(*path, t)] if path else 0, t))
         assert tokens == by_count and counts.by_token[rows, TOKEN].tolist() == sorted(tokens)
         assert counts.nodes[counts.by_token[rows, 1], TOKEN].tolist() == sorted(tokens)
         paths += [(*path, token) for token in tokens]

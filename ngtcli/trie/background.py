@@ -40,10 +40,11 @@ LARGEST = 2**31 - 1  # a stored number; derived: int32
 class BackgroundCounts:
     """`nodes`, int32 (nodes + 1, 4): the root first; the last row only ends the children.
 
-    Siblings stand by falling count, those of equal counts by rising token. `by_token`, int32
-    (nodes + 1, 2), lists in the place of each node's children their tokens, rising, and their rows.
-    The root has a child for every id up to its largest, of count 0 where that was not counted. The
-    root's TOKEN is the size of the vocabulary: ids from it on are not drafted.
+    Siblings stand by falling count, those of equal counts by rising token; but the root's children
+    by token, and there is one for every id up to the largest, of count 0 where that was not
+    counted. `by_token`, int32 (nodes + 1, 2), lists in the place of each node's children their
+    tokens, rising, and their rows. The root's TOKEN is the size of the vocabulary: ids from it on
+    are not drafted.
     """
 
     nodes: Ints
@@ -147,11 +148,12 @@ def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
     nodes, pairs = [np.array([[LARGEST, 0, 1, 0]], np.int32)], [np.zeros((1, 2), np.int32)]
     place, end = np.zeros(1, np.int64), 1  # of each node of the depth before, in its own order
     for level in levels:
-        added = _absent(level.tokens) if len(nodes) == 1 else np.zeros(0, np.int64)
+        of_root = len(nodes) == 1
+        added = _absent(level.tokens) if of_root else np.zeros(0, np.int64)
         tokens = np.concatenate([level.tokens, added])
         counts = np.concatenate([np.minimum(level.counts, LARGEST), np.zeros_like(added)])
         above = np.concatenate([place[level.parents], np.zeros_like(added)])
-        order = np.lexsort((tokens, -counts, above))
+        order = np.argsort(tokens) if of_root else np.lexsort((tokens, -counts, above))
         nodes[-1][place, FOLLOWED] = np.minimum(level.followed, LARGEST)
         nodes[-1][:, FIRST] = end + np.searchsorted(above[order], np.arange(len(nodes[-1])))
         placed = np.empty(len(order), np.int64)

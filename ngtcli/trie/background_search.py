@@ -40,24 +40,21 @@ def find_row(background: Any, node: int, token: int) -> Any:
     """The child of `node` for `token`, or NONE."""
     nodes, by_token = background.nodes, background.by_token
     first, end = child_rows(nodes, node)
+    if node == 0:  # a child for every token
+        return first + token if 0 <= token < end - first else NONE
+    for row in range(first, min(end, first + _FIRST_COMPARED)):
+        if nodes[row, TOKEN] == token:
+            return row
+    if end - first <= _FIRST_COMPARED:
+        return NONE
     low, high = first, end
-    if node == 0:  # it has a child for every token
-        low = min(max(first + token, first), high)
-        high = min(low + 1, high)
-    else:
-        for row in range(first, min(end, first + _FIRST_COMPARED)):
-            if nodes[row, TOKEN] == token:
-                return row
-        if end - first <= _FIRST_COMPARED:
-            return NONE
-    last = high
     while low < high:
         middle = (low + high) // 2
         if by_token[middle, TOKEN] < token:
             low = middle + 1
         else:
             high = middle
-    if low == last or by_token[low, TOKEN] != token:
+    if low == end or by_token[low, TOKEN] != token:
         return NONE
     row = by_token[low, ROW]
     return row if first <= row < end else NONE
