@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from helpers import ngt
 
+from ngtcli.cli.answer_request import AnswerFlags
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import read_documents
 from ngtcli.config import Settings
@@ -79,6 +80,26 @@ def test_the_earlier_result_is_no_error_where_all_else_that_cannot_be_read_is(
     strict = Settings(strict=True)
     loaded = read_documents([str(tmp_path)], None, strict, Notes(), [tmp_path / "sum.txt"])
     assert [d.name for d in loaded.documents] == ["a.txt"]
+
+
+@pytest.mark.parametrize("name", ["./-", ".//-", "-"])
+def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
+    tmp_path: Path, name: str
+) -> None:
+    with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
+        writer.add("1", "a", [10, 11, 12], [13, 14])
+    replay = ("bench", "--replay", "rec", "--methods", "trie")
+    for flag in ("-o", "--html"):
+        done = ngt(*replay, flag, name, cwd=tmp_path)
+        if name == "-":
+            assert done.returncode == 2 and b"-: this is no file" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert (tmp_path / "-").stat().st_size > 0
+            (tmp_path / "-").unlink()
+    assert AnswerFlags(output=name).request(
+        task="ask", settings=Settings(), preset=None
+    ).output == (Path("-") if name == "-" else Path.cwd() / "-")
 
 
 @needs_model
