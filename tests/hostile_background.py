@@ -13,7 +13,7 @@ from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context
-from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
+from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts, build_counts
 
 VOCABULARY = 12  # more than the children that are compared before a search
 
@@ -65,6 +65,12 @@ def main() -> None:
             rows = rng.integers(0, len(array), len(array) // 8)
             array[rows, column] = numbers(rng, len(rows), len(array))
         drafted += drive(true.nodes, true.by_token, rng)
+        same = build_counts([(rng.integers(0, VOCABULARY, 100), 1.0)], least=())
+        for node in rng.integers(0, len(same), 5):  # one token several times, each time always
+            low, high = same.nodes[node : node + 2, FIRST]
+            same.nodes[low:high, TOKEN] = same.nodes[low, TOKEN]
+            same.nodes[low:high, COUNT] = same.nodes[node, FOLLOWED]
+        drafted += drive(same.nodes, same.by_token, rng)
     print(drafted)
 
 

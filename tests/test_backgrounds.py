@@ -303,7 +303,7 @@ def test_two_processes_make_one_complete_file(own_home: Path) -> None:
     assert not list(file.path.parent.glob("*.partial"))
     tokenizer = load_tokenizer("builtin")
     counts = open_background("english", tokenizer.fingerprint, len(tokenizer.backend))
-    assert len(counts) == file.nodes and counts.nbytes < 60_000_000
+    assert counts.counted == file.nodes and counts.nbytes < 60_000_000
 
 
 def test_what_cannot_be_made_is_told_and_not_tried_again(

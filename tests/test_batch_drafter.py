@@ -14,6 +14,7 @@ from ngtcli.draft.auto.policy import best_size
 from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
+from ngtcli.draft.tree import DraftTree
 
 texts = st.lists(st.integers(0, 5), min_size=2, max_size=30)
 
@@ -105,6 +106,26 @@ def test_a_sequence_that_gets_no_rows_is_not_searched_while_another_drafts() -> 
 def test_where_drafting_costs_next_to_nothing_no_sequence_pauses() -> None:
     curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
     assert searched_steps(curve, drafting_s=1e-9) == [40, 40]
+
+
+def test_a_step_without_a_search_says_nothing_of_what_a_proposal_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = BatchDrafter(CostCurve({1: 1e-6, 2: 9.0, 64: 99.0}))
+    assert batch.policy is not None
+    drafter = batch.start(Context(list(range(40)), vocabulary=5000))
+    searched: list[int] = []
+    monkeypatch.setattr(Auto, "search", lambda *_: searched.append(1) or np.zeros(0))
+    monkeypatch.setattr(Auto, "take", lambda *_: DraftTree())
+    paused = 0
+    for step in range(60):
+        before, calls = batch.policy.drafting_s, len(searched)
+        batch.propose([drafter], [8])
+        batch.observe([drafter], [[200 + step]])
+        if len(searched) == calls:
+            paused += 1
+            assert batch.policy.drafting_s == before
+    assert paused > 30
 
 
 def naive_best(probabilities: list[float], costs: list[float], sequences: int) -> int:

@@ -63,14 +63,11 @@ class Backgrounds:
             return open_background(name, fingerprint, self._vocabulary)
         except FileNotFoundError:
             if name not in SHIPPED:
-                self._warn(
-                    f"the background {name} is of another tokenizer; for this one: ngt trie build"
-                    f" --background --name {name} -m {self._model} PATH"
-                )
+                self._ask_for(name, "is of another tokenizer", "for this one")
                 return None
         except DamagedFileError as error:
             if name not in SHIPPED:
-                self._warn(f"the background {name} is not used ({error}); build it again")
+                self._ask_for(name, f"is not used ({error})", "build it again")
                 return None
             self._remarks.append(f"The background {name} is made again: {error}.")
         if self._persist:
@@ -79,6 +76,10 @@ class Backgrounds:
         with suppress(*_FAILURES):
             return making.make_shipped(name, self._tokenizer)
         return None
+
+    def _ask_for(self, name: str, why: str, what: str) -> None:
+        command = f"ngt trie build --background --name {name} -m {self._model} PATH"
+        self._warn(f"the background {name} {why}; {what}: {command}")
 
     def _to_be_made(self, names: str, fingerprint: str) -> None:
         """Remember to make what is missing, unless that was begun or has failed lately."""

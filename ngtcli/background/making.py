@@ -74,9 +74,10 @@ def make_files(names: Sequence[str], model: str) -> None:
     """Make and store what is missing: those that ship, then what is joined of all there are."""
     tokenizer = load_tokenizer(model)
     fingerprint, found = tokenizer.fingerprint, dict[str, BackgroundCounts]()
+    vocabulary = 1 + max(tokenizer.backend.get_vocab().values(), default=0)  # ids may have gaps
     for name in names:
         with suppress(FileNotFoundError, DamagedFileError):
-            found[name] = stored.open_background(name, fingerprint, len(tokenizer.backend))
+            found[name] = stored.open_background(name, fingerprint, vocabulary)
         if name in SHIPPED and name not in found:
             with _telling(name, fingerprint):
                 phrases = read_phrases(SHIPPED[name])

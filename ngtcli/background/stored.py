@@ -33,5 +33,5 @@ def parts_of(names: Sequence[str], fingerprint: str) -> str:
 def save(name: str, fingerprint: str, counts: BackgroundCounts, about: Mapping[str, str]) -> Path:
     """Store counts; the path. `about` is other metadata. Raises OSError."""
     path = background_path(name, fingerprint)
-    told = {"name": name, "nodes": str(len(counts)), TOKENIZER: fingerprint, **about}
+    told = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
     return save_background(path, counts, {**told, "key": path.name.partition(".")[0]})

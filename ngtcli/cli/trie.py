@@ -127,7 +127,8 @@ def _build_background(
             f"the background cannot be written: {error.strerror or error}", "See ngt trie path."
         ) from None
     return {
-        "status": "built", "name": name, "tokens": tokens, "nodes": len(counts), "path": str(path)
+        "status": "built", "name": name, "tokens": tokens, "nodes": counts.counted,
+        "path": str(path),
     }  # fmt: skip
 
 

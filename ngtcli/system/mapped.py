@@ -73,18 +73,15 @@ def _mapped(
 ) -> tuple[Arrays, dict[str, str]]:
     """Raises DamagedFileError for what cannot be read, another form or other metadata."""
     try:
-        arrays, metadata = _opened(path, names, mode)
+        return _opened(path, names, wanted, mode)
     except (OSError, ValueError, TypeError, KeyError, MemoryError) as error:
         raise DamagedFileError(f"unreadable ({error})") from None
-    if any(metadata.get(name) != value for name, value in wanted.items()):
-        raise DamagedFileError("another version or another file's content")
-    return arrays, metadata
 
 
 def _opened(
-    path: Path, names: Sequence[str], mode: Literal["r", "c"]
+    path: Path, names: Sequence[str], wanted: Mapping[str, str], mode: Literal["r", "c"]
 ) -> tuple[Arrays, dict[str, str]]:
-    """Raises DamagedFileError for another form, and OSError, ValueError, KeyError or TypeError."""
+    """Raises OSError, ValueError, KeyError and TypeError as well."""
     whole: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode).view(np.ndarray)
     size = int.from_bytes(whole[:8].tobytes(), "little")
     if not 0 < size <= min(_HEADER, len(whole) - 8) or size % 4:
@@ -94,6 +91,8 @@ def _opened(
     if not isinstance(about, dict):
         raise DamagedFileError("no metadata")
     metadata = {str(k): str(v) for k, v in about.items()}
+    if any(metadata.get(name) != value for name, value in wanted.items()):
+        raise DamagedFileError("another version or another file's content")
     if set(header) != set(names):
         raise DamagedFileError("it holds other arrays")
     body = whole[8 + size :]

@@ -54,6 +54,11 @@ class BackgroundCounts:
         return len(self.nodes) - 2
 
     @property
+    def counted(self) -> int:
+        """How many sequences have a count; read from all nodes."""
+        return int((self.nodes[1:-1, COUNT] > 0).sum())
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return self.nodes.nbytes + self.by_token.nbytes

@@ -89,11 +89,11 @@ class BatchDrafter:
             drafters[i].search(bound, self._children)
             for i, bound in zip(drafting, bounds, strict=True)
         ]
-        shares = self._share(found, len(drafters))
+        shares, paying = self._share(found, len(drafters))
         for i, nodes, bound in zip(drafting, shares, bounds, strict=True):
             trees[i] = drafters[i].take(nodes, bound)
-        self._learn_pauses([drafters[i] for i in drafting], shares, len(drafters))
-        self._drafting_s = time.perf_counter() - clock
+        self._learn_pauses([drafters[i] for i in drafting], paying, len(drafters))
+        self._drafting_s = time.perf_counter() - clock if drafting else 0.0
         return trees
 
     def _drafting(self, drafters: Sequence[Auto], budgets: Sequence[int]) -> list[int]:
@@ -106,30 +106,36 @@ class BatchDrafter:
                 found.append(i)
         return found
 
-    def _share(self, found: Sequence[npt.NDArray[np.float64]], sequences: int) -> list[int]:
-        """How many nodes each sequence gets, of nodes with falling probabilities `found`."""
+    def _share(
+        self, found: Sequence[npt.NDArray[np.float64]], sequences: int
+    ) -> tuple[list[int], list[int]]:
+        """How many nodes each sequence gets, of nodes with falling probabilities `found`.
+
+        And how many of each pay, which are others where a number of nodes is tried.
+        """
         if self.policy is None:
-            return [len(probabilities) for probabilities in found]
+            every = [len(probabilities) for probabilities in found]
+            return every, every
         if not found:
             self.policy.skip("paused")
-            return []
+            return [], []
         owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
         probabilities = np.concatenate(found)
         order = np.argsort(-probabilities, kind="stable")
-        size, _ = self.policy.choose_jointly(probabilities[order], sequences)
-        shares: list[int] = np.bincount(owner[order[:size]], minlength=len(found)).tolist()
-        return shares
+        sizes = self.policy.choose_jointly(probabilities[order], sequences)
+        shares, paying = (np.bincount(owner[order[:k]], minlength=len(found)) for k in sizes)
+        return shares.tolist(), paying.tolist()
 
     def _learn_pauses(
-        self, drafters: Sequence[Auto], shares: Sequence[int], sequences: int
+        self, drafters: Sequence[Auto], paying: Sequence[int], sequences: int
     ) -> None:
-        """Where searching costs something, one that seldom gets nodes pauses."""
+        """Where searching costs something, one of which no nodes pay pauses."""
         policy = self.policy
         if policy is None:
             return
         cheap = policy.drafts_cheaply(sequences)
-        for drafter, share in zip(drafters, shares, strict=True):
-            policy.stand_downs += self._pauses[drafter].learn(cheap or share > 0)
+        for drafter, nodes in zip(drafters, paying, strict=True):
+            policy.stand_downs += self._pauses[drafter].learn(cheap or nodes > 0)
 
     def observe(self, drafters: Sequence[Auto], emitted: Sequence[Sequence[int]]) -> None:
         """Learn the tokens that each sequence emitted in a step."""
@@ -138,7 +144,7 @@ class BatchDrafter:
             if self.policy is not None:
                 drafter.count_accepted(tokens, self.policy.tally)
             drafter.observe(tokens)
-        if self.policy is not None:
+        if self.policy is not None and self._drafting_s:  # something was searched
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
 
     def spent(self, rows: int, seconds: float) -> None:

@@ -98,7 +98,7 @@ def _fill(
     falling probability, no more than there is still room for.
     """
     used, listed, path = 0, 0, 1.0
-    while True:
+    while used < len(growth.tokens):
         found = blend(sources, matches[used], escape, min_probability / path, candidates, used + 1)
         listed = _offer(candidates, found, path, used, growth, listed, children)
         if used == listed:
@@ -109,8 +109,7 @@ def _fill(
         advance(sources, matches[used + 1], growth.tokens[used])
         growth.trie_nodes[used] = _longest(matches[used + 1, source])
         used += 1
-        if used == len(growth.tokens):
-            return used
+    return used
 
 
 @njit(inline="always")
@@ -122,7 +121,8 @@ def _offer(
     least = growth.probabilities[most - 1] / path if listed == most else _MIN_PATH / path
     for i in range(_rank(probabilities, found, least, candidates.best, children)):
         best = candidates.best[i]
-        probability = path * probabilities[best]
+        # Counts of a damaged file may list a token several times, and then sum to more than 1.
+        probability = path * min(1.0, probabilities[best])
         if listed == most and probability <= growth.probabilities[most - 1]:
             break
         at = min(listed, most - 1)

@@ -43,11 +43,13 @@ def count_accepted(tokens: Any, parents: Any, probabilities: Any, emitted: Any, 
     """Add to `tally` how many nodes of a search came true, and how many were expected to.
 
     The first three are those of its Growth; `emitted`, int32, are the tokens of the step. Nodes
-    count whether they were drafted or not, but those that follow the last emitted token.
+    count whether they were drafted or not, but those below the last emitted token.
     """
     node, depth = -1, 0
+    unknown = np.zeros(len(tokens) + 1, np.bool_)  # of the node before; the root's is first
     for i in range(len(tokens)):
-        if parents[i] == node and depth == len(emitted):
+        if unknown[parents[i] + 1] or (parents[i] == node and depth == len(emitted)):
+            unknown[i + 1] = True
             continue
         at = bin_of(probabilities[i], tally.shape[1])
         tally[EXPECTED, at] += probabilities[i]
@@ -136,14 +138,14 @@ class Policy:
 
     def choose(self, probabilities: Floats) -> int:
         """How many nodes pay, of nodes with falling `probabilities` of being accepted."""
-        size, pays = self.choose_jointly(probabilities, 1)
-        self.stand_downs += self._pause.learn(pays)
+        size, paying = self.choose_jointly(probabilities, 1)
+        self.stand_downs += self._pause.learn(paying > 0)
         return size
 
-    def choose_jointly(self, probabilities: Floats, sequences: int) -> tuple[int, bool]:
-        """The same of the nodes of all of the `sequences` that a pass serves, and whether it pays.
+    def choose_jointly(self, probabilities: Floats, sequences: int) -> tuple[int, int]:
+        """The same of the nodes of all of the `sequences` that a pass serves, and how many pay.
 
-        Pauses are then each sequence's own.
+        These differ where another size is tried. Pauses are then each sequence's own.
         """
         costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)
@@ -156,7 +158,7 @@ class Policy:
         size = self._explore(probabilities, int(best), pays, sequences)
         self.budgets[size] += 1
         self._plain = 0 if size else self._plain + 1
-        return size, pays
+        return size, int(best) if pays else 0
 
     def drafts_cheaply(self, sequences: int) -> bool:
         """Whether proposals take so little of a pass that pauses would save nothing."""
