@@ -120,6 +120,26 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
         asked_of(found.lines[3], path)
 
 
+def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    rows = [
+        '{"id": "a", "context": "one", "context": "two"}',
+        '{"id": "b", "context": "one", "settings": {"seed": 1, "seed": 2}}',
+        "no JSON",
+        '{"id": "c", "id": "d", "context": "one"}',
+        '{"id": [1], "context": "one", "context": "two"}',
+        '{"context": "' + "x" * MOST + '"}',
+        *(f'{{"id": {number}, "context": "good"}}' for number in (1, 2, 3, 4, 5, 6)),
+        '{"id": "a", "context": "again"}',
+    ]
+    path.write_text("\n".join(rows))
+    found = scan(path, MOST, Choice()).lines
+    assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
+    assert [line.number for line in found if line.wrong] == [1, 2, 3, 4, 5, 6, 13]
+    assert "'seed' stands there twice" in str(found[1].wrong)
+    assert "id 'a' stands in line 1 already" in str(found[12].wrong)
+
+
 def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"context": "one", "question": "Who?"}\n{"context": "two"}\n')

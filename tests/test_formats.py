@@ -3,8 +3,11 @@
 import gzip
 import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -140,6 +143,64 @@ def test_headings_that_count_up_are_kept_on_every_page() -> None:
     given = [[f"Article {i}", "What it says is long", "." * i] for i in range(1, 5)]
     assert running_lines(*given, first=18) == (given, 0)
     assert running_lines(*given)[1] == 4
+
+
+TOWNS = ("Lund", "Berg", "Hov", "Aker", "Moss")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}", "- {} -", "2-{}", "Page {}", "Page {} of 90", "{} von 90", "{} | P a g e",
+        "Seite {}/9", "Tales of Varn {}", "Invoice 1001 - page {}", "Chapter 2, p. {}",
+        "Annual report 2019 | {}", "第{}页",
+    ],
+)  # fmt: skip
+def test_lines_that_count_the_pages_are_left_out(line: str) -> None:
+    given = [[line.format(i), f"Text of {town}", "."] for i, town in enumerate(TOWNS, 1)]
+    assert running_lines(*given) == ([page[1:] for page in given], 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("Invoice {}", 1001), ("Annual report {}", 2019), ("Tide table for day {} May", 1),
+        ("Invoice {} - page 1", 1), ("{} May 2019", 1), ("Tide table {}.5.2019", 1),
+        ("Grounds {}", 41),
+    ],
+)  # fmt: skip
+def test_lines_that_count_something_else_are_text(line: str, first: int) -> None:
+    given = [[line.format(i), f"Text of {town}", "."] for i, town in enumerate(TOWNS, first)]
+    assert running_lines(*given) == (given, 0)
+
+
+def test_numbers_and_signs_that_look_like_one_another_are_told_apart() -> None:
+    for heads in (("# 5", "5 6", "7 8"), ("1234567890", "5 # 6", "#5 6"), ("\0 5", "5 6", "5")):
+        given = [[head, f"Text of {town}", "."] for head, town in zip(heads, TOWNS, strict=False)]
+        assert running_lines(*given) == (given, 0)
+
+
+def test_the_work_for_running_heads_grows_with_the_pages_alone() -> None:
+    def steps(pages: int) -> int:
+        """How many instructions are run for so many pages, each with a head and a number."""
+        count = 0
+
+        def note(frame: FrameType, event: str, of: object) -> Any:
+            nonlocal count
+            frame.f_trace_opcodes = True
+            count += event == "opcode"
+            return note
+
+        given = [["Tales of Varn", f"Text {i % 7}", ".", str(i)] for i in range(pages)]
+        before = sys.gettrace()
+        sys.settrace(note)
+        try:
+            running_lines(*given)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert steps(400) < 2.2 * steps(200)
 
 
 def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are() -> None:

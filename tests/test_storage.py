@@ -33,6 +33,16 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
     assert caught.value.errno == errno.EFBIG
 
 
+def test_a_descriptor_is_written_to_where_it_stands_and_its_file_stays(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        log.write("before\n")
+        log.flush()
+        write_atomically(Path(f"/dev/fd/{log.fileno()}"), ["an ", "answer\n"])
+        write_atomically(Path(f"/proc/self/fd/{log.fileno()}"), "another\n")
+        log.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\nan answer\nanother\nafter\n"
+
+
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/urandom"])
 def test_devices_are_refused(device: str) -> None:
     with pytest.raises(OSError, match="not a regular file"):

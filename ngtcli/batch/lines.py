@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.config import check_key
-from ngtcli.documents.json_object import json_object
+from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.documents.load import Document
 from ngtcli.documents.names import utf8
 from ngtcli.documents.text import Unreadable, checked_text
@@ -56,6 +56,9 @@ def read_line(raw: bytes) -> tuple[Id | None, Asked | InputError | UsageError]:
         data = json_object(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         return None, InputError(f"not UTF-8 (byte {error.start})", "Save the lines as UTF-8.")
+    except RepeatedKeyError as error:
+        own = error.found.get("id")
+        return own if _is_id(own) else None, error
     except InputError as error:
         return None, error
     given = {name: value for name, value in data.items() if value is not None}

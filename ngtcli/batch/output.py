@@ -141,7 +141,6 @@ class FileOutput:
 
     def _read_journal(self) -> None:
         """Note what stands there, and cut off a torn line."""
-        self._journal.seek(0)
         for number, (start, raw) in enumerate(whole_lines(self._journal, max(self._most, _HEAD))):
             if not number:
                 continue

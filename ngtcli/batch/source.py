@@ -114,10 +114,10 @@ class Reader:
             own, asked = read_line(raw)
         else:
             own, asked = None, _too_long(self._most)
+        if own is None and isinstance(asked, NgtError):  # its number may be another line's id
+            return Line(index, number, number, start=start, size=len(raw), wrong=asked)
         own = number if own is None else own
-        first = self._ids.setdefault(own, number)
-        if self._last and len(self._ids) > self._last:
-            self._ids.popitem(last=False)
+        first = self._first_with(own, number)
         if first != number and not isinstance(asked, NgtError):
             asked = InputError(
                 f"id {shown(own)} stands in line {first} already",
@@ -128,6 +128,13 @@ class Reader:
             return replace(line, wrong=asked, raw=b"")
         self._check_paths(number, asked.paths)
         return replace(line, kind=asked.kind, texts=asked.texts)
+
+    def _first_with(self, own: Id, number: int) -> int:
+        """The number of the first line with an id, `number` where that is this one."""
+        first = self._ids.setdefault(own, number)
+        if self._last and len(self._ids) > self._last:
+            self._ids.popitem(last=False)
+        return first
 
 
 def _check(head: bytes) -> None:

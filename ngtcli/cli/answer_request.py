@@ -10,7 +10,7 @@ import typer
 
 from ngtcli.cli.ignored import flag, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
 from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import RETRIEVING, Settings
@@ -28,8 +28,8 @@ _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and 
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
-_HTML = typer.Option("--html", help="Also write a page: the answer beside its documents, linked.")
-_SVG = typer.Option("--svg", help="Also write a picture: the answer as a terminal shows it.")
+_HTML = file_option("--html", help="Also write a page: the answer beside its documents, linked.")
+_SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class AnswerFlags:
     def request(self, **more: Any) -> "AnswerRequest":
         """What is asked for by these flags; `more` are the other fields of the request."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "preset"}
-        own["output"] = None if self.output is None else Path(self.output)
+        own["output"] = None if self.output is None else named_file(self.output)
         return AnswerRequest(**own | more)
 
     @property

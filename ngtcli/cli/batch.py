@@ -26,6 +26,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     PresetOption,
     VerboseOption,
+    file_option,
     resolve_tasks,
     with_flags,
     with_settings,
@@ -40,7 +41,7 @@ from ngtcli.render.sinks import dump_json
 if TYPE_CHECKING:
     from ngtcli.batch.runner import Engine, Lines
 
-_OUT = typer.Option(
+_OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
 )
 _SIZE = typer.Option(

@@ -20,7 +20,7 @@ from ngtcli.cli.bench_request import (
 from ngtcli.cli.combinations import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import command_line, with_flags, with_own_engine
-from ngtcli.cli.output import aim
+from ngtcli.cli.output import aim, check_not_read
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.evaluate.replay.shape_files import find_shape
@@ -64,6 +64,11 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
 
 def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
     num_drafts = num_drafts_of(request)
+    if request.given.replay:
+        from ngtcli.evaluate.replay.traces import recorded_files
+
+        outputs = request.given.output, request.given.html
+        check_not_read(outputs, recorded_files(request.given.replay))
     if request.given.replay and request.given.shape:
         return _replay_with_passes(request, request.given.replay, num_drafts, notes)
     if request.given.replay:

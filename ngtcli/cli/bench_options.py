@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option
 
 LIVE_METHODS = "none,prompt-lookup,trie,auto"
 REPLAYED_METHODS = "prompt-lookup,akunu,trtllm,trie,auto"
@@ -16,6 +16,7 @@ ROUNDS, SHAPE_ROUNDS = 5, 1
 _prompts = partial(typer.Option, rich_help_panel="Prompts")
 _measuring = partial(typer.Option, rich_help_panel="Measuring")
 _results = partial(typer.Option, rich_help_panel="Results")
+_file = partial(file_option, rich_help_panel="Results")
 _FILES = typer.Argument(help="Texts to summarize; default: the examples.")
 _METHODS = f"With commas; default: {LIVE_METHODS}."
 _FRESH = "Forget at each prompt what was learned."
@@ -56,6 +57,6 @@ class BenchFlags:
     preset: PresetOption = None
     json: JsonOption = False
     markdown: Annotated[bool, _results("--markdown", help="Print Markdown tables.")] = False
-    html: Annotated[Path | None, _results(help="Write a page as well.")] = None
-    output: Annotated[Path | None, _results("--output", "-o", help="Write to this file.")] = None
+    html: Annotated[Path | None, _file(help="Write a page as well.")] = None
+    output: Annotated[Path | None, _file("--output", "-o", help="Write to this file.")] = None
     verbose: VerboseOption = False

@@ -104,8 +104,7 @@ def items_of(request: BenchRequest, notes: Notes) -> tuple[list[Item], Sequence[
     skipped: Sequence[Skipped] = ()
     outputs = given.output, given.html
     if given.prompts:
-        check_not_read(outputs, [given.prompts])
-        items = read_jsonl(given.prompts, settings)
+        items = read_jsonl(given.prompts, settings, lambda path: check_not_read(outputs, [path]))
     elif given.files or given.docs:
         stdin = piped_stdin()
         texts = read_documents(given.files or [], stdin, settings, notes, outputs)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,15 @@ PresetOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
+
+
+def named_file(text: str) -> Path:
+    """The path of a file to write; a `Path` of ./- alone would be that of -."""
+    path = Path(text)
+    return path if text == "-" or str(path) != "-" else path.absolute()
+
+
+file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
 def _parameter(name: str) -> inspect.Parameter:

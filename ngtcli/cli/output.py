@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli.cli.streams import terminal_width
+from ngtcli.documents.listing import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, shortened
 from ngtcli.render.tables import Column, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color
@@ -66,12 +67,15 @@ def check_not_read(
 
     `read` are paths and descriptors.
     """
-    written = {identity(path): path for path in outputs if path is not None and path.is_file()}
-    if not written:
-        return
-    for path in read:
+    written = files_of(outputs)
+    for path in read if written else ():
         if (output := written.get(identity(path))) is not None:
-            raise UsageError(f"{output}: this command reads it, and would write over it", hint)
+            raise UsageError(f"{output}: {WRITES_OVER}", hint)
+
+
+def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
+    """The outputs that are files already, by their `identity`."""
+    return {identity(path): path for path in outputs if path is not None and path.is_file()}
 
 
 def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:

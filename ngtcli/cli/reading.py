@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_not_read
+from ngtcli.cli.output import check_not_read, files_of
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped, kinds
@@ -38,12 +38,14 @@ def read_documents(
 ) -> Loaded:
     """The documents of `paths`, with a line for what was left out.
 
-    Raises InputError; UsageError where one of `outputs` would be written over a document.
+    Of folders and patterns `outputs` are left out. Raises InputError; UsageError where one of them
+    would be written over a file that was named outright, or over standard input.
     """
+    if STDIN in paths:
+        check_not_read(outputs, [_STDIN_FILE])
     notes.status("Reading the documents …")
-    loaded = load(paths, stdin, settings, notes.status)
+    loaded = load(paths, stdin, settings, notes.status, files_of(outputs))
     notes.clear()
-    check_not_read(outputs, [d.path or _STDIN_FILE for d in loaded.documents])
     tell(loaded, notes)
     return loaded
 

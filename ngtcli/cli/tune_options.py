@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption
+from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option
 
 _data = partial(typer.Option, rich_help_panel="Data")
 _output = partial(typer.Option, rich_help_panel="Output")
@@ -17,7 +17,8 @@ _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each cell.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")
 _FRESH = typer.Option("--fresh", help="Start anew, whatever was measured before.")
 _COSTS = "Seconds of a pass by its rows, as JSON, for a recording."
-_FILE = typer.Option("--output", "-o", help="Write the report to this file, whole.")
+_PAGE = file_option(help="Write a page to this file.", rich_help_panel="Output")
+_FILE = file_option("--output", "-o", help="Write the report to this file, whole.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class TuneFlags:
     force: Annotated[bool, _output("--force", help="Replace that preset.")] = False
     markdown: Annotated[bool, _output("--markdown", help="Print Markdown.")] = False
     csv: Annotated[bool, _output("--csv", help="Print CSV.")] = False
-    html: Annotated[Path | None, _output(help="Write a page to this file.")] = None
+    html: Annotated[Path | None, _PAGE] = None
     output: Annotated[Path | None, _FILE] = None
     json: JsonOption = False
     verbose: VerboseOption = False

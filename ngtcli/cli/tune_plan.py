@@ -111,9 +111,13 @@ def open_source(
     given: TuneFlags, plan: Plan, notes: Notes
 ) -> tuple["Source[Any]", Sequence[Skipped]]:
     """What is measured on, and the files that were left out of folders."""
+    outputs = given.output, given.html
     if given.replay is not None:
+        from ngtcli.evaluate.replay.traces import recorded_files
         from ngtcli.evaluate.sweep.recording import DEFAULT_COSTS, Recording
 
+        costs = [given.costs.expanduser()] if given.costs else []
+        check_not_read(outputs, [*recorded_files(given.replay), *costs])
         notes.status(f"Reading {given.replay} …")
         recording = Recording(
             given.replay,
@@ -124,10 +128,8 @@ def open_source(
             max_mb=plan.base.max_mb,
         )
         return recording, ()
-    outputs = given.output, given.html
-    check_not_read(outputs, [given.prompts] if given.prompts else [])
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
-    items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base)
+    items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
     from ngtcli.evaluate.sweep.running import Running  # here: it loads torch
 
     running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
@@ -140,16 +142,17 @@ def items_of(
     limit: int | None,
     lines: Path | None = None,
     settings: Settings | None = None,
+    outputs: Sequence[Path | None] = (),
 ) -> list[Item]:
     """Prompts for a preset: those with a question if it asks for one, else those without.
 
     They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
     from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
-    InputError.
+    InputError; UsageError where one of `outputs` would be written over what is read.
     """
     asks = can_ask(preset)
     if lines is not None:
-        items = read_jsonl(lines, settings)
+        items = read_jsonl(lines, settings, lambda path: check_not_read(outputs, [path]))
     elif texts:
         items = file_items([], texts) if asks else file_items(texts, [])
     else:

@@ -12,17 +12,34 @@ HINT = "Write one JSON object a line."
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or of a pair
 
 
+class RepeatedKeyError(InputError):
+    """A key stands twice in an object; `found` is what the outermost one has once."""
+
+    def __init__(self, key: str, found: dict[str, Any]) -> None:
+        super().__init__(f"{shown(key)} stands there twice", "Give each key once.")
+        self.found = found
+
+
 def json_object(line: str) -> dict[str, Any]:
     """The object that a line holds.
 
-    Raises InputError for what is no JSON object, is nested too deeply, has a key twice, or holds
-    text that is no Unicode.
+    Raises InputError for what is no JSON object, is nested too deeply, or holds text that is no
+    Unicode; RepeatedKeyError for one that has a key twice.
 
     >>> json_object('{"id": 3}')
     {'id': 3}
     """
+    twice: dict[str, None] = {}  # in order
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            twice.update((key, None) for key, count in counts.items() if count > 1)
+        return found
+
     try:
-        data = json.loads(line, object_pairs_hook=_each_once)
+        data = json.loads(line, object_pairs_hook=object_of)
         if _HALF.search(line):
             json.dumps(data, ensure_ascii=False).encode()
     except RecursionError:
@@ -35,16 +52,10 @@ def json_object(line: str) -> dict[str, Any]:
         raise InputError(f"not JSON ({_place(error)})", HINT) from None
     if not isinstance(data, dict):
         raise InputError("no JSON object", HINT)
+    if twice:
+        once = {key: value for key, value in data.items() if key not in twice}
+        raise RepeatedKeyError(next(iter(twice)), once)
     return data
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of its keys and values, of which none is lost. Raises InputError."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise InputError(f"{shown(twice)} stands there twice", "Give each key once.")
-    return found
 
 
 def _place(error: ValueError) -> str:

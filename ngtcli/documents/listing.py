@@ -11,13 +11,14 @@ from ngtcli.documents.formats import FORMATS, SUFFIXES, TEXT_SUFFIXES
 from ngtcli.documents.names import utf8
 from ngtcli.documents.pool import INSTALL, MissingExtra
 from ngtcli.documents.text import Unreadable
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.system.reading import identity
 
 Read = TypeVar("Read")
 
 STDIN = "-"
 WRITTEN = "this command writes it"  # why a file is left out
+WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN = 3  # unreadable files that an error names; guess
 _INTERVAL_S = 0.3  # between two status lines; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
@@ -27,7 +28,8 @@ READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 class Listing:
     """The files of all `paths`, each once, before any of them is read. Raises InputError.
 
-    Files that the command writes, `written` by their `identity`, are left out.
+    Files that the command writes, `written` by their `identity`, are left out of folders and
+    patterns, and refused with UsageError where they are named outright.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class Listing:
         """Leave out a file that the command writes; nothing is wrong with it, strict or not."""
         name = utf8(found.path)
         if found.outright:
-            raise InputError(f"{name}: {WRITTEN}", "Name another file with -o.")
+            hint = "Name another file, or put a pattern in quotes: that leaves it out."
+            raise UsageError(f"{name}: {WRITES_OVER}", hint)
         self._skipped[path].append(Skipped(name, WRITTEN))
 
     def _leave_out(self, path: str, skipped: Skipped) -> None:
@@ -116,9 +119,9 @@ class Listing:
         self._leave_out(path, Skipped(utf8(found.path), str(error), "", needs))
 
     def all_skipped(self) -> tuple[Skipped, ...]:
-        """All that is not read, files of other kinds last."""
+        """All that is not read: first what the command writes, files of other kinds last."""
         skipped = [s for of_path in self._skipped.values() for s in of_path]
-        return tuple(sorted(skipped, key=lambda s: bool(s.kind)))
+        return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
 
     def roots(self) -> dict[str, set[str]]:
         """The real paths of files below each folder that was named."""

@@ -66,8 +66,9 @@ def load(
 
     The path "-" stands for `stdin`. A file named twice is loaded once. `settings` bound how much is
     read, and with `strict` an unreadable file in a folder is an error. Files that the command
-    writes, `written` by their `identity`, are left out. Raises InputError for a path that cannot be
-    read or contains no document.
+    writes, `written` by their `identity`, are left out of folders and patterns. Raises UsageError
+    where one of them is named outright, InputError for a path that cannot be read or contains no
+    document.
     """
     settings = settings or Settings()
     listing = Listing(settings, paths, written)

@@ -10,7 +10,7 @@ The kind of a line is told by its keys:
 Knows nothing of tokens. A line that cannot be read is an error that names it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import UsageError
 from ngtcli.evaluate.json_lines import Row, read_rows
 
+CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SUMMARIES = 10
 QUESTIONS = (
@@ -89,17 +90,21 @@ def file_items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Ite
     ]
 
 
-def read_jsonl(path: Path, settings: Settings | None = None) -> list[Item]:
-    """The items of a file of JSON lines; empty lines are passed over. Raises InputError.
+def read_jsonl(
+    path: Path, settings: Settings | None = None, check: CheckPath = lambda path: None
+) -> list[Item]:
+    """The items of a file of JSON lines; empty lines are passed over.
 
-    `settings` bound what is read: the lines and the files that they name.
+    `settings` bound what is read: the lines and the files that they name. Raises InputError, and
+    what `check` raises of the path of one of these files, before it is read.
     """
     path, reader = path.expanduser(), Reader(settings or Settings())
+    check(path)
     items: list[Item] = []
     seen: dict[str, int] = {}
     for row in read_rows(path, reader, pipes=True):
         try:
-            item = _Line(row, reader).item()
+            item = _Line(row, reader, check).item()
         except RecursionError:
             raise row.wrong("nested too deeply", _KINDS) from None
         if item.id in seen:
@@ -130,8 +135,9 @@ def choose(items: Sequence[Item], tasks: Sequence[str], limit: int | None) -> li
 class _Line:
     """One line of a file, read by the kind that its keys tell."""
 
-    def __init__(self, row: Row, reader: Reader) -> None:
+    def __init__(self, row: Row, reader: Reader, check: CheckPath) -> None:
         self.path, self.data, self._reader = row.path, row.data, reader
+        self._check = check
         self._number, self._wrong = row.number, row.wrong
 
     def item(self) -> Item:
@@ -221,6 +227,7 @@ class _Line:
                 raise self._wrong(
                     f"file {name!r} is elsewhere", "Name one in the folder of this file."
                 )
+            self._check(path)
             return decode_text(self._reader.file(path))
         except Unreadable as error:
             raise self._wrong(f"file {name!r} cannot be read: {error}", "Check it.") from None

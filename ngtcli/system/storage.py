@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 import tempfile
 import time
@@ -142,10 +143,15 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Write `text`, or its pieces, in UTF-8 to a file of the user's, completely or not at all.
 
     Links are followed, and an existing file keeps its mode. A device or named pipe is written to
-    directly. Raises OSError.
+    directly, and so is a descriptor such as /dev/stdout: behind what it wrote before, and the file
+    that it leads to stays the same. Raises OSError.
     """
-    path = path.resolve()
     pieces = [text] if isinstance(text, str) else text
+    if (descriptor := _descriptor(path)) is not None:
+        with os.fdopen(os.dup(descriptor), "w", encoding="utf-8", newline="") as file:
+            file.writelines(pieces)
+        return
+    path = path.resolve()
     if path.exists() and not path.is_file():
         path.write_text("".join(pieces), encoding="utf-8")
         return
@@ -162,6 +168,17 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
 
     # The name may be as long as the file system allows, so only 40 characters of it are used.
     write_file(path, write, f".{path.name[:40]}.")
+
+
+def _descriptor(path: Path) -> int | None:
+    """The descriptor that a path stands for.
+
+    >>> _descriptor(Path("/dev/stdout")), _descriptor(Path("/dev/fd/5")), _descriptor(Path("a"))
+    (1, 5, None)
+    """
+    name = os.path.abspath(path)
+    found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", name)
+    return int(found[1]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(name)
 
 
 def write_json(path: Path, value: Any) -> None:

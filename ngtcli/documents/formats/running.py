@@ -14,6 +14,11 @@ _APART = 0.7  # least white space between a running head and the text, in line h
 _PAGES = 3  # fewest pages of which it can be told; guess
 _MOST = 0.5  # share of the pages that have the line; guess
 _NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
+_PAGE = r"pages?|pg|pp?|seite|s|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
+_OF = r"of|von|de|sur|di|van|av|af|из"
+_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
+_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$")
+_NO_LETTER = re.compile(r"[\W\d_]+")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
 
@@ -21,13 +26,13 @@ _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 class _Edge:
     """A line that may be a running head, at the top or foot (`where`) of a page, from 0.
 
-    `form` is its text with # for each of its `numbers`.
+    `form` is its text without its `numbers`: what stands before, between and behind them.
     """
 
     page: int
     where: str
     line: Line
-    form: str
+    form: tuple[str, ...]
     numbers: tuple[int, ...]
 
     def goes_on(self, later: "_Edge") -> bool:
@@ -41,35 +46,52 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Li
     """The pages without their running heads, and the number of lines left out.
 
     They stand beside other text on most pages. One that is the same everywhere stays where it
-    stands first; of those that count the pages, as "Page 3 of 9" does, none stays.
+    stands first; of those that count the pages, as "Page 3 of 9" does, none stays. Those that count
+    something else, as "Invoice 1001" does, are text, and stay.
     """
     of_text = {number for number, page in enumerate(pages) if len(page) > 1}
-    groups: dict[tuple[str, str], list[_Edge]] = defaultdict(list)
+    groups: dict[tuple[str, tuple[str, ...]], list[_Edge]] = defaultdict(list)
     for number, page in enumerate(pages):
         for edge in _edges(number, page):
             groups[edge.where, edge.form].append(edge)
     size = body_size(pages)
     gone: set[int] = set()
     for group in groups.values() if len(of_text) >= _PAGES else ():
-        running = _running(group, size)
+        running = _running(group)
+        if counted := _counted(running):
+            paged = all(_counts_pages(running, at) for at in counted)
+            running = [e for e in running if paged and e.line.height <= LARGER * size]
         if len({edge.page for edge in running} & of_text) > _MOST * len(of_text):
-            gone |= {id(edge.line) for edge in running if _counts(running) or edge != running[0]}
+            gone |= {id(edge.line) for edge in (running if counted else running[1:])}
     kept = [[line for line in page if id(line) not in gone] for page in pages]
     return kept, sum(len(a) - len(b) for a, b in zip(pages, kept, strict=True))
 
 
-def _running(group: Sequence[_Edge], size: float) -> list[_Edge]:
-    """Those that go on from page to page; a heading that counts, larger than `size`, does not."""
+def _running(group: Sequence[_Edge]) -> list[_Edge]:
+    """Those of one form that go on from page to page."""
     by_page = [list(edges) for _, edges in groupby(group, lambda edge: edge.page)]
     pairs = [(a, b) for some, later in pairwise(by_page) for a in some for b in later]
-    running = list(dict.fromkeys(edge for a, b in pairs if a.goes_on(b) for edge in (a, b)))
-    if not _counts(running):
-        return running
-    return [edge for edge in running if edge.line.height <= LARGER * size]
+    return list(dict.fromkeys(edge for a, b in pairs if a.goes_on(b) for edge in (a, b)))
 
 
-def _counts(running: Sequence[_Edge]) -> bool:
-    return len({edge.numbers for edge in running}) > 1
+def _counted(running: Sequence[_Edge]) -> list[int]:
+    """Which of their numbers, from 0, are not the same everywhere."""
+    values = zip(*(edge.numbers for edge in running), strict=True)
+    return [at for at, of_all in enumerate(values) if len(set(of_all)) > 1]
+
+
+def _counts_pages(running: Sequence[_Edge], at: int) -> bool:
+    """Whether that number of lines of one form is the page's.
+
+    It is where no words stand beside it, or the word for a page before it; at the end of other
+    words where it is no more than the place of the page in the document.
+    """
+    form = running[0].form
+    words = _NO_LETTER.sub("", "".join(form))
+    if _ONLY_PAGE.fullmatch(words) or _AFTER_PAGE.search(form[at]):
+        return True
+    is_last = at + 2 == len(form) and not _NO_LETTER.sub("", form[-1])
+    return is_last and all(edge.numbers[at] <= edge.page + 1 for edge in running)
 
 
 def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
@@ -86,7 +108,7 @@ def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
         for line in edges if pairs else lines:
             text = line.text.lower()
             numbers = tuple(map(_value, _NUMBER.findall(text)))
-            yield _Edge(number, where, line, _NUMBER.sub("#", text), numbers)
+            yield _Edge(number, where, line, tuple(_NUMBER.split(text)), numbers)
 
 
 def _are_apart(pair: tuple[Line, Line]) -> bool:

@@ -163,6 +163,15 @@ def read_traces(
     )
 
 
+def recorded_files(folder: Path) -> list[Path]:
+    """The files that `read_traces` reads there, of those that there are."""
+    if os.path.isfile(folder / "trace.json"):
+        return [folder / "trace.json", folder / "traces.jsonl"]
+    if not os.path.isfile(folder / "question.jsonl"):
+        return []
+    return [p for of in ("*.jsonl", "model_answer/*.jsonl", "tokenizer/*") for p in folder.glob(of)]
+
+
 class WrongRow(ValueError):
     """What is wrong with a line of a recording."""
 

@@ -1,0 +1,122 @@
+"""Where commands write: never over what they read, and what they wrote is no document."""
+
+from pathlib import Path
+
+import pytest
+from helpers import ngt
+
+from ngtcli.cli.answer_request import AnswerFlags
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.reading import read_documents
+from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+from ngtcli.evaluate.replay.traces import TraceWriter
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("summarize", "a.txt", "-o", "a.txt"),
+        ("summarize", "a.txt", "-o", "link.txt"),
+        ("summarize", "a.txt", "--html", "a.txt"),
+        ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
+        ("bench", "a.txt", "-o", "a.txt"),
+        ("bench", "--prompts", "a.txt", "--html", "a.txt"),
+        ("bench", "--prompts", "naming.jsonl", "-o", "folder/a.txt"),
+        ("bench", "--replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
+        ("bench", "--replay", "rec", "--methods", "trie", "--html", "rec/trace.json"),
+        ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt"),
+        ("tune", "--sweep", "n=8,9", "--prompts", "naming.jsonl", "-o", "a.txt"),
+        ("tune", "--sweep", "n=8,9", "--replay", "rec", "-o", "rec/traces.jsonl"),
+        ("tune", "--sweep", "n=8,9", "--replay", "rec", "--costs", "a.txt", "-o", "a.txt"),
+    ],
+)
+def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "a.txt").write_text('{"context": "The tide.", "question": "When?"}\n')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").hardlink_to(tmp_path / "a.txt")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    (tmp_path / "naming.jsonl").write_text('{"documents": [{"file": "folder/a.txt"}]}\n')
+    with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
+        writer.add("1", "a", [10, 11, 12], [13, 14])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    done = ngt(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    assert b"this command reads it, and would write over it" in done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("named", [".", "*.txt"])
+def test_the_result_of_the_same_command_before_is_no_document(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    named: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(9):  # more than are named without -v
+        Path(f"{number}.txt").touch()
+    Path("a.txt").write_text("Text a.")
+    outputs = [Path("sum.txt"), Path("page.html"), None]
+    for _ in range(2):
+        loaded = read_documents([named], None, Settings(), Notes(), outputs)
+        assert [d.text for d in loaded.documents] == ["Text a."]
+        Path("sum.txt").write_text("A summary.")
+        Path("page.html").write_text("<p>A summary.</p>")
+    assert "sum.txt: this command writes it\n" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"sum\.txt: this command reads it") as refused:
+        read_documents([named, "sum.txt"], None, Settings(), Notes(), outputs)
+    assert "in quotes" in refused.value.hint
+
+
+def test_the_earlier_result_is_no_error_where_all_else_that_cannot_be_read_is(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("Text a.")
+    (tmp_path / "sum.txt").write_text("A summary.")
+    strict = Settings(strict=True)
+    loaded = read_documents([str(tmp_path)], None, strict, Notes(), [tmp_path / "sum.txt"])
+    assert [d.name for d in loaded.documents] == ["a.txt"]
+
+
+@pytest.mark.parametrize("name", ["./-", ".//-", "-"])
+def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
+    tmp_path: Path, name: str
+) -> None:
+    with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
+        writer.add("1", "a", [10, 11, 12], [13, 14])
+    replay = ("bench", "--replay", "rec", "--methods", "trie")
+    for flag in ("-o", "--html"):
+        done = ngt(*replay, flag, name, cwd=tmp_path)
+        if name == "-":
+            assert done.returncode == 2 and b"-: this is no file" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert (tmp_path / "-").stat().st_size > 0
+            (tmp_path / "-").unlink()
+    assert AnswerFlags(output=name).request(
+        task="ask", settings=Settings(), preset=None
+    ).output == (Path("-") if name == "-" else Path.cwd() / "-")
+
+
+@needs_model
+def test_the_same_command_can_be_given_again(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The tide comes in at noon.")
+    command = ("ask", "-d", ".", "When?", "-o", "answer.txt", "--max-tokens", "2")
+    first, second = (ngt(*command, cwd=tmp_path) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
+    assert b"answer.txt" not in first.stderr
+    assert b"left out ./answer.txt: this command writes it" in second.stderr
+
+
+def test_standard_input_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("The tide comes in at noon.")
+    with (tmp_path / "a.txt").open("rb") as stream:
+        monkeypatch.setattr("ngtcli.cli.reading._STDIN_FILE", stream.fileno())
+        with pytest.raises(UsageError, match="this command reads it"):
+            read_documents(["-"], stream, Settings(), Notes(), [tmp_path / "a.txt"])
