@@ -24,6 +24,7 @@ from ngtcli.batch.lines import Asked, below, read_line
 from ngtcli.batch.output import FileOutput, StreamOutput
 from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line, Waiting
+from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.errors import InputError, NgtError, UsageError
 
 HEAD = Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 8}})
@@ -540,3 +541,9 @@ def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Pat
     with Full(tmp_path / "journal", "r+") as file, pytest.raises(OSError, match="No space"):
         append_line(file, "another")
     assert (tmp_path / "journal").read_text() == "one\n"
+
+
+def test_of_a_key_that_an_inner_object_has_twice_the_outer_one_is_kept() -> None:
+    with pytest.raises(RepeatedKeyError, match="'id' stands there twice") as caught:
+        json_object('{"id": 5, "settings": {"id": 1, "id": 2}}')
+    assert caught.value.found["id"] == 5

@@ -153,7 +153,7 @@ TOWNS = ("Lund", "Berg", "Hov", "Aker", "Moss")
     [
         "{}", "- {} -", "2-{}", "Page {}", "Page {} of 90", "{} von 90", "{} | P a g e",
         "Seite {}/9", "Tales of Varn {}", "Invoice 1001 - page {}", "Chapter 2, p. {}",
-        "Annual report 2019 | {}", "第{}页",
+        "Annual report 2019 | {}", "第{}页", "p. {} of 90", "s. {}",
     ],
 )  # fmt: skip
 def test_lines_that_count_the_pages_are_left_out(line: str) -> None:
@@ -166,7 +166,8 @@ def test_lines_that_count_the_pages_are_left_out(line: str) -> None:
     [
         ("Invoice {}", 1001), ("Annual report {}", 2019), ("Tide table for day {} May", 1),
         ("Invoice {} - page 1", 1), ("{} May 2019", 1), ("Tide table {}.5.2019", 1),
-        ("Grounds {}", 41),
+        ("Grounds {}", 41), ("S-{}", 1001), ("Certificate P-{}", 1001), ("Lloyd's {}", 1001),
+        ("2024-01-0{}", 1), ("{}.1.2024", 5),
     ],
 )  # fmt: skip
 def test_lines_that_count_something_else_are_text(line: str, first: int) -> None:

@@ -29,13 +29,17 @@ def json_object(line: str) -> dict[str, Any]:
     >>> json_object('{"id": 3}')
     {'id': 3}
     """
-    twice: dict[str, None] = {}  # in order
+    twice: dict[str, None] = {}  # in order, of all objects
+    outermost: set[str] = set()  # the same of the object that ended last
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
+        outermost.clear()
         if len(found) < len(pairs):
             counts = Counter(key for key, _ in pairs)
-            twice.update((key, None) for key, count in counts.items() if count > 1)
+            repeated = [key for key, count in counts.items() if count > 1]
+            outermost.update(repeated)
+            twice.update(dict.fromkeys(repeated))
         return found
 
     try:
@@ -53,7 +57,7 @@ def json_object(line: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError("no JSON object", HINT)
     if twice:
-        once = {key: value for key, value in data.items() if key not in twice}
+        once = {key: value for key, value in data.items() if key not in outermost}
         raise RepeatedKeyError(next(iter(twice)), once)
     return data
 

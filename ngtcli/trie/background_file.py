@@ -14,7 +14,7 @@ from ngtcli.system.mapped import map_unchecked
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.background import TOKEN, BackgroundCounts
 
-FORMAT = 2
+FORMAT = 3
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
 _ARRAYS = "nodes", "by_token"
 _COLUMNS = 4, 2  # of each

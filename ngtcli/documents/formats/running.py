@@ -14,10 +14,11 @@ _APART = 0.7  # least white space between a running head and the text, in line h
 _PAGES = 3  # fewest pages of which it can be told; guess
 _MOST = 0.5  # share of the pages that have the line; guess
 _NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
-_PAGE = r"pages?|pg|pp?|seite|s|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
+_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
 _OF = r"of|von|de|sur|di|van|av|af|из"
 _ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
-_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$")
+_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
+_MOST_NUMBERS = 2  # where no words stand beside them, as in "2-7"; dates have three
 _NO_LETTER = re.compile(r"[\W\d_]+")
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
@@ -84,10 +85,12 @@ def _counts_pages(running: Sequence[_Edge], at: int) -> bool:
     """Whether that number of lines of one form is the page's.
 
     It is where no words stand beside it, or the word for a page before it; at the end of other
-    words where it is no more than the place of the page in the document.
+    words where it is no more than the place of the page in the document ("Tales of Varn 12").
     """
     form = running[0].form
     words = _NO_LETTER.sub("", "".join(form))
+    if not words:
+        return len(running[0].numbers) <= _MOST_NUMBERS
     if _ONLY_PAGE.fullmatch(words) or _AFTER_PAGE.search(form[at]):
         return True
     is_last = at + 2 == len(form) and not _NO_LETTER.sub("", form[-1])
