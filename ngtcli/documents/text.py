@@ -157,8 +157,3 @@ def guess_encoding(data: bytes) -> str:
     equal = [m for m in found if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
     names = {name for match in equal for name in match.could_be_from_charset}
     return next((shown for name, shown in _GUESSES.items() if name in names), "")
-
-
-def is_html(text: str) -> bool:
-    """Whether `text` starts with an HTML document's first tag."""
-    return text[:1000].lstrip().lower().startswith(("<!doctype html", "<html"))
