@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ngtcli.config import Settings
 from ngtcli.documents.pool import Pool
@@ -19,6 +20,9 @@ from ngtcli.system import process
 from ngtcli.system.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# On a busy machine an example may take long: no test fails by the clock.
+settings.register_profile("ngt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ngt")
 # A shell that runs the tests in the background has Ctrl-C ignored, in their children as well.
 with suppress(ValueError):  # outside the main thread
     signal.signal(signal.SIGINT, signal.default_int_handler)
