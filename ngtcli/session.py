@@ -200,14 +200,14 @@ class Session:
         return parsed.build()
 
     def save(self, drafter: Drafter) -> None:
-        """After an answer: store what `auto` learned from it, and what numba compiled."""
+        """After an answer: store what `auto` learned from it."""
         drafter.finish()
         self.save_memory()
 
     def save_memory(self) -> None:
-        """Store what `auto` learned from the answers that have ended, and what numba compiled."""
+        """Store what `auto` learned from the answers that have ended."""
         self.memory.save()
-        if remark := compiled.keep():
+        if remark := compiled.take_remark():
             self._warn(remark)
 
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:

@@ -70,12 +70,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 
-def pytest_sessionfinish() -> None:
-    """Keep what else was compiled: a worker may be ended before its `atexit` comes."""
-    if "ngtcli.system.compiled" in sys.modules:
-        sys.modules["ngtcli.system.compiled"].close()
-
-
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Settings and caches of a test are its own."""

@@ -90,7 +90,6 @@ def _run(
         stack.enter_context(patch.object(sys, "argv", ["ngt", *arguments]))
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             stack.enter_context(patch.object(sys, name, stream))
-        stack.enter_context(patch("ngtcli.system.compiled.close"))  # other tests compile after it
         stack.enter_context(patch("ngtcli.system.process.unwind_on_interrupt"))
         stack.enter_context(_threads_kept())
         if cwd is not None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.system.compile_cache import CompileCache
+import ngtcli
 
 # Two small functions in a file of their own, compiled as those of the package are.
-PROGRAM = """
-import sys
+FUNCTIONS = """
 from ngtcli.system import compiled
 
 @compiled.njit()
@@ -21,41 +20,35 @@ def twice(n):
 @compiled.unowned
 def thrice(n):
     return 3 * n
+"""
+PROGRAM = """
+from ngtcli.system import compiled
+from functions import thrice, twice
 
 said = []
 compiled.announce(said.append)
 assert (twice(4), thrice(4)) == (8, 12)
-print(said, repr(compiled.keep()))
+print(said, repr(compiled.take_remark()))
 """
 
 
-def run(folder: Path, **environ: str) -> str:
+def begun(folder: Path, code: str = PROGRAM) -> subprocess.Popen[str]:
+    functions = folder / "functions.py"
+    if not functions.exists():  # numba looks at its time
+        functions.write_text(FUNCTIONS)
+    paths = os.pathsep.join([str(folder), str(Path(ngtcli.__file__).parents[1])])
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths}
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True)
+
+
+def run(folder: Path, code: str = PROGRAM) -> str:
     """What a process that compiles says: its status lines and its remark."""
-    program = folder / "program.py"
-    program.write_text(PROGRAM)
-    given = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), **environ}
-    done = subprocess.run(
-        [sys.executable, program], env=given, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def filled(base: Path) -> CompileCache:
-    """A cache after a run that compiled one function."""
-    cache = CompileCache(base)
-    assert cache.folder is not None
-    (cache.folder / "trie_1").mkdir()
-    (cache.folder / "trie_1" / "f.nbi").write_bytes(b"index")
-    (cache.folder / "trie_1" / "f.1.nbc").write_bytes(b"code")
-    cache.compiled = 1
-    cache.close()
-    return cache
-
-
-def files(cache: CompileCache) -> dict[str, bytes]:
-    assert cache.folder is not None
-    return {f.name: f.read_bytes() for f in cache.folder.rglob("*.nb?")}
+    process = begun(folder, code)
+    said, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return said.strip()
 
 
 def test_what_was_compiled_serves_the_next_process(tmp_path: Path) -> None:
@@ -63,16 +56,37 @@ def test_what_was_compiled_serves_the_next_process(tmp_path: Path) -> None:
     assert run(tmp_path) == "[] ''"
 
 
-@pytest.mark.parametrize("damage", [b"", b"cos\nsystem\n(S'exit 7'\ntR."])
-def test_a_damaged_compile_cache_is_compiled_anew_with_a_remark(
-    tmp_path: Path, damage: bytes
+@pytest.mark.parametrize("damage", [b"", b"no pickle", b"cut"])
+@pytest.mark.parametrize("kind", ["nbi", "nbc", "nb[ic]"])
+def test_what_is_damaged_is_compiled_again_with_one_remark(
+    tmp_path: Path, kind: str, damage: bytes
 ) -> None:
     run(tmp_path)
-    for file in (tmp_path / "cache").rglob("*.nb[ic]"):
-        file.write_bytes(damage)
+    for file in (tmp_path / "cache").rglob(f"*.{kind}"):
+        file.write_bytes(file.read_bytes()[:-20] if damage == b"cut" else damage)
     said = run(tmp_path)
-    assert "Compiling once" in said and "damaged" in said
+    assert "Compiling once" in said and said.count("damaged") == 1
     assert run(tmp_path) == "[] ''"
+
+
+def test_a_result_for_other_types_is_not_used(tmp_path: Path) -> None:
+    """As two processes leave it that compile for different types at the same time."""
+    run(tmp_path)
+    other = PROGRAM.replace("twice(4), thrice(4)", "twice(4.5), thrice(4)").replace("(8,", "(9.0,")
+    assert "Compiling once" in run(tmp_path, other)
+    one, two = sorted((tmp_path / "cache").rglob("*twice*.nbc"))
+    one.write_bytes(two.read_bytes())
+    assert "Compiling once" in run(tmp_path)
+    assert run(tmp_path) == run(tmp_path, other) == "[] ''"
+
+
+def test_processes_that_start_at_once_on_an_empty_cache_agree(tmp_path: Path) -> None:
+    running = [begun(tmp_path) for _ in range(4)]
+    for process in running:
+        told = process.communicate(timeout=120)
+        assert process.returncode == 0 and told[0].strip().endswith("''"), told
+    assert run(tmp_path) == "[] ''"
+    assert not list((tmp_path / "cache").rglob("*.tmp.*"))
 
 
 def test_a_home_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
@@ -80,94 +94,61 @@ def test_a_home_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     assert "not kept" in run(tmp_path)
 
 
-def test_with_no_writable_folder_at_all_nothing_is_cached(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("")
-    code = "import tempfile\ntempfile.tempdir = '/nowhere'\n" + PROGRAM
-    (tmp_path / "other.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "other.py"], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
-    )  # fmt: skip
-    assert "not kept" in done.stdout, done.stderr
+FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n" + PROGRAM
 
 
-@pytest.mark.parametrize("damage", [b"", b"othr", b"code and more"])
-def test_no_file_is_used_whose_checksum_differs(tmp_path: Path, damage: bytes) -> None:
-    filled(tmp_path)
-    next(tmp_path.rglob("f.1.nbc")).write_bytes(damage)
-    cache = CompileCache(tmp_path)
-    assert files(cache) == {} and "damaged" in cache.remark
-    assert not list(tmp_path.glob("kept-*"))  # nor is it looked at again
-    cache.close()
-
-
-def test_a_file_without_a_checksum_is_not_used(tmp_path: Path) -> None:
-    filled(tmp_path)
-    next(tmp_path.rglob("f.1.nbc")).with_name("g.nbi").write_bytes(b"more")
-    cache = CompileCache(tmp_path)
-    assert set(files(cache)) == {"f.nbi", "f.1.nbc"} and not cache.remark
-    cache.close()
-
-
-@pytest.mark.parametrize(
-    "sums", ["", "[]", "{}", '{"../../x": "1"}', '{"trie_1/f.nbi": 1}', "[" * 9999]
-)
-def test_a_damaged_list_of_checksums_is_no_use(tmp_path: Path, sums: str) -> None:
-    filled(tmp_path)
-    next(tmp_path.rglob("checksums.json")).write_text(sums)
-    cache = CompileCache(tmp_path)
-    assert files(cache) == {} and cache.remark
-    cache.close()
-
-
-def test_what_one_process_writes_another_that_runs_does_not_see(tmp_path: Path) -> None:
-    filled(tmp_path)
-    one, two = CompileCache(tmp_path), CompileCache(tmp_path)
-    assert one.folder is not None and one.folder != two.folder
-    new = one.folder / "trie_1" / "new"
-    new.write_bytes(b"other code")
-    new.replace(one.folder / "trie_1" / "f.1.nbc")  # as numba writes
-    one.compiled = 1
-    one.close()
-    assert files(two)["f.1.nbc"] == b"code"
-    two.close()
-    three = CompileCache(tmp_path)
-    assert files(three)["f.1.nbc"] == b"other code"
-    three.close()
-    assert [p.name[:5] for p in tmp_path.iterdir()] == ["kept-"]
-
-
-def test_a_folder_that_others_may_write_to_is_not_trusted(tmp_path: Path) -> None:
-    filled(tmp_path)
-    tmp_path.chmod(0o777)
-    cache = CompileCache(tmp_path)
-    assert files(cache) == {} and "others may write" in cache.remark
-    cache.close()
-    assert list(tmp_path.glob("kept-*"))  # nothing in it is touched
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_not_trusted(tmp_path: Path) -> None:
-    filled(tmp_path)
-    os.chown(tmp_path, 65534, 65534)
-    cache = CompileCache(tmp_path)
-    assert files(cache) == {} and "another user" in cache.remark
-    cache.close()
-
-
-def test_folders_of_killed_processes_are_removed_and_those_of_running_ones_stay(
+def test_where_files_cannot_be_written_whole_nothing_is_kept_and_one_remark_made(
     tmp_path: Path,
 ) -> None:
-    running = CompileCache(tmp_path)
-    assert running.folder is not None
-    (tmp_path / "run-killed").mkdir()
-    (tmp_path / "run-young").mkdir()
-    for folder in (running.folder, tmp_path / "run-killed"):
-        os.utime(folder, (1, 1))
-    CompileCache(tmp_path).close()
-    left = {f.name for f in tmp_path.iterdir()}
-    assert left == {running.folder.name, "run-young"}
-    running.close()
+    said = run(tmp_path, FULL)
+    assert said.count("not kept") == 1 and "too large" in said
+    assert not list((tmp_path / "cache").rglob("*.tmp.*"))
+    run(tmp_path)
+    assert run(tmp_path, FULL) == "[] ''"  # what was kept can be used
+
+
+def test_a_full_disk_costs_a_remark(tmp_path: Path) -> None:
+    disk = tmp_path / "cache"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    try:
+        said = run(tmp_path)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert said.count("not kept") == 1 and "no space left on device" in said
+
+
+def test_what_others_might_have_written_is_not_used(tmp_path: Path) -> None:
+    run(tmp_path)
+    kept = next((tmp_path / "cache").iterdir())
+    kept.chmod(0o777)
+    assert "Compiling once" in run(tmp_path)
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert run(tmp_path) == "[] ''"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
+    run(tmp_path)
+    kept = next((tmp_path / "cache").iterdir())
+    os.chown(kept, 65534, 65534)
+    assert "another user" in run(tmp_path)
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    run(tmp_path)
+    kept = next((tmp_path / "cache").rglob("*.nbi"))
+    old, young = kept.with_name("a.nbi.tmp.1"), kept.with_name("b.nbi.tmp.2")
+    unused = tmp_path / "cache" / "ngt-other"
+    unused.mkdir()
+    for path in (old, young):
+        path.write_text("")
+    for path in (old, unused):
+        os.utime(path, (1, 1))
+    run(tmp_path)
+    assert young.exists() and not old.exists() and not unused.exists()
 
 
 def test_another_source_of_any_room_that_compiles_has_another_folder(tmp_path: Path) -> None:
@@ -180,38 +161,8 @@ def test_another_source_of_any_room_that_compiles_has_another_folder(tmp_path: P
 
 
 def test_files_are_the_users_alone(tmp_path: Path) -> None:
-    filled(tmp_path / "base")
-    kept = next((tmp_path / "base").glob("kept-*"))
-    for folder in (tmp_path / "base", kept, kept / "trie_1"):
-        assert folder.stat().st_mode & 0o077 == 0
-
-
-def test_a_folder_that_another_process_replaces_meanwhile_is_not_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(tmp_path / "cache")
-    take = CompileCache._take
-
-    def replaced(self: CompileCache, kept: Path) -> bool:
-        monkeypatch.setattr(CompileCache, "_take", take)
-        kept.rename(kept.with_name("kept-successor"))
-        return take(self, kept)
-
-    monkeypatch.setattr(CompileCache, "_take", replaced)
-    cache = CompileCache(tmp_path / "cache")
-    assert not cache.remark and not cache.empty
-    assert set(files(cache)) == {"f.nbi", "f.1.nbc"}
-
-
-def test_a_fork_leaves_the_folder_of_its_parent_alone(tmp_path: Path) -> None:
-    cache = CompileCache(tmp_path)
-    assert cache.folder is not None
-    process = os.fork()
-    if process == 0:
-        cache.compiled = 1
-        cache.close()
-        os._exit(0)
-    os.waitpid(process, 0)
-    assert cache.folder.is_dir() and not list(tmp_path.glob("kept-*"))
-    cache.close()
-    assert not list(tmp_path.glob("run-*"))
+    run(tmp_path, "import os; os.umask(0)\n" + PROGRAM)
+    kept = next((tmp_path / "cache").iterdir())
+    assert kept.stat().st_mode & 0o777 == 0o700
+    files = [path for path in kept.rglob("*") if path.is_file()]
+    assert len(files) == 4 and all(file.stat().st_mode & 0o777 == 0o600 for file in files)

@@ -81,10 +81,6 @@ def run() -> int:
         return told.exit_code
     finally:
         finish_stdout()
-        if "ngtcli.system.compiled" in sys.modules:  # light commands do without it
-            from ngtcli.system import compiled
-
-            compiled.close()
 
 
 def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:

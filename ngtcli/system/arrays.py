@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ngtcli.system.storage import DamagedFileError, mark_used, write_file
+from ngtcli.system.storage import DamagedFileError, mark_used, private_folder, write_file
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
@@ -26,7 +26,7 @@ def write_arrays(
     if sum(array.nbytes for array in arrays.values()) > most:
         raise OSError(errno.EFBIG, f"more than {most / 1e6:g} MB", str(path))
     described = {**metadata, "checksum": checksum(arrays)}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     try:
         write_file(path, lambda partial: tensors.save_file(dict(arrays), partial, described), "")
     except SafetensorError as error:  # how the library words a full disk

@@ -3,49 +3,49 @@
 They are stored in the user's cache folder, never in the package.
 """
 
-import atexit
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
-
-from ngtcli.system.compile_cache import CompileCache, cache_folder
 
 F = TypeVar("F")
 
 COMPILING_S = 10  # to compile all functions of `auto`; measured on one slow core
 
+_listeners: list[Callable[[str], object]] = []
+_remarks: list[str] = []  # the first is told; the others are the same trouble at other functions
+
 
 @cache
-def _opened() -> CompileCache:
-    """The cache of this process, opened by the first `njit`, which also imports numba."""
+def _opened() -> None:
+    """Have numba keep what it compiles from now on; the first call imports it."""
     import llvmlite
     import numba
     from llvmlite import binding
     from numba.core import event
 
+    from ngtcli.system.compile_cache import open_folder
+
+    versions = (numba.__version__, llvmlite.__version__, sys.version, binding.get_host_cpu_name())
+    folder = open_folder("|".join(versions), _remarks.append)
+    is_first = not folder or not any(Path(folder).glob("*/*.nbi"))
+    how_long = [f" (about {COMPILING_S} s)"] if is_first else []
+
     class Compiles(event.Listener):
-        """Counts the functions that numba compiles, without those that it finds in its cache."""
+        """Hears of functions that numba compiles, not of those that it finds in its cache."""
 
         def on_start(self, data: Any) -> None:
-            how_long = "" if opened.compiled or not opened.empty else f" (about {COMPILING_S} s)"
-            opened.compiled += 1
             if _listeners:
-                _listeners.pop()(f"Compiling once{how_long} …")
+                _listeners.pop()(f"Compiling once{how_long.pop() if how_long else ''} …")
 
         def on_end(self, data: Any) -> None:
             pass
 
-    versions = (numba.__version__, llvmlite.__version__, sys.version, binding.get_host_cpu_name())
-    opened = CompileCache(cache_folder("|".join(versions)))
-    setattr(numba.config, "CACHE_DIR", str(opened.folder or ""))  # noqa: B010 - not in its types
+    setattr(numba.config, "CACHE_DIR", folder)  # noqa: B010 - not in its types
     register: Any = event.register  # it has no types
     register("numba:compile", Compiles())
-    atexit.register(opened.close)
-    return opened
-
-
-_listeners: list[Callable[[str], object]] = []
 
 
 def announce(tell: Callable[[str], object]) -> None:
@@ -53,27 +53,26 @@ def announce(tell: Callable[[str], object]) -> None:
     _listeners[:] = [tell]
 
 
-def keep() -> str:
-    """Store what was compiled since the last call; returns a message for the user once, or ""."""
-    if not _opened.cache_info().currsize:  # opening the cache would import numba
-        return ""
-    _opened().keep()
-    remark, _opened().remark = _opened().remark, ""
+def take_remark() -> str:
+    """What the user is to know of the cache, once in a run; else ""."""
+    remark = next(iter(_remarks), "")
+    _remarks[:] = [""] * bool(_remarks)
     return remark
 
 
-def close() -> None:
-    """Store what was compiled and remove this process's folder; compile nothing after this."""
-    if _opened.cache_info().currsize:
-        _opened().close()
-
-
 def njit(**options: Any) -> Callable[[F], F]:
-    """numba's decorator `njit`; what it compiles is cached if possible."""
-    cached = _opened().folder is not None
+    """numba's decorator `njit`; what it compiles is kept if possible."""
+    _opened()
     import numba
 
-    decorate: Callable[[F], F] = numba.njit(cache=cached, **options)
+    from ngtcli.system.compile_cache import KeptFunction
+
+    def decorate(function: F) -> F:
+        compiled: Any = numba.njit(**options)(function)  # type: ignore[arg-type]
+        with suppress(RuntimeError):  # there is no folder
+            compiled._cache = KeptFunction(function, _remarks.append)
+        return compiled  # type: ignore[no-any-return]
+
     return decorate
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import platformdirs
 
@@ -26,9 +26,6 @@ from ngtcli.errors import UsageError
 from ngtcli.system import cache_bound, process
 from ngtcli.system.cache_bound import PARTIAL, Removed
 from ngtcli.system.reading import read_bounded
-
-if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
-    pass
 
 Kind = TypeVar("Kind")
 LEFT_S = 3600.0  # seconds after which a temporary file is left over; guess
@@ -181,6 +178,23 @@ def _descriptor(path: Path) -> int | None:
     return int(found[1]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(name)
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for the user alone.
+
+    Those of the cache that others may enter are closed to them, if they are the user's. Raises
+    OSError.
+    """
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(0o700, exist_ok=True)
+    if path.is_relative_to(home("cache")):
+        about = path.stat()
+        if about.st_mode & 0o077 and about.st_uid == os.geteuid():
+            path.chmod(0o700)
+        if path != home("cache"):
+            private_folder(path.parent)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON to a cache file that only its owner can read.
 
@@ -191,7 +205,7 @@ def write_json(path: Path, value: Any) -> None:
     def write(partial: Path) -> None:
         partial.write_text(text, encoding="utf-8")
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     write_file(path, write, "")
 
 
