@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ngtcli.draft.auto import pool
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system import cache_bound
 from ngtcli.system.cache_bound import bound
-from ngtcli.system.storage import bound_cache, home, read_json, write_json
+from ngtcli.system.storage import home, in_bounds, read_json, write_json
 from ngtcli.trie import listing
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -94,17 +95,44 @@ def test_a_file_larger_than_the_bound_goes_alone(tmp_path: Path) -> None:
 
 def test_nothing_is_looked_at_where_nothing_was_written() -> None:
     old = put(home("cache") / "parts" / "old.json", 500, 9)
-    bound_cache(0)  # what other tests wrote
+    in_bounds.hold_to(1)
+    in_bounds.finish()  # what other tests wrote
     put(old, 500, 9)
-    assert bound_cache(0) is None and old.exists()
+    in_bounds.hold_to(1)
+    assert in_bounds.finish().files == 0 and old.exists()
     write_json(home("cache") / "parts" / "new.json", {})
-    removed = bound_cache(100)
-    assert removed is not None and removed.files == 1 and not old.exists()
+    assert in_bounds.finish().files == 0 and old.exists()  # before the bound is known
+    in_bounds.hold_to(100)
+    assert in_bounds.finish().files == 1 and not old.exists()
+
+
+def test_the_cache_is_bounded_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(cache_bound, "bound", lambda *a: looks.append(1) or bound(*a))
+    in_bounds.hold_to(200_000)
+    for i in range(1000):
+        write_json(home("cache") / "parts" / f"{i}.json", {"text": "x" * 990})
+        held = sum(file.stat().st_size for file in (home("cache") / "parts").iterdir())
+        assert held <= 200_000 + 200_000 / 20 + 1100
+    assert 10 < len(looks) < 120  # not at each file
+    removed = in_bounds.finish()
+    assert removed.files > 700 and removed.left <= 200_000 and removed.most == 200_000
+
+
+def test_of_several_bounds_in_a_command_the_largest_holds() -> None:
+    for most in (3000, 9000, 1000):
+        in_bounds.hold_to(most)
+    for i in range(10):
+        write_json(home("cache") / "parts" / f"{i}.json", {"text": "x" * 900})
+    assert in_bounds.finish().most == 9000
+    in_bounds.hold_to(1000)
+    write_json(home("cache") / "parts" / "last.json", {})
+    assert in_bounds.finish().most == 1000  # the next command's own
 
 
 WRITER = """
 import sys
-from ngtcli.system.storage import bound_cache, home, read_json, write_json
+from ngtcli.system.storage import home, in_bounds, read_json, write_json
 
 own = int(sys.argv[1])
 for i in range(150):
@@ -115,8 +143,10 @@ for i in range(150):
     except FileNotFoundError:
         pass
     if i % 3 == 0:
-        assert bound_cache(20_000) is not None
-bound_cache(20_000)
+        in_bounds.hold_to(20_000)
+        in_bounds.finish()
+in_bounds.hold_to(20_000)
+in_bounds.finish()
 """
 
 

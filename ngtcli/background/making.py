@@ -23,7 +23,7 @@ from ngtcli.background.names import SHIPPED, failure_path
 from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.system.storage import DamagedFileError, write_json
+from ngtcli.system.storage import DamagedFileError, others_cache, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts, build_counts
 from ngtcli.trie.listing import list_backgrounds
@@ -55,8 +55,11 @@ def build_background(
 def start_making(names: Sequence[str], model: str) -> None:
     """Make what is missing in a process that outlives this one; files appear when complete.
 
-    Two such processes at once do no harm: each renames its own complete files. Raises OSError.
+    Two such processes at once do no harm: each renames its own complete files. None is started
+    where nothing can be kept. Raises OSError.
     """
+    if others_cache():
+        return
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # `-m` alone looks for modules in the current folder first, which may be one of documents.

@@ -1,5 +1,6 @@
 """The `ngt` command: its subcommands, and what happens to errors."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -9,9 +10,9 @@ import typer
 
 from ngtcli import __version__
 from ngtcli.cli.lazy import LazyGroup
-from ngtcli.cli.notes import report_error
+from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
-from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError
+from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError
 from ngtcli.system import process
 
 
@@ -54,6 +55,10 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Options of every command."""
+    from ngtcli.system.storage import others_cache  # here: help does without
+
+    if others := others_cache():
+        Notes().warn(f"the cache in {others} is another user's: set NGT_HOME to a folder of yours")
 
 
 def main() -> None:
@@ -66,6 +71,7 @@ def run() -> int:
     own_streams()
     arguments, debug = _read(sys.argv[1:])
     try:
+        _check_folder()
         return _invoke(arguments)
     except ClosedPipeError:
         return 0
@@ -81,6 +87,14 @@ def run() -> int:
         return told.exit_code
     finally:
         finish_stdout()
+
+
+def _check_folder() -> None:
+    """Raise UsageError where the current folder is gone: libraries end the process then."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UsageError("the current folder is gone", "cd to another.") from None
 
 
 def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:

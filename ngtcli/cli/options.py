@@ -32,7 +32,7 @@ from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.ranges import CHOICES, SWITCH
 from ngtcli.render.numbers import counted
-from ngtcli.system.storage import bound_cache
+from ngtcli.system.storage import in_bounds
 
 _DEFAULTS = Settings()
 
@@ -153,22 +153,19 @@ def _with(names: Sequence[str], command: Command) -> Command:
     return wrapper
 
 
-_cache_mb = _DEFAULTS.cache_mb  # of the settings that were merged last
-
-
 def _bound_cache(verbose: bool) -> None:
-    """Bring the cache within its bound, if this command wrote to it."""
-    most = _cache_mb * 1_000_000
-    removed = bound_cache(most)
-    if removed is not None and removed.largest > most:
+    """Bring the cache within its bound, if this command wrote to it, and tell what was removed."""
+    removed = in_bounds.finish()
+    most = f"{removed.most / 1e6:g}"
+    if removed.largest > removed.most:
         Notes(verbose).warn(
             f"a file of {removed.largest / 1e6:.1f} MB is larger than the cache may be"
-            f" (--cache-mb {_cache_mb}): it was removed, and is made again when it is needed"
+            f" (--cache-mb {most}): it was removed, and is made again when it is needed"
         )
-    if removed is not None and removed.files and verbose:
+    if removed.files and verbose:
         Notes(verbose).remark(
             f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"
-            f" that were used longest ago: it may have {_cache_mb} MB (--cache-mb)."
+            f" that were used longest ago: it may have {most} MB (--cache-mb)."
         )
 
 
@@ -239,9 +236,8 @@ def _remark_variables() -> None:
 
 def _merged(layers: list[Layer]) -> Resolved:
     resolved = merge(layers)
-    global _cache_mb
-    _cache_mb = resolved.settings.cache_mb
     s = resolved.settings
+    in_bounds.hold_to(s.cache_mb * 1_000_000)
     models = [name or "builtin" for name in (s.model, s.draft_model, s.embedder, s.reranker)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported

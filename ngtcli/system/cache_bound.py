@@ -9,7 +9,7 @@ of a file is its time of access, which is set here, since not all systems keep i
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +19,27 @@ POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
 _SPARED = ("compiled", "costs", "exact", "packed", "tune", "ways")  # folders
+_SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 _MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: files, their bytes, the largest one's, and the bytes that were left."""
+    """What was removed: files, their bytes, and the largest one's; what is left, and was the bound.
 
-    files: int
-    bytes: int
-    largest: int
-    left: int
+    All sizes are in bytes.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    largest: int = 0
+    left: int = 0
+    most: int = 0
+
+    def then(self, later: "Removed") -> "Removed":
+        """This and what was removed later."""
+        files, size = self.files + later.files, self.bytes + later.bytes
+        return Removed(files, size, max(self.largest, later.largest), later.left, later.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,45 @@ def bound(folder: Path, most: int) -> Removed:
             break
         if _remove(file):
             count, size, largest = count + 1, size + file.size, max(largest, file.size)
-    return Removed(count, size, largest, total - size)
+    return Removed(count, size, largest, total - size, most)
+
+
+class CacheBound:
+    """Holds the cache to its bound while a command runs: each time that much was written.
+
+    Until `hold_to` has told the bound nothing is removed.
+    """
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        self._folder = folder
+        self._most = self._written = 0
+        self._removed = Removed()
+
+    def hold_to(self, most: int) -> None:
+        """The bound in bytes; of several in one command the largest holds."""
+        self._most = max(self._most, most)
+
+    def wrote(self, path: Path) -> None:
+        """Note that a file was written."""
+        with suppress(OSError):  # another process has removed it
+            if path.is_relative_to(self._folder()):
+                self._written += max(1, path.stat().st_size)
+        if self._most and self._written * _SHARE > self._most:
+            self._hold()
+
+    def finish(self) -> Removed:
+        """Hold to the bound at the end of a command; all that was removed since the last end.
+
+        Nothing is looked at where nothing was written.
+        """
+        if self._most and self._written:
+            self._hold()
+        removed, self._removed, self._most = self._removed, Removed(), 0
+        return removed
+
+    def _hold(self) -> None:
+        self._written = 0
+        self._removed = self._removed.then(bound(self._folder(), self._most))
 
 
 def _files(folder: str, depth: int = 0) -> Iterator[_File]:

@@ -6,6 +6,9 @@ answer: a file that is damaged, or cannot be written, is done without. A result 
 signature that it was compiled for, since two processes at once may give two of them one name.
 """
 
+# numba has no types.
+# mypy: disable-error-code="no-untyped-call"
+
 import hashlib
 import os
 import shutil

@@ -68,7 +68,7 @@ def njit(**options: Any) -> Callable[[F], F]:
     from ngtcli.system.compile_cache import KeptFunction
 
     def decorate(function: F) -> F:
-        compiled: Any = numba.njit(**options)(function)  # type: ignore[arg-type]
+        compiled: Any = numba.njit(**options)(function)
         with suppress(RuntimeError):  # there is no folder
             compiled._cache = KeptFunction(function, _remarks.append)
         return compiled  # type: ignore[no-any-return]

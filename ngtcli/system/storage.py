@@ -12,11 +12,13 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,14 +26,13 @@ import platformdirs
 
 from ngtcli.errors import UsageError
 from ngtcli.system import cache_bound, process
-from ngtcli.system.cache_bound import PARTIAL, Removed
+from ngtcli.system.cache_bound import PARTIAL, CacheBound
 from ngtcli.system.reading import read_bounded
 
 Kind = TypeVar("Kind")
 LEFT_S = 3600.0  # seconds after which a temporary file is left over; guess
 _LARGEST = 2.0**63  # the largest number read from JSON; derived: files here contain int64 at most
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
-_is_written = False  # whether a cache file was written since `bound_cache`
 
 
 class DamagedFileError(Exception):
@@ -41,8 +42,13 @@ class DamagedFileError(Exception):
 def home(kind: str) -> Path:
     """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` if NGT_HOME is set.
 
-    Raises UsageError if NGT_HOME starts with the home of an unknown user (`~name`).
+    A cache that is another user's is not used: an empty folder, which goes with this process, takes
+    its place. Raises UsageError if NGT_HOME starts with the home of an unknown user (`~name`).
     """
+    return _own_cache(_home("cache")) if kind == "cache" else _home("config")
+
+
+def _home(kind: str) -> Path:
     if base := os.environ.get("NGT_HOME"):
         try:
             return Path(base).expanduser() / kind
@@ -53,22 +59,39 @@ def home(kind: str) -> Path:
     return Path(platformdirs.user_cache_dir("ngt", appauthor=False))
 
 
+def others_cache() -> Path | None:
+    """The folder of the cache if it is another user's: `home` has an empty one in its place."""
+    return None if home("cache") == (named := _home("cache")) else named
+
+
+@cache
+def _own_cache(named: Path) -> Path:
+    """The folder of the cache; where it is another user's, one for this run alone."""
+    if not _is_others(named):
+        return named
+    folder = Path(tempfile.mkdtemp(prefix="ngt-"))
+    process.before_leaving(lambda: shutil.rmtree(folder, ignore_errors=True))
+    return folder
+
+
+def _is_others(folder: Path) -> bool:
+    """Whether a folder is another user's, and this one cannot write to it."""
+    try:
+        owner = os.stat(folder).st_uid
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return owner != os.geteuid() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
 def mark_used(path: Path) -> None:
     """Note the use of a file, if it is one of the cache, for `bound_cache`."""
     if str(path).startswith(f"{home('cache')}{os.sep}"):
         cache_bound.mark_used(path)
 
 
-def bound_cache(most: int) -> Removed | None:
-    """Remove from the cache what was used longest ago until it has at most `most` bytes.
-
-    None, and nothing is looked at, where no cache file was written since the last call.
-    """
-    global _is_written
-    if not _is_written:
-        return None
-    _is_written = False
-    return cache_bound.bound(home("cache"), most)
+in_bounds = CacheBound(lambda: home("cache"))
 
 
 def key_of(*parts: object) -> str:
@@ -212,8 +235,6 @@ def write_json(path: Path, value: Any) -> None:
 def write_file(path: Path, write: Callable[[Path], None], prefix: str) -> None:
     """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
     remove_leftovers(path.parent, prefix)
-    global _is_written
-    _is_written = True
     with process.unbroken():  # an interruption would leave the temporary file
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
         os.close(handle)
@@ -223,6 +244,7 @@ def write_file(path: Path, write: Callable[[Path], None], prefix: str) -> None:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+    in_bounds.wrote(path)
 
 
 def remove_leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> tuple[int, int]:
