@@ -43,9 +43,19 @@ def home(kind: str) -> Path:
     """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` if NGT_HOME is set.
 
     A cache that is another user's is not used: an empty folder, which goes with this process, takes
-    its place. Raises UsageError if NGT_HOME starts with the home of an unknown user (`~name`).
+    its place. Raises UsageError if NGT_HOME is closed to this user, or starts with the home of an
+    unknown one (`~name`).
     """
-    return _own_cache(_home("cache")) if kind == "cache" else _home("config")
+    if kind == "cache":
+        return _own_cache(_home(kind))
+    try:
+        os.stat(config := _home(kind))
+    except PermissionError:
+        hint = "Set NGT_HOME to a folder of yours."
+        raise UsageError(f"the settings in {config} are another user's", hint) from None
+    except OSError:  # there are none
+        pass
+    return config
 
 
 def _home(kind: str) -> Path:
@@ -202,14 +212,14 @@ def _descriptor(path: Path) -> int | None:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for the user alone.
+    """Make a folder, and those above it that are missing; no other user can write to them.
 
-    Those of the cache that others may enter are closed to them, if they are the user's. Raises
+    Nor can others enter those of the cache, which are closed to them if they are the user's. Raises
     OSError.
     """
     if not path.is_dir():
         private_folder(path.parent)
-        path.mkdir(0o700, exist_ok=True)
+        path.mkdir(0o755, exist_ok=True)
     if path.is_relative_to(home("cache")):
         about = path.stat()
         if about.st_mode & 0o077 and about.st_uid == os.geteuid():
