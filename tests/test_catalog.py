@@ -154,7 +154,7 @@ def test_a_damaged_cache_is_read_anew_and_told(folder: Path, damage: bytes) -> N
         path.write_bytes(damage)
     again = load([str(folder)])
     assert {d.name: d.text for d in again.documents} == first
-    assert again.remarks and "anew" in again.remarks[0]
+    assert again.remarks and "again" in again.remarks[0]
     assert texts(folder) == first  # and it is whole again
 
 
@@ -189,6 +189,56 @@ def test_plain_text_is_not_copied(tmp_path: Path) -> None:
     files.close()
     assert not list(catalog.folder().glob("texts/*/*"))
     assert catalog.Catalog(str(tmp_path), Settings()).entry(found.real).characters == 11
+
+
+def test_one_reader_for_many_loads_reads_and_writes_what_is_known_once(
+    folder: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accesses: list[str] = []
+    for name in ("read_json", "write_json"):
+        function = getattr(catalog, name)
+
+        def noted(path, *rest, name=name, function=function):
+            if path.parent == catalog.folder():
+                accesses.append(name)
+            return function(path, *rest)
+
+        monkeypatch.setattr(catalog, name, noted)
+    files, names = Files(Settings()), ("people.csv", "people.tsv", "data.json")
+    for _ in range(3):
+        for name in names:
+            loaded = load([str(folder / name)], files=files)
+            assert [d.name for d in loaded.documents] == [name] and not loaded.remarks
+    assert files.close() == [] and sorted(parsed) == ["csv", "json", "tsv"]
+    assert accesses == ["read_json", "write_json"]
+    assert len(texts(folder)) == 3 and parsed[3:] == ["pdf"]  # the scan
+
+
+def test_each_load_has_the_bound_for_itself_and_other_settings_read_in_their_own_way(
+    folder: Path,
+) -> None:
+    files = Files(Settings(max_mb=1))
+    (folder / "long.txt").write_text("tide " * 150_000)
+    for _ in range(3):  # 2.25 MB in all
+        load([str(folder / "long.txt")], settings=Settings(max_mb=1), files=files)
+    with pytest.raises(InputError, match="more than 1 MB of text in all"):
+        both = [str(folder / name) for name in ("long.txt", "more.txt")]
+        (folder / "more.txt").write_text("tide " * 150_000)
+        load(both, settings=Settings(max_mb=1), files=files)
+    (folder / "rows.jsonl").write_text('{"a": "one", "b": "two"}\n')
+    rows, fields = [str(folder / "rows.jsonl")], ("", "b", "a", "")
+    read = [load(rows, settings=Settings(max_mb=1, field=f), files=files) for f in fields]
+    assert read[1:3] == [load(rows, settings=Settings(field=f)) for f in "ba"]
+    assert read[0] == read[3] and len({r.documents[0].text for r in read}) == 3
+    files.close()
+
+
+def test_a_remark_on_the_cache_is_made_once(folder: Path) -> None:
+    texts(folder)
+    next(catalog.folder().glob("*.json")).write_bytes(b"[]")
+    files = Files(Settings())
+    told = [load([str(folder / "people.csv")], files=files).remarks for _ in range(2)]
+    assert "again" in told[0][0] and told[1] == () and files.close() == []
 
 
 def test_ten_thousand_entries_load_and_save_quickly(tmp_path: Path) -> None:

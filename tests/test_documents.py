@@ -65,6 +65,46 @@ def test_a_file_whose_name_looks_like_a_pattern(tmp_path: Path) -> None:
     assert names(load([str(tmp_path / "a[1].txt")])) == ["a[1].txt"]
 
 
+def test_a_file_whose_name_is_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user" / "mine.txt").write_text("The user's.")
+    assert names(load(["~"])) == names(load(["~/mine.txt"])) == ["mine.txt"]
+    (tmp_path / "~").write_text("A file.")
+    assert names(load(["~"])) == ["~"] and names(load(["~/mine.txt"])) == ["mine.txt"]
+    (tmp_path / "~").unlink()
+    (tmp_path / "~").mkdir()
+    (tmp_path / "~" / "other.txt").write_text("A folder.")
+    assert names(load(["~"])) == ["other.txt"]
+
+
+@pytest.mark.parametrize("suffix", [".pdf", ".docx", ".epub", ".csv", ".html", ".txt.gz"])
+def test_a_file_of_no_bytes_is_empty_whatever_its_name(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"a{suffix}").write_bytes(b"")
+    with pytest.raises(InputError, match=r"/a\S+: empty$"):
+        load([str(tmp_path / f"a{suffix}")])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told", "advice"),
+    [
+        ("a.pdf", "Dear Ann,\n\tthe tide.", "not a PDF (it looks like plain text)", ".txt"),
+        ("a.docx", "Schöne Grüße", "not a Word document (it looks like plain text)", ".txt"),
+        ("a.pdf", "<!DOCTYPE html><p>Not found", "not a PDF (it looks like HTML)", ".html"),
+        ("a.txt.gz", "Not packed.", "not a gzip file (it looks like plain text)", ".txt"),
+    ],
+)
+def test_text_by_the_name_of_another_format_is_told(
+    tmp_path: Path, name: str, content: str, told: str, advice: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError) as caught:
+        load([str(tmp_path / name)])
+    assert str(caught.value) == f"{tmp_path / name}: {told}"
+    assert caught.value.hint == f"If it is, let its name end in {advice}."
+
+
 def test_standard_input_is_read_once() -> None:
     assert load(["-", "-"], io.BytesIO(b"piped")).documents[0].text == "piped"
     with pytest.raises(InputError, match="nothing is piped"):

@@ -15,6 +15,7 @@ from ngtcli.cli.output import print_line, print_table
 from ngtcli.config import Settings, environment_and_file_layers, merge
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.sinks import dump_json
+from ngtcli.system import sandbox
 from ngtcli.system.storage import home
 from ngtcli.system.threads import pick_threads
 
@@ -39,6 +40,7 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.threads),
         "passes": _passes(settings, device),
+        "parsers": _parsers(),
         **{package: _version(package) for package in PACKAGES},
         "config folder": str(home("config")),
         "cache folder": str(home("cache")),
@@ -57,6 +59,12 @@ def _passes(settings: Settings, device: str) -> str:
     if settings.compile:
         return "torch.compile"
     return kind if settings.capture else "not captured"
+
+
+def _parsers() -> str:
+    """What parsers of documents are kept from here, and by which means of the system."""
+    found = [f"{what} ({means})" for means, what in sandbox.holds().items()]
+    return "; ".join(found) or "no network and no programs for their Python code alone"
 
 
 def _version(package: str) -> str:

@@ -26,7 +26,7 @@ def kept(settings: dict[str, Schema]) -> dict[str, dict[str, Schema]]:
 
 
 def _env() -> Schema:
-    texts = (*_VERSIONS, "platform", "device", "processor", "passes", *_PLACES)
+    texts = (*_VERSIONS, "platform", "device", "processor", "passes", "parsers", *_PLACES)
     return shape({**dict.fromkeys(texts, TEXT), "threads": WHOLE})
 
 

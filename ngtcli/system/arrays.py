@@ -2,6 +2,8 @@
 
 import errno
 import hashlib
+import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +32,8 @@ def write_arrays(
     try:
         write_file(path, lambda partial: tensors.save_file(dict(arrays), partial, described), "")
     except SafetensorError as error:  # how the library words a full disk
+        if number := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
         raise OSError(str(error)) from None
     return path
 

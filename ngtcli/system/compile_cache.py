@@ -79,7 +79,8 @@ class KeptFunction(caching.FunctionCache):
                 super().save_overload(sig, data)
         except Exception as error:  # a full disk; a damaged file that could not be emptied
             reason = (getattr(error, "strerror", None) or str(error)).lower()
-            self._tell(f"compiled functions are not kept: {self.cache_path}: {reason}")
+            folder = Path(self.cache_path).parent.parent
+            self._tell(f"compiled functions are not kept: {folder}: {reason}")
 
 
 def open_folder(versions: str, tell: Callable[[str], object]) -> str:
