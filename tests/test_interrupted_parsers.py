@@ -87,7 +87,8 @@ def test_a_file_that_was_read_beside_a_broken_one_is_read_by_the_next_run(table:
     code = (
         "import sys\nfrom ngtcli.documents.load import load\nfrom ngtcli.errors import InputError\n"
         "from ngtcli.config import Settings\n"
-        f"try:\n    load(sys.argv[1:], settings=Settings(parser_seconds={LIMIT_S}))\nexcept InputError as error:\n    print(error)\n"
+        f"try:\n    load(sys.argv[1:], settings=Settings(parser_seconds={LIMIT_S}))\n"
+        "except InputError as error:\n    print(error)\n"
     )
     command = [sys.executable, "-c", code, str(broken), str(table)]
     first = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

@@ -44,6 +44,7 @@ _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _RIGHTS = (0, 13, 14, 15, 15, 16)  # number of rights to files in each version of Landlock
 # What programs and their libraries read; libraries are loaded when a format first needs them.
 _SYSTEM = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
+           "/etc/ssl", "/etc/mime.types", "/etc/httpd", "/etc/apache", "/etc/apache2",
            "/dev/null", "/dev/urandom")  # fmt: skip
 
 
