@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -295,6 +296,30 @@ def test_a_worker_that_aborts_is_seen_to_and_threads_still_start() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout) == (-signal.SIGABRT, "ran\n"), done
+
+
+def test_parsers_beside_ngt_are_loaded_wherever_it_is_installed(tmp_path: Path) -> None:
+    """As by `pip install --user` or `--target`; of a checkout only the package can be read."""
+    if "Landlock" not in sandbox.holds():
+        pytest.skip("this system has no Landlock")
+    shutil.copytree(Path(sandbox.__file__).parents[1], tmp_path / "ngtcli")
+    (tmp_path / "some_parser.py").write_text("")
+    code = (
+        "import sys\nfrom ngtcli.documents.worker import _confine\n_confine(10**9)\n"
+        "try:\n    import some_parser\nexcept (ImportError, PermissionError):\n    print('cannot be read')\n"
+    )
+
+    def run() -> str:
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environ, cwd="/", capture_output=True, text=True,
+            check=True, timeout=60,
+        )  # fmt: skip
+        return done.stdout
+
+    assert run() == ""
+    (tmp_path / "pyproject.toml").touch()
+    assert run() == "cannot be read\n"
 
 
 def test_workers_load_neither_torch_nor_numpy() -> None:

@@ -58,11 +58,17 @@ def _confine(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     except (OSError, ValueError):  # macOS knows no such limit
         pass
-    package = Path(ngtcli.__file__).parent
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    others = (place for place in (*sys.path, *libraries) if place and place != str(package.parent))
-    sandbox.confine([sys.prefix, sys.base_prefix, str(package), *others])
+    sandbox.confine(_readable())
     sys.addaudithook(_refuse)
+
+
+def _readable() -> list[str]:
+    """The folders from which Python and libraries are loaded; of a checkout the package alone."""
+    package = Path(ngtcli.__file__).parent
+    checkout = package.parent if (package.parent / "pyproject.toml").exists() else None
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    places = [place for place in (*sys.path, *libraries) if place and place != str(checkout)]
+    return [sys.prefix, sys.base_prefix, str(package), *places]
 
 
 def _refuse(event: str, arguments: Any) -> None:
