@@ -349,7 +349,7 @@ def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
     loaded = load([str(tmp_path)])
     told = {Path(s.name).name: s.reason for s in loaded.skipped}
     assert [d.name for d in loaded.documents] == ["z.txt"] and set(told) == set(broken)
-    for name, words in (("a.pdf", "broken PDF"), ("b.docx", "broken zip"), ("c.json", "line 1"),
+    for name, words in (("a.pdf", "not a PDF"), ("b.docx", "broken zip"), ("c.json", "line 1"),
                         ("d.jsonl", "broken JSON, line 2"), ("f.gz", "ends too early"),
                         ("g.eml", "not an e-mail"), ("h.odt", "manifest.xml is")):  # fmt: skip
         assert words in told[name]

@@ -306,7 +306,8 @@ def test_parsers_beside_ngt_are_loaded_wherever_it_is_installed(tmp_path: Path) 
     (tmp_path / "some_parser.py").write_text("")
     code = (
         "import sys\nfrom ngtcli.documents.worker import _confine\n_confine(10**9)\n"
-        "try:\n    import some_parser\nexcept (ImportError, PermissionError):\n    print('cannot be read')\n"
+        "try:\n    import some_parser\nexcept (ImportError, PermissionError):\n"
+        "    print('cannot be read')\n"
     )
 
     def run() -> str:
