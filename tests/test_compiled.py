@@ -51,22 +51,29 @@ def run(folder: Path, code: str = PROGRAM) -> str:
     return said.strip()
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder after a first run; whoever damages what is kept has it whole again afterwards."""
+    folder = tmp_path_factory.mktemp("filled")
+    assert "Compiling once (about" in run(folder)
+    return folder
+
+
 def test_what_was_compiled_serves_the_next_process(tmp_path: Path) -> None:
     assert "Compiling once (about" in run(tmp_path)
     assert run(tmp_path) == "[] ''"
 
 
 @pytest.mark.parametrize("damage", [b"", b"no pickle", b"cut"])
-@pytest.mark.parametrize("kind", ["nbi", "nbc", "nb[ic]"])
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
 def test_what_is_damaged_is_compiled_again_with_one_remark(
-    tmp_path: Path, kind: str, damage: bytes
+    filled: Path, kind: str, damage: bytes
 ) -> None:
-    run(tmp_path)
-    for file in (tmp_path / "cache").rglob(f"*.{kind}"):
+    for file in (filled / "cache").rglob(f"*.{kind}"):
         file.write_bytes(file.read_bytes()[:-20] if damage == b"cut" else damage)
-    said = run(tmp_path)
+    said = run(filled)
     assert "Compiling once" in said and said.count("damaged") == 1
-    assert run(tmp_path) == "[] ''"
+    assert run(filled) == "[] ''"
 
 
 def test_a_result_for_other_types_is_not_used(tmp_path: Path) -> None:
