@@ -26,6 +26,7 @@ from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line, Waiting
 from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.system.storage import write_atomically
 
 HEAD = Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 8}})
 MOST = 10_000
@@ -469,6 +470,48 @@ def test_a_line_of_a_folders_journal_has_a_bound(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(NgtError, match="journal: a line is too long"):
         AnswerFolder(tmp_path)
+
+
+def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
+    """Of each prefix of what a run writes, in its order, the next run knows all that is there."""
+    done: list[object] = []
+
+    def until(number: int, function: Callable[..., None]) -> Callable[..., None]:
+        def write(*given: object) -> None:
+            if len(done) == number:
+                raise KeyboardInterrupt
+            done.append(given)
+            function(*given)
+
+        return write
+
+    for number in range(4):
+        folder = tmp_path / str(number)
+        for text in ("one\n", "two\n"):
+            done.clear()
+            kept = AnswerFolder(folder)
+            with (
+                patch("ngtcli.batch.folder.append_line", until(number, append_line)),
+                patch("ngtcli.batch.folder.write_atomically", until(number, write_atomically)),
+                suppress(KeyboardInterrupt),
+            ):
+                kept.write("a.txt", text, text)
+            kept.close()
+            again = AnswerFolder(folder)
+            again.check(["a.txt"])
+            assert again.has("a.txt", text) == (number == 3)
+            again.close()
+
+
+def test_a_file_of_which_an_earlier_journal_has_no_hash_counts_as_changed(tmp_path: Path) -> None:
+    (tmp_path / ".ngt.journal").write_text('{"file": "a.txt", "key": "k"}\n')
+    (tmp_path / "a.txt").write_text("A summary.\n")
+    folder = AnswerFolder(tmp_path)
+    assert folder.has("a.txt", "k") and not folder.has("a.txt", "other")
+    with pytest.raises(UsageError, match="an earlier version of ngt wrote it"):
+        folder.write("a.txt", "other", "Another one.\n")
+    folder.close()
+    assert (tmp_path / "a.txt").read_text() == "A summary.\n"
 
 
 @pytest.mark.parametrize(

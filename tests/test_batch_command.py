@@ -615,6 +615,72 @@ def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_cha
     assert len(fake.asked) == 3  # other settings
 
 
+def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_answer(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    out.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    (out / "b.txt.txt").write_text("my own notes")
+    command = "summarize", str(docs), "-o", str(out)
+    done = ngt(*command)
+    assert done.returncode == 2 and fake.asked == [] and b"--restart" in done.stderr
+    assert b"out/b.txt.txt: it is there, and this command did not write it" in done.stderr
+    assert (out / "b.txt.txt").read_text() == "my own notes"
+    (out / "c.txt.txt").symlink_to(tmp_path / "nowhere")
+    assert b", and 1 more such files" in ngt(*command).stderr
+    assert ngt(*command, "--restart").returncode == 0
+    assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
+    assert (tmp_path / "nowhere").read_text() == "Text c of three.\n"  # the link is followed
+    fake.asked = []
+    assert ngt(*command).returncode == 0 and fake.asked == []
+    assert ngt(*command, "--restart").returncode == 0 and len(fake.asked) == 3
+    one = ngt("summarize", str(docs), "-o", str(tmp_path / "one.txt"), "--restart")
+    assert one.returncode == 2 and b"--restart does nothing with one summary" in one.stderr
+
+
+def test_a_summary_that_was_edited_since_is_kept_and_refused_by_name(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    for name in "ab":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    command = "summarize", str(docs), "-o", str(out), "--per-file"
+    assert ngt(*command).returncode == 0
+    with (out / "a.txt.txt").open("a") as file:
+        file.write("EDITED\n")
+    fake.asked = []
+    assert ngt(*command).returncode == 0 and fake.asked == []  # nothing is to be made
+    done = ngt(*command, "--max-tokens", "9")
+    assert done.returncode == 2 and fake.asked == []
+    assert b"a.txt.txt: it was changed after this command wrote it\n" in done.stderr
+    assert (out / "a.txt.txt").read_text().endswith("EDITED\n")
+    (out / "a.txt.txt").unlink()
+    assert ngt(*command, "--max-tokens", "9").returncode == 0 and len(fake.asked) == 2
+
+
+def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+
+    def comes(text: str) -> None:
+        if "Text b" in text:
+            (out / "b.txt.txt").write_text("mine")
+
+    fake.before = comes
+    done = ngt("summarize", str(docs), "-o", f"{out}/")
+    assert done.returncode == 7 and b"b.txt.txt: it is there" in done.stderr
+    assert (out / "b.txt.txt").read_text() == "mine"
+    assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt.txt" for n in "abc"}
+
+
 def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswers) -> None:
     def refuse(text: str) -> None:
         if "two" in text:
