@@ -256,8 +256,8 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, line: Line, work: Work) -> Outcome:
-        return self._outcome(line, work, failed(line.index, NgtError("too long")))
+    def split(self: Runner, line: Line, work: Work) -> Iterator[Outcome]:
+        yield self._outcome(line, work, failed(line.index, NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
