@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from ngtcli.batch.appending import append_line, lock, open_appending, whole_lines
+from ngtcli.batch.appending import append_line, failure, lock, open_appending, whole_lines
 from ngtcli.documents.reading import reason_of
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.errors import UsageError
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 _NAME = ".ngt.journal"
@@ -29,8 +29,8 @@ _KEEP = (
 class AnswerFolder:
     """The files of a folder, which is made where there is none. `close` it.
 
-    With `restart` none of them counts as made, and each may be written over. Raises NgtError where
-    the folder cannot be written, UsageError where another process writes it.
+    With `restart` none of them counts as made, and each may be written over. Raises UsageError
+    where the folder cannot be opened, or another process writes it.
     """
 
     def __init__(self, path: Path, restart: bool = False) -> None:
@@ -41,14 +41,14 @@ class AnswerFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._journal: IO[bytes] = open_appending(path / _NAME, 0o600)
         except OSError as error:
-            raise _failure(error.filename or path, error) from None
+            raise failure(error.filename or path, error, UsageError, "folder") from None
         try:
             lock(self._journal, path)
             self._read()
         except BaseException as error:
             self._journal.close()
             if isinstance(error, OSError):
-                raise _failure(path / _NAME, error) from None
+                raise failure(path / _NAME, error, UsageError, "folder") from None
             raise
 
     def _read(self) -> None:
@@ -116,13 +116,9 @@ class AnswerFolder:
             write_atomically(self._path / name, text)
             append_line(self._journal, json.dumps({**line, "key": key}))
         except OSError as error:
-            raise _failure(self._path / name, error) from None
+            raise failure(self._path / name, error, what="folder") from None
         self._note(**line, key=key)
 
     def close(self) -> None:
         """End the lock."""
         self._journal.close()
-
-
-def _failure(path: object, error: OSError) -> NgtError:
-    return NgtError(f"{path}: {reason_of(error)}", "Name another folder with -o.")

@@ -7,19 +7,24 @@ last of an index counts, so that lines are replaced by it as well: the file is t
 The journal is locked while a run writes. When all is written, only its head stays.
 """
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from ngtcli.batch.appending import append_line, first_line, lock, open_appending, whole_lines
+from ngtcli.batch.appending import (
+    append_line,
+    failure,
+    first_line,
+    lock,
+    open_appending,
+    whole_lines,
+)
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
 from ngtcli.documents.json_object import json_object
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import write_atomically
 
@@ -65,13 +70,13 @@ class FileOutput:
     Lines of at most `most` bytes are read of the file.
     `done` are the indices of lines that are finished, `failed` those of them that are errors.
     Raises UsageError where the file is not one that this command began, or where another process
-    writes it; NgtError where it cannot be written. `close` it.
+    writes it, or it cannot be opened; NgtError where it cannot be written later. `close` it.
     """
 
     def __init__(
         self, path: Path, head: Head, lines: Sequence[Line], restart: bool, most: int
     ) -> None:
-        self._path, self._lines, self._most = path.resolve(), lines, most
+        self._path, self._given, self._lines, self._most = path.resolve(), path, lines, most
         self._journal_path = journal_of(path)
         self.done: set[int] = set()
         self.failed: set[int] = set()
@@ -82,14 +87,15 @@ class FileOutput:
         try:
             self._journal = open_appending(self._journal_path, 0o600)
         except OSError as error:
-            raise _failure(self._journal_path, error) from None
+            where = f"{path}: its journal {self._journal_path.name}"
+            raise failure(where, error, UsageError) from None
         try:
-            lock(self._journal, self._path)
+            lock(self._journal, path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
-                raise _failure(self._path, error) from None
+                raise failure(path, error, UsageError) from None
             raise
 
     def _begin(self, head: Head, restart: bool) -> None:
@@ -105,8 +111,8 @@ class FileOutput:
             return
         then = Head.read(first)
         if then is None:
-            raise UsageError(f"{self._path}: begun by another version of ngt", _ANEW)
-        then.check(head, self._path)
+            raise UsageError(f"{self._given}: begun by another version of ngt", _ANEW)
+        then.check(head, self._given)
         self._file = open_appending(self._path, 0o666)
         self._read_file(self._file)
         self._read_journal()
@@ -119,7 +125,7 @@ class FileOutput:
             if not first:  # it has just been made
                 self._journal_path.unlink()
             what = "is there, and no journal says what it was made from"
-            raise UsageError(f"{self._path}: {what}", _ANEW)
+            raise UsageError(f"{self._given}: {what}", _ANEW)
         if len(first) == _HEAD or not first.startswith(_FIRST[: len(first)]):
             raise UsageError(f"{self._journal_path}: not a journal of ngt's", _ANEW)
 
@@ -135,7 +141,7 @@ class FileOutput:
                 found = {}
             if index >= len(self._lines) or found.get("id") != self._lines[index].id:
                 what = f"line {index + 1} is not as it was written"
-                raise UsageError(f"{self._path}: {what}", _ANEW)
+                raise UsageError(f"{self._given}: {what}", _ANEW)
             self._note(index, "error" in found)
             self._written = index + 1
 
@@ -184,7 +190,7 @@ class FileOutput:
                         self._stale.add(index)
                     self._journaled(index, start, len(text.encode()) + 1, failed)
         except OSError as error:
-            raise _failure(self._path, error) from None
+            raise failure(self._given, error) from None
 
     def _drain(self) -> None:
         """Move lines whose turn has come from the journal to the file."""
@@ -221,15 +227,10 @@ class FileOutput:
                     self._places.clear()
                 self._release()
         except OSError as error:
-            raise _failure(self._path, error) from None
+            raise failure(self._given, error) from None
 
     def _release(self) -> None:
         """Close both files, which ends the lock."""
         self._journal.close()
         if self._file is not None:
             self._file.close()
-
-
-def _failure(path: Path, error: OSError) -> NgtError:
-    advice = "Raise the bound with --max-mb" if error.errno == errno.EFBIG else "Make room"
-    return NgtError(f"{path}: {reason_of(error)}", f"{advice}, or name another file with -o.")

@@ -56,6 +56,8 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.ranges import KINDS
+from ngtcli.system.yaml_file import shown
 from ngtcli.trie.background import BackgroundCounts
 
 Ids = npt.NDArray[np.int32]
@@ -89,7 +91,7 @@ def read_options(given: Any) -> Options:
             raise UsageError(f"ngt has no option {name!r} for vLLM", nearest(str(name), known))
         wanted = list if known[name] is tuple else known[name]
         if type(value) not in (wanted, known[name]):
-            raise UsageError(f"{name} is {value!r}", f"It must be of type {wanted.__name__}.")
+            raise UsageError(f"{name} is {shown(value)}", f"It must be {KINDS[wanted]}.")
     values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in given.items()}
     return replace(Options(), **values)
 
