@@ -21,7 +21,7 @@ from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, wr
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.batch_work import Tasks, WorkReader, wording
-from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.ignored import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     PresetOption,
@@ -103,6 +103,7 @@ def batch(
         refuse_beside("standard output", others, "Name a file with -o.")
     check_apart(source, given.output)
     tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
+    check_session(tasks["ask"][0])
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     run = _Batch(given, tasks, folder)
