@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,11 +20,12 @@ from ngtcli.documents import pool as pools
 from ngtcli.documents.content import About, Source
 from ngtcli.documents.formats import DOCX, EPUB, JSON, PDF, Format
 from ngtcli.documents.load import load
-from ngtcli.documents.pool import Pool
+from ngtcli.documents.pool import FailedParser, Pool
 from ngtcli.documents.text import Unreadable
 from ngtcli.evaluate.dev import document_files as made
 from ngtcli.evaluate.dev.hostile_documents import read_all
 from ngtcli.evaluate.dev.hostile_files import cases, mutations
+from ngtcli.system import sandbox
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -89,16 +91,27 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
-def test_a_worker_that_stops_is_killed_from_outside(
+def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_not_to_blame(
     quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = quick_pool
     pool.extract(JSON, source(b"[1]"))
-    monkeypatch.setattr(pools, "_START_S", 0.0)
-    os.kill(worker_of(pool), signal.SIGSTOP)  # its own alarm cannot end it
-    with pytest.raises(Unreadable, match="takes more than 2 s"):
+    monkeypatch.setattr(pools, "_LOOK_S", 0.2)
+    os.kill(worker_of(pool), signal.SIGSTOP)  # its own timer cannot end it
+    with pytest.raises(Unreadable, match="something else ended its parser .SIGKILL") as caught:
         pool.extract(JSON, source(b"[2]"))
+    assert not caught.value.lasting and not isinstance(caught.value, FailedParser)
     assert pool.extract(JSON, source(b"[3]")).text == "[3]"
+
+
+def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
+    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_LOOK_S", 0.2)
+    monkeypatch.setattr(pools, "_START_S", 0.0)
+    monkeypatch.setattr(pools, "_CODE", "while True: pass")
+    with pytest.raises(FailedParser, match="takes more than 2 s"):
+        quick_pool.extract(JSON, source(b"[2]"))
 
 
 def test_a_file_that_takes_too_much_memory_is_given_up(pool: Pool) -> None:
@@ -108,13 +121,71 @@ def test_a_file_that_takes_too_much_memory_is_given_up(pool: Pool) -> None:
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_parser_that_crashes_costs_one_file(pool: Pool, number: signal.Signals) -> None:
-    pool.extract(JSON, source(b"[1]"))
-    os.kill(worker_of(pool), number)
-    with pytest.raises(Unreadable, match=f"its parser crashed .{number.name}"):
+def dying_of(number: int, times: int, marks: Path) -> str:
+    """The code of a worker that ends itself so, for so many starts; each leaves a mark."""
+    return (
+        "import os, pathlib\n"
+        f"marks = pathlib.Path({str(marks)!r})\nstarts = len(list(marks.iterdir()))\n"
+        f"(marks / str(starts)).touch()\nif starts < {times}: os.kill(os.getpid(), {number})\n"
+    )
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTRAP])
+def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
+    pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = pools._CODE
+    monkeypatch.setattr(pools, "_CODE", dying_of(number, 1, marks) + code)
+    assert pool.extract(JSON, source(b"[1]")).text == "[1]"
+    pool._end(pool._all[0])  # an idle worker that has ended is no file's fault either
+    monkeypatch.setattr(pools, "_CODE", dying_of(number, 4, marks) + code)
+    with pytest.raises(FailedParser, match=f"its parser crashed .{number.name}"):
         pool.extract(JSON, source(b"[2]"))
+    assert len(list(marks.iterdir())) == 4
     assert pool.extract(JSON, source(b"[3]")).text == "[3]"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_what_something_else_ends_is_not_the_files_fault(
+    pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_CODE", dying_of(number, 1, marks) + pools._CODE)
+    with pytest.raises(Unreadable, match=f"something else ended its parser .{number.name}") as told:
+        pool.extract(JSON, source(b"[2]"))
+    assert not told.value.lasting and not isinstance(told.value, FailedParser)
+    assert "Run it again" in told.value.advice
+    assert pool.extract(JSON, source(b"[3]")).text == "[3]"
+
+
+def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_worker() -> None:
+    pool, errors = Pool(SMALL), list[BaseException]()
+
+    def read() -> None:
+        try:
+            while True:
+                pool.extract(EPUB, source(BY_NAME["often.epub"](), ".epub", 10**9))
+        except Unreadable as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(pool.size)]
+    for thread in threads:
+        thread.start()
+    while not (workers := [w._process.pid for w in pool._all]):
+        time.sleep(0.01)
+    pool.close()  # while workers start, too
+    for thread in threads:
+        thread.join()
+    assert [str(error) for error in errors] == ["not read: reading was ended"] * pool.size
+    assert not any(error.lasting or isinstance(error, FailedParser) for error in errors)
+    workers += [w._process.pid for w in pool._all]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
 def test_too_much_text_is_refused(pool: Pool) -> None:
@@ -128,10 +199,21 @@ def test_too_much_text_is_refused(pool: Pool) -> None:
         ))  # fmt: skip
 
 
+def sending(data: bytes) -> str:
+    """The code of a worker that sends these bytes, whatever it is asked."""
+    return f"import sys, os; n = int(sys.argv[1]); os.write(n, {data!r}); os.read(n, 10 ** 6)"
+
+
+def message(data: bytes) -> bytes:
+    """As `multiprocessing.connection` sends it."""
+    return len(data).to_bytes(4, "big") + data
+
+
 FORGED = [
-    b"", b"x", b"\xff" * 16, (2**63).to_bytes(8, "little"), b"\2" + bytes(7) + b"{}" + bytes(8),
-    b"\x06" + bytes(7) + b"[1, 2]" + bytes(8), b"\x04" + bytes(7) + b"null" + bytes(8),
-    b"\x0f" + bytes(7) + b'{"about": "hm"}' + b"\1" + bytes(7) + b"\xff",
+    b"", b"x", b"\xff" * 16, b"\xff" * 4 + (2**63).to_bytes(8, "big"), b"\x80" + bytes(15),
+    message(b"{}") + message(b""), message(b"[1, 2]") + message(b""),
+    message(b"null") + message(b""), message(b'{"about": "hm"}') + message(b"\xff"),
+    message(b"\x80\x04N.") * 2,
 ]  # fmt: skip
 
 
@@ -139,8 +221,7 @@ FORGED = [
 def test_a_reply_that_makes_no_sense_is_an_error(
     pool: Pool, reply: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = f"import sys, os; os.write(1, {reply!r}); os.read(0, 10 ** 6)"
-    monkeypatch.setattr(pools, "_CODE", code)
+    monkeypatch.setattr(pools, "_CODE", sending(reply))
     with pytest.raises(Unreadable) as caught:
         pool.extract(JSON, source(b"[1]"))
     assert caught.value.advice
@@ -170,6 +251,49 @@ def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
     assert done.stdout.strip() in ("PermissionError", "OSError", "MemoryError"), done
     assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_text()
+
+
+# The same by system calls of a library, of which Python sees nothing. Each gives -1.
+NATIVE = {
+    "seccomp": ["libc.socket(2, 1, 0)", "libc.socket(1, 1, 0)", "libc.fork()", "libc.vfork()",
+                "libc.execv(b'/bin/true', None)", "libc.kill(os.getppid(), 0)",
+                "libc.chmod({path}, 0o777)", "libc.ptrace(16, os.getppid(), 0, 0)",
+                "libc.syscall(425, 8, bytes(120))"],
+    "Landlock": ["libc.open({path}, 0)", "libc.open({path}, 1)", "libc.unlink({path})",
+                 "libc.rename({path}, {path} + b'2')", "libc.mkdir({path} + b'3', 0o700)",
+                 "libc.open(b'/proc/self/environ', 0)", "libc.open(b'/etc/passwd', 0)",
+                 "libc.symlink(b'/', {path} + b'4')"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("means", NATIVE)
+def test_native_code_in_a_worker_reaches_no_network_no_program_and_no_file(
+    means: str, tmp_path: Path
+) -> None:
+    if means not in sandbox.holds():
+        pytest.skip(f"this system has no {means}")
+    path = tmp_path / "private.txt"
+    path.write_text("private")
+    attempts = [attempt.format(path=os.fsencode(path)) for attempt in NATIVE[means]]
+    code = (
+        "import ctypes, os\nfrom ngtcli.documents.worker import _confine\n"
+        "libc = ctypes.CDLL(None)\n"
+        f"before = [libc.open({os.fsencode(path)!r}, 0) >= 0, libc.socket(2, 1, 0) >= 0]\n"
+        f"_confine(300_000_000)\nprint(before, [{', '.join(attempts)}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert done.stdout.strip() == f"[True, True] {[-1] * len(attempts)}", done
+    assert path.read_text() == "private" and os.listdir(tmp_path) == ["private.txt"]
+
+
+def test_a_worker_that_aborts_is_seen_to_and_threads_still_start() -> None:
+    code = (
+        "import os, threading\nfrom ngtcli.documents.worker import _confine\n"
+        "_confine(10**9)\nthread = threading.Thread(target=lambda: print('ran', flush=True))\n"
+        "thread.start(); thread.join()\nos.abort()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout) == (-signal.SIGABRT, "ran\n"), done
 
 
 def test_workers_load_neither_torch_nor_numpy() -> None:
@@ -243,9 +367,7 @@ def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
 
     def extract(characters: int) -> str:
         frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
-        reply = b"".join(len(frame).to_bytes(8, "little") + frame for frame in frames)
-        code = f"import sys, os; os.write(1, {reply!r}); os.read(0, 10 ** 6)"
-        monkeypatch.setattr(pools, "_CODE", code)
+        monkeypatch.setattr(pools, "_CODE", sending(b"".join(map(message, frames))))
         with closing(Pool(SMALL)) as pool:
             return pool.extract(JSON, source(b"[1]", most=100)).text
 

@@ -18,11 +18,14 @@ from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.pool import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-VERSION = 2  # of the parsers' output and of these files
+VERSION = 3  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
+_RUN_NS = time.time_ns()  # when this run began
+_TRY_AGAIN = "in two runs; ngt docs clear has it tried again"
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 
 
@@ -30,7 +33,8 @@ _RACE_NS = 2_000_000_000  # a file this young when it was read may change withou
 class Entry:
     """A file as it was read: `stamp` is size, modification and change time, all as the system has.
 
-    `reason` and `advice` say why there is no text. `text` is the hash of the text, `tokens` the
+    `reason` and `advice` say why there is no text; `once`: the parser failed, and another run tries
+    it again, since the machine may have been to blame. `text` is the hash of the text, `tokens` the
     number of tokens for each tokenizer's key.
     """
 
@@ -46,6 +50,7 @@ class Entry:
     warnings: tuple[str, ...] = ()
     reason: str = ""
     advice: str = ""
+    once: bool = False
     tokens: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -67,7 +72,7 @@ class Catalog:
         self._secret: set[str] = set()  # files that a password opened: nothing of them is kept
         self._changed = False
         self._lock = threading.Lock()
-        self.remark = ""  # what is wrong with the cache
+        self.remark = ""  # what is wrong with the cache, to be told
         self._load()
 
     def _load(self) -> None:
@@ -84,7 +89,7 @@ class Catalog:
     def known(self, path: str) -> Entry | None:
         """What came of the file at this real path, if it is as it was. Reads no file."""
         entry = self._entries.get(path)
-        if entry is None or entry.way != self._way:
+        if entry is None or entry.way != self._way or (entry.once and entry.seen < _RUN_NS):
             return None
         is_young = entry.seen - max(entry.stamp[1:]) < _RACE_NS
         return entry if not is_young and stamp_of(path) == entry.stamp else None
@@ -112,13 +117,26 @@ class Catalog:
         try:
             found = kept or parse(data)
         except Unreadable as error:
-            if error.lasting:
-                self._put(path, replace(start, reason=str(error), advice=error.advice))
+            if error.lasting or isinstance(error, FailedParser):
+                self._put(path, self._failed(path, start, error))
             raise
         self._record(path, start, found)
         if kept is None and not found.about.secret and found.about.format != "text":
             self._keep(start.hash, suffix, found)
         return found
+
+    def _failed(self, path: str, start: Entry, error: Unreadable) -> Entry:
+        """The entry of a file that has no text. What a parser failed at lasts from the second run.
+
+        The first is one before this that had the same bytes and limits.
+        """
+        failed = replace(start, reason=str(error), advice=error.advice, once=not error.lasting)
+        before = self._entries.get(path)
+        if not failed.once or before is None or not before.once or before.seen >= _RUN_NS:
+            return failed
+        if (before.hash, before.way) != (start.hash, start.way):
+            return failed
+        return replace(failed, reason=f"{error}, {_TRY_AGAIN}", once=False)
 
     def _record(self, path: str, start: Entry, found: Extracted) -> None:
         entry, before = _described(start, found), self._entries.get(path)
@@ -160,6 +178,11 @@ class Catalog:
             self._changed = False
         except (OSError, ValueError) as error:
             self.remark = f"what was read is not kept: {getattr(error, 'strerror', None) or error}"
+
+    def take_remark(self) -> str:
+        """`remark`, which is then forgotten."""
+        remark, self.remark = self.remark, ""
+        return remark
 
     def _text_path(self, digest: str, suffix: str) -> Path:
         key = key_of(VERSION, digest, suffix, self._field)
@@ -232,5 +255,7 @@ def _entry(row: Any) -> Entry:
     if not all(type(t) is str for t in (*texts, *entry.warnings, *entry.tokens)):
         raise ValueError("not a description of a file")
     if not all(type(n) is int for n in (*numbers, *entry.tokens.values())) or len(entry.stamp) != 3:
+        raise ValueError("not a description of a file")
+    if type(entry.once) is not bool:
         raise ValueError("not a description of a file")
     return entry

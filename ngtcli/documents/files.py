@@ -7,28 +7,38 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO
 
-from ngtcli.config import Settings
+from ngtcli.config import READING, Settings
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Found
-from ngtcli.documents.formats import format_of, suffix_of
+from ngtcli.documents.formats import CSV, HTML, JSON, JSONL, MAIL, TSV, Format, format_of, suffix_of
 from ngtcli.documents.pool import Pool
 from ngtcli.documents.reading import Reader
-from ngtcli.documents.text import decode_text
+from ngtcli.documents.text import Unreadable, decode_text
 
 Text = Callable[[], Extracted]  # waits for it; raises Unreadable, and InputError at the bound
 _AHEAD = 64  # files that are being parsed before their texts are asked for; guess
 _HEAD = 1024  # bytes that tell a format
+_OF_TEXT = (HTML, JSON, JSONL, CSV, TSV, MAIL)  # the other formats have a mark at their beginning
+_PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
 
 
 class Files:
-    """Reads files within the bounds of `settings`; `close` ends what is still running."""
+    """Reads files as `settings` say; `close` ends what is still running.
+
+    It may stay open for many loads: parsers keep running, and what is known of a folder is read
+    once and saved at the end. Each load counts what it reads with a `Reader` of its own.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._reader = settings, Reader(settings)
+        self._settings, self._reader = settings, Reader(settings)  # which counts nothing
         self._pool = Pool(settings)
         self._threads: ThreadPoolExecutor | None = None
         self._catalogs: dict[str, Catalog] = {}
+
+    def reads_as(self, settings: Settings) -> bool:
+        """Whether these settings have files read in the same way and within the same bounds."""
+        return all(getattr(self._settings, name) == getattr(settings, name) for name in READING)
 
     def catalog(self, found: Found, root: str = "") -> Catalog:
         """What is known of the files below `root`, by default the file's own folder."""
@@ -37,22 +47,24 @@ class Files:
             self._catalogs[root] = Catalog(root, self._settings)
         return self._catalogs[root]
 
-    def in_order(self, found: Iterable[tuple[Found, str]]) -> Iterator[tuple[Found, Text]]:
+    def in_order(
+        self, found: Iterable[tuple[Found, str]], reader: Reader
+    ) -> Iterator[tuple[Found, Text]]:
         """Each file, with a root for its catalog, and its text, some parsed ahead."""
         waiting: deque[tuple[Found, Text]] = deque()
         for file, root in found:
-            waiting.append((file, self.begin(file, root)))
+            waiting.append((file, self.begin(file, reader, root)))
             if len(waiting) > _AHEAD:
                 yield waiting.popleft()
         yield from waiting
 
-    def begin(self, found: Found, root: str = "") -> Text:
+    def begin(self, found: Found, reader: Reader, root: str = "") -> Text:
         """The text of a file; one of another format is read and parsed beside."""
         suffix = suffix_of(found.path)
         if format_of(suffix, b"") is None:
-            return partial(self._plain, found, suffix)
+            return lambda: self._parse(suffix, reader.file(found.path, pipes=found.outright))
         text = self.submit(found, self.catalog(found, root))
-        return lambda: self._counted(text())
+        return lambda: _counted(text(), reader)
 
     def submit(self, found: Found, catalog: Catalog) -> Text:
         """The text of a file, as `recorded` gives it, read beside."""
@@ -74,17 +86,15 @@ class Files:
         read = partial(self._reader.parsed_file, found.path, found.outright)
         return catalog.extracted(found.real, suffix, read, partial(self._parse, suffix))
 
-    def stream(self, stream: IO[bytes]) -> Extracted:
+    def stream(self, stream: IO[bytes], reader: Reader) -> Extracted:
         """The text of a stream. Raises as `Text` does."""
-        return self._parse("", self._reader.stream(stream))
-
-    def _plain(self, found: Found, suffix: str) -> Extracted:
-        return self._parse(suffix, self._reader.file(found.path, pipes=found.outright))
+        return self._parse("", reader.stream(stream))
 
     def _parse(self, suffix: str, data: bytes) -> Extracted:
         form = format_of(suffix, data[:_HEAD])
-        if form is None:
+        if form is None or not data:
             return Extracted(decode_text(data))
+        _check_begin(form, data[:_HEAD])
         source = Source(
             data=data,
             suffix=suffix,
@@ -94,15 +104,31 @@ class Files:
         )
         return self._pool.extract(form, source)
 
-    def _counted(self, found: Extracted) -> Extracted:
-        self._reader.count(len(found.text))
-        return found
+    def remarks(self) -> list[str]:
+        """What is wrong with the cache, each once."""
+        return [remark for catalog in self._catalogs.values() if (remark := catalog.take_remark())]
 
     def close(self) -> list[str]:
-        """Save what is known and end the workers; remarks on what could not be saved."""
+        """Save what is known and end the workers; `remarks` that nobody took."""
         self._pool.close()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         for catalog in self._catalogs.values():
             catalog.save()
-        return [c.remark for c in self._catalogs.values() if c.remark]
+        return self.remarks()
+
+
+def _counted(found: Extracted, reader: Reader) -> Extracted:
+    reader.count(len(found.text))
+    return found
+
+
+def _check_begin(form: Format, head: bytes) -> None:
+    """Raise Unreadable where what begins like this is plain text or HTML by another name."""
+    looks = format_of("", head)
+    if form in _OF_TEXT or looks not in (None, HTML) or b"%PDF-" in head:
+        return
+    if not head.translate(None, _PRINTED):
+        kind, suffix = ("HTML", ".html") if looks else ("plain text", ".txt")
+        what = f"not {form.what} (it looks like {kind})"
+        raise Unreadable(what, f"If it is, let its name end in {suffix}.")

@@ -88,7 +88,7 @@ class Finder:
     def _find(self, path: str) -> Iterator[Found]:
         if not path:  # pathlib takes it for the current folder
             raise InputError("an empty path", "Name a file or a folder.")
-        root = str(Path(path).expanduser())
+        root = expanded(path)
         if os.path.isdir(root):
             yield from self._folder(root)
         elif _is_there(root):
@@ -170,6 +170,14 @@ class Finder:
 
     def _leave_out(self, path: str, reason: str, kind: str = "") -> None:
         self._skipped.append(Skipped(utf8(path), reason, kind))
+
+
+def expanded(path: str) -> str:
+    """`path` with the user's folder in the place of `~`, unless a file of that very name is there.
+
+    Raises RuntimeError where there is no such user.
+    """
+    return str(Path(path) if os.path.lexists(path) else Path(path).expanduser())
 
 
 def _short(path: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.find import Finder, Found, Skipped, kinds
+from ngtcli.documents.find import Finder, Found, Skipped, expanded, kinds
 from ngtcli.documents.formats import FORMATS, SUFFIXES, TEXT_SUFFIXES
 from ngtcli.documents.names import utf8
 from ngtcli.documents.pool import INSTALL, MissingExtra
@@ -52,7 +52,7 @@ class Listing:
         reals = self._paths.setdefault(path, [])
         if path == STDIN:
             return
-        root = os.path.expanduser(path)
+        root = path if os.path.lexists(path) else os.path.expanduser(path)
         root = os.path.realpath(root) if os.path.isdir(root) else ""
         for found in self._finder.find(path):
             if self._written and identity(found.real) in self._written:
@@ -136,7 +136,7 @@ def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
     """The error for a folder or pattern without documents, with the reasons."""
     bad = [s for s in skipped if not s.kind]
     if not bad:
-        if not os.path.isdir(os.path.expanduser(path)):
+        if not os.path.isdir(expanded(path)):
             return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
         others = f" (only {kinds(skipped)})" if skipped else ""
         return InputError(f"{utf8(path)}: no documents in this folder{others}", READ_HERE)

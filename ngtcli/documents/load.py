@@ -16,6 +16,7 @@ from ngtcli.documents.files import Files
 from ngtcli.documents.find import Found, Skipped
 from ngtcli.documents.listing import STDIN, Listing
 from ngtcli.documents.names import distinct_names
+from ngtcli.documents.reading import Reader
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 
@@ -61,6 +62,7 @@ def load(
     settings: Settings | None = None,
     status: Callable[[str], None] = lambda _: None,
     written: Collection[tuple[int, int] | None] = (),
+    files: Files | None = None,
 ) -> Loaded:
     """The documents of all `paths` in the order given; those of a folder in sorted order.
 
@@ -69,23 +71,27 @@ def load(
     writes, `written` by their `identity`, are left out of folders and patterns. Raises UsageError
     where one of them is named outright, InputError for a path that cannot be read or contains no
     document.
+
+    Who loads many times gives `files` and closes them at the end; where they were opened for
+    settings that read in another way, they are not used.
     """
     settings = settings or Settings()
-    listing = Listing(settings, paths, written)
-    files = Files(settings)
+    listing, reader = Listing(settings, paths, written), Reader(settings)
+    if is_own := files is None or not files.reads_as(settings):
+        files = Files(settings)
     try:
-        texts = files.in_order(listing.found.values())
-        read = listing.each(texts, status, lambda: _of_stdin(stdin, files))
+        texts = files.in_order(listing.found.values(), reader)
+        read = listing.each(texts, status, lambda: _of_stdin(stdin, files, reader))
     finally:
-        remarks = files.close()
+        remarks = files.close() if is_own else files.remarks()
     return Loaded(_named(read), listing.all_skipped(), tuple(remarks))
 
 
-def _of_stdin(stdin: IO[bytes] | None, files: Files) -> Extracted:
+def _of_stdin(stdin: IO[bytes] | None, files: Files, reader: Reader) -> Extracted:
     if stdin is None:
         raise InputError("standard input: nothing is piped in", "Pipe a text in or name a file.")
     try:
-        return files.stream(stdin)
+        return files.stream(stdin, reader)
     except Unreadable as error:
         raise error.of("standard input") from None
 

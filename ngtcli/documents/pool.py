@@ -1,8 +1,11 @@
 """Processes that parse files of foreign formats: a few, kept, and replaced when one is lost.
 
-A worker gets bytes and gives text, both over pipes (`worker.py` has the form). It starts without
-the user's environment and current folder, ends when its pipe is closed, and is killed when a file
-takes too long. Whatever it replies is checked as if a stranger had sent it.
+A worker gets bytes and gives text over a connection (`worker.py` has the form). It starts without
+the user's environment and current folder, ends when its connection is closed, and is ended when a
+file takes too much of its CPU time. Whatever it replies is checked as if a stranger had sent it.
+
+A file is to blame for a crash, or for taking too much, only where that happens in a fresh worker;
+never for a worker that something else has ended or stopped.
 """
 
 import json
@@ -12,10 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import ngtcli
 from ngtcli.config import Settings
@@ -27,16 +31,21 @@ from ngtcli.system.storage import DamagedFileError, parse_json
 EXTRA = "ngtcli[docs]"
 INSTALL = f"Install it: pip install '{EXTRA}'"
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
-_LENGTH = 8  # bytes before each frame
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
-_START_S = 10.0  # a worker's start and its imports, beside the time for the file; guess
+_START_S = 10.0  # CPU time of a worker's imports, beside that for the file; guess
+_LOOK_S = 30.0  # between two looks at whether a worker still computes; guess
+_WALL = 10  # seconds of wall time for each of CPU time that a file may take; guess
 _SHOWN = 200  # characters of a parser's own words
 _CODE = (
-    "import sys; sys.path[:] = sys.argv[1:]; sys.dont_write_bytecode = True\n"
-    "from ngtcli.documents.worker import serve; serve()"
+    "import sys; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]\n"
+    "sys.dont_write_bytecode = True\n"
+    "from ngtcli.documents.worker import serve; serve(number)"
 )
-_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
+_KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE,
+            signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ}  # fmt: skip
+_AGAIN = "Run it again."
 
 
 class MissingExtra(Unreadable):
@@ -46,6 +55,14 @@ class MissingExtra(Unreadable):
         super().__init__(f"{what}, which needs the package {package}", INSTALL, lasting=False)
 
 
+class FailedParser(Unreadable):
+    """A parser crashed, or took too much: the file is to blame if another run ends the same."""
+
+    def __init__(self, reason: str, advice: str, is_tried_again: bool = True) -> None:
+        super().__init__(reason, advice, lasting=False)
+        self.is_tried_again = is_tried_again  # at once, in a fresh worker
+
+
 class Pool:
     """At most `MOST_WORKERS` worker processes; `extract` may be called from many threads."""
 
@@ -53,6 +70,7 @@ class Pool:
         self.size = max(1, min(MOST_WORKERS, os.cpu_count() or 1))
         self._seconds, self._mb = settings.parser_seconds, settings.parser_mb
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        self._lock = threading.Lock()  # of the two below
         self._all: list[_Worker] = []
         self._closed = False
         for _ in range(self.size):
@@ -61,8 +79,19 @@ class Pool:
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable, whatever happens to the worker."""
         check_installed(form)
+        try:
+            return self._extract(form, source)
+        except FailedParser as failed:
+            if not failed.is_tried_again:
+                raise
+        return self._extract(form, source, fresh=True)
+
+    def _extract(self, form: Format, source: Source, fresh: bool = False) -> Extracted:
         worker = self._idle.get()
         try:
+            if worker is not None and (fresh or not worker.is_running):
+                self._end(worker)
+                worker = None
             if worker is None:
                 worker = self._start()
             return _read(worker.ask(form, source, self._seconds), form, self._mb)
@@ -70,30 +99,48 @@ class Pool:
             raise self._why(lost, form) from None
         finally:
             if worker is not None and not worker.is_usable:
-                worker.kill()
+                self._end(worker)
                 worker = None
             self._idle.put(worker)
 
     def _start(self) -> "_Worker":
-        if self._closed:
-            raise Unreadable("not read: reading was ended", "Run it again.", lasting=False)
-        worker = _Worker(self._seconds, self._mb)
-        self._all.append(worker)
-        return worker
+        with self._lock:
+            if self._closed:
+                raise _ended()
+            worker = _Worker(self._seconds, self._mb)
+            self._all.append(worker)
+            return worker
+
+    def _end(self, worker: "_Worker") -> None:
+        worker.kill()
+        with self._lock, suppress(ValueError):
+            self._all.remove(worker)
 
     def _why(self, lost: "_WorkerLost", form: Format) -> Unreadable:
-        if lost.timed_out:
-            longer = "Raise the limit with --parser-seconds."
-            return Unreadable(f"{form.what} that takes more than {self._seconds} s to read", longer)
+        """What is told of a worker that was lost over a file."""
+        if self._closed:
+            return _ended()
+        if lost.is_late:
+            what = f"{form.what} that takes more than {self._seconds} s to read"
+            return FailedParser(what, "Raise the limit with --parser-seconds.", False)
         name = signal.Signals(-lost.code).name if lost.code < 0 else f"code {lost.code}"
-        reason = f"{form.what} at which its parser crashed ({name})"
-        return Unreadable(reason, "It is damaged, or needs more memory: see --parser-mb.")
+        if lost.code < 0 and -lost.code not in _CRASHES:
+            what = f"not read: something else ended its parser ({name})"
+            advice = f"{_AGAIN} If memory had run out, close other programs first."
+            return Unreadable(what, advice, lasting=False)
+        damaged = "It is damaged, or needs more memory: see --parser-mb."
+        return FailedParser(f"{form.what} at which its parser crashed ({name})", damaged)
 
     def close(self) -> None:
         """End all workers at once."""
-        self._closed = True
-        for worker in self._all:
-            worker.kill()
+        with self._lock:
+            self._closed = True
+            for worker in self._all:
+                worker.kill()
+
+
+def _ended() -> Unreadable:
+    return Unreadable("not read: reading was ended", _AGAIN, lasting=False)
 
 
 def check_installed(form: Format) -> None:
@@ -106,94 +153,98 @@ def check_installed(form: Format) -> None:
 
 
 class _WorkerLost(Exception):
-    """The worker ended. `code` is what the process left with, negative for a signal."""
+    """The worker ended: with `code`, negative for a signal; `is_late` where its time was up."""
 
-    def __init__(self, code: int, timed_out: bool) -> None:
-        self.code, self.timed_out = code, timed_out
+    def __init__(self, code: int, is_late: bool) -> None:
+        self.code, self.is_late = code, is_late
 
 
 class _Worker:
-    """One process."""
+    """One process. Its connection is closed with the last reference: a thread may be reading."""
 
     def __init__(self, seconds: int, mb: int) -> None:
-        paths = [*filter(os.path.isabs, sys.path), str(Path(ngtcli.__file__).parents[1])]
-        self.is_usable = True
-        self._timed_out = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CODE, *paths],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=os.sep,
-            env={name: os.environ[name] for name in _KEPT if name in os.environ},
-        )
+        from multiprocessing.connection import Pipe  # here: few commands read such files
+
+        own = str(Path(ngtcli.__file__).parents[1])
+        left_out = {os.getcwd()} - {own}  # it may be one of documents
+        places = [place for place in sys.path if os.path.isabs(place) and place not in left_out]
+        self._connection, theirs = Pipe()
+        number = theirs.fileno()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _CODE, str(number), *places, own],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[number],
+                cwd=os.sep,
+                env={name: os.environ[name] for name in _KEPT if name in os.environ},
+            )
         self._limits = {"seconds": seconds, "memory": mb * 1_000_000}
+        self.is_usable, self._is_late = True, False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     def ask(self, form: Format, source: Source, seconds: int) -> tuple[bytes, bytes]:
-        """The frames of the reply. Raises _WorkerLost."""
+        """The two messages of the reply. Raises _WorkerLost."""
         request = {"format": form.name, "suffix": source.suffix, "most": source.most,
                    "password": source.password, "field": source.field}  # fmt: skip
-        timer = threading.Timer(seconds + _START_S, self._give_up)
-        timer.daemon = True
-        timer.start()
+        done = threading.Event()
+        threading.Thread(target=self._watch, args=(done, seconds), daemon=True).start()
         try:
-            self._send([*self._first(), json.dumps(request).encode(), source.data])
-            reply = self._receive(_REPLY), self._receive(source.most)
+            for message in (*self._first(), json.dumps(request).encode(), source.data):
+                self._connection.send_bytes(message)
+            reply = self._connection.recv_bytes(_REPLY), self._connection.recv_bytes(source.most)
             self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: begin anew
             return reply
         except (OSError, EOFError, ValueError):
-            code = self._end()
-            raise _WorkerLost(code, self._timed_out or code == -signal.SIGALRM) from None
+            code = self._exit_code()
+            raise _WorkerLost(code, self._is_late or code == -signal.SIGPROF) from None
         finally:
-            timer.cancel()
+            done.set()
 
     def _first(self) -> list[bytes]:
         """The limits, which the worker is told once."""
         limits, self._limits = self._limits, {}
         return [json.dumps(limits).encode()] if limits else []
 
-    def _send(self, frames: list[bytes]) -> None:
-        stream: Any = self._process.stdin
-        for frame in frames:
-            stream.write(len(frame).to_bytes(_LENGTH, "little"))
-            stream.write(frame)
-        stream.flush()
+    def _watch(self, done: threading.Event, seconds: float) -> None:
+        """End the process if it hangs, or computes on though its own timer should have ended it.
 
-    def _receive(self, most: int) -> bytes:
-        stream: IO[bytes] = self._process.stdout  # type: ignore[assignment]
-        size = int.from_bytes(_exactly(stream, _LENGTH), "little")
-        if size > most:
-            raise EOFError
-        return _exactly(stream, size)
+        It hangs if three looks in a row find the same CPU time. Two would not do: after ngt itself
+        was stopped, one look comes at once.
+        """
+        looks: list[float] = []
+        with suppress(OSError):  # it has ended
+            start = self._cpu_s()
+            while not done.wait(_LOOK_S):
+                looks = [*looks[-2:], self._cpu_s()]
+                self._is_late = looks[-1] - start > seconds + _START_S
+                if self._is_late or (len(looks) == 3 and looks[0] == looks[2]):
+                    return self._process.kill()
 
-    def _give_up(self) -> None:
-        self._timed_out = True
-        self._process.kill()
+    def _cpu_s(self) -> float:
+        """Seconds of CPU time that the process has used. Raises OSError where it has ended."""
+        if sys.platform != "linux":  # no clock of another process
+            return time.monotonic() / _WALL
+        return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
 
     def kill(self) -> None:
         """End the process; it is not usable afterwards."""
         self.is_usable = False
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was not sent yet has nowhere to go
-                assert stream is not None
-                stream.close()
 
-    def _end(self) -> int:
+    def _exit_code(self) -> int:
         """The exit code, negative for a signal, of a process that is ending or is ended here."""
         self.is_usable = False
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         self.kill()
         return self._process.returncode
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
 
 
 def _read(frames: tuple[bytes, bytes], form: Format, mb: int) -> Extracted:
@@ -217,7 +268,7 @@ def _told(reply: Mapping[str, Any], form: Format, mb: int) -> Unreadable:
         return MissingExtra(form.what, reason)
     if kind == "memory":
         limit = "Raise the limit with --parser-mb."
-        return Unreadable(f"{form.what} that takes more than {mb} MB of memory to read", limit)
+        return FailedParser(f"{form.what} that takes more than {mb} MB of memory to read", limit)
     if kind == "too long":
         return Unreadable(f"{form.what} with too much text in it", "Raise the bound with --max-mb.")
     return Unreadable(f"broken {form.name} ({reason})", "Save it anew.")

@@ -1,9 +1,10 @@
 """The process in which files of foreign formats are parsed; nothing it does is trusted.
 
-`serve` reads requests from standard input and writes replies to standard output. Each is 8 bytes of
-length, that much JSON, 8 bytes of length, and that much data: a file in a request, a text in UTF-8
-in a reply. The process can write no file, open no connection and start no program; it is bounded in
-memory from its start and in time for each file, and ends itself when its time is up.
+`serve` reads requests from a connection and writes replies to it. Each is two messages: JSON, and
+data, which is a file in a request and a text in UTF-8 in a reply. The process is bounded in memory
+from its start and in CPU time for each file, ends itself when its time is up, and writes no file.
+What else it cannot do the system must be able to refuse (`system/sandbox.py`); elsewhere no Python
+code in it can open a connection or start a program.
 """
 
 import json
@@ -12,57 +13,43 @@ import resource
 import signal
 import sys
 from importlib import import_module
-from typing import IO, Any, NoReturn
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
 
+import ngtcli
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats import FORMATS
 from ngtcli.documents.text import Unreadable
+from ngtcli.system import sandbox
 
 _FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn")
-_LENGTH = 8  # bytes
 _DEPTH = 5000  # nested calls, against the 1000 of Python: what nests deep is parsed; guess
 
 
-def serve() -> NoReturn:
-    """Parse one file after the other until standard input ends."""
-    requests, replies = _streams()
-    limits = json.loads(_frame(requests))
+def serve(number: int) -> NoReturn:
+    """Parse one file after the other until the connection of that descriptor ends."""
+    connection: Connection[bytes, bytes] = Connection(number)
+    limits = json.loads(connection.recv_bytes())
     _confine(limits["memory"])
-    while head := requests.read(_LENGTH):
-        request = json.loads(requests.read(int.from_bytes(head, "little")))
-        data = _frame(requests)
-        signal.setitimer(signal.ITIMER_REAL, limits["seconds"])
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        data = connection.recv_bytes()
+        signal.setitimer(signal.ITIMER_PROF, limits["seconds"])
         reply, text = _answer(request, data)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if len(text) > request["most"]:
             reply, text = {"error": "too long"}, b""
-        _send(replies, json.dumps(reply).encode(), text)
-    os._exit(0)
-
-
-def _streams() -> tuple[IO[bytes], IO[bytes]]:
-    """The two ends of the parent's pipes; what parsers print goes nowhere."""
-    ends = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nowhere, number)
-    return ends
-
-
-def _frame(stream: IO[bytes]) -> bytes:
-    return stream.read(int.from_bytes(stream.read(_LENGTH), "little"))
-
-
-def _send(stream: IO[bytes], *frames: bytes) -> None:
-    for frame in frames:
-        stream.write(len(frame).to_bytes(_LENGTH, "little"))
-        stream.write(frame)
-    stream.flush()
+        connection.send_bytes(json.dumps(reply).encode())
+        connection.send_bytes(text)
 
 
 def _confine(memory: int) -> None:
     """Bound this process for good: `memory` bytes of addresses, no files written, no network."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process whatever a library is doing
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process whatever a library is doing
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.setrecursionlimit(_DEPTH)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -71,6 +58,10 @@ def _confine(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     except (OSError, ValueError):  # macOS knows no such limit
         pass
+    package = Path(ngtcli.__file__).parent
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    others = (place for place in (*sys.path, *libraries) if place and place != str(package.parent))
+    sandbox.confine([sys.prefix, sys.base_prefix, str(package), *others])
     sys.addaudithook(_refuse)
 
 
@@ -98,7 +89,7 @@ def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes
         return {"error": "memory"}, b""
     except RecursionError:
         return {"error": "broken", "reason": "nested too deep"}, b""
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # or a library of it cannot be read in here
         return {"error": "missing", "reason": error.name or ""}, b""
     except Exception as error:  # a parser's own: the file is not as its format says
         if isinstance(error, SyntaxError) and "unknown error" in str(error):

@@ -19,6 +19,7 @@ from pathlib import Path
 from ngtcli.config import Settings
 from ngtcli.documents.files import Files
 from ngtcli.documents.find import Found
+from ngtcli.documents.reading import Reader
 from ngtcli.documents.text import Unreadable
 from ngtcli.evaluate.dev.hostile_files import Case, cases
 
@@ -54,7 +55,7 @@ def _read(name: str, data: bytes, files: Files, settings: Settings, folder: Path
     path.write_bytes(data)
     start = time.monotonic()
     try:
-        text = files.begin(Found(str(path), str(path), outright=True))()
+        text = files.begin(Found(str(path), str(path), outright=True), Reader(settings))()
         leaked = "root:x:0" in text.text  # of /etc/passwd, to which some files refer
         kind, words = "failure" if leaked else "read", f"{len(text.text)} characters"
     except Unreadable as error:

@@ -1,0 +1,129 @@
+"""Confines this process for good, where the system can: Linux with seccomp and Landlock.
+
+Both need no privileges and hold for native code too. A seccomp filter refuses the system calls that
+open connections, start programs, reach other processes or change files' owners, modes and times;
+Landlock refuses to open any file but those of some folders, which can be read.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+
+# System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one.
+_REFUSED = {
+    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200),
+    "execve": (59, 221), "execveat": (322, 281), "fork": (57, -1), "vfork": (58, -1),
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438), "kill": (62, 129), "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
+    "io_uring_setup": (425, 425), "bpf": (321, 280), "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241), "keyctl": (250, 219), "add_key": (248, 217),
+    "request_key": (249, 218), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40),
+    "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190),
+    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
+    "utime": (132, -1), "utimes": (235, -1), "utimensat": (280, 88), "futimesat": (261, -1),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+}  # fmt: skip
+_CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
+_THREAD = 0x10000  # CLONE_THREAD: a new thread, not a new process
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
+_X32 = 0x40000000  # from this number on, x86_64 has the calls of another ABI
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
+_NUMBER, _ARCHITECTURE, _FIRST = 0, 4, 16  # offsets in what a filter sees; the first argument's
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+_NO_NEW_PRIVILEGES, _SET_SECCOMP, _GET_SECCOMP = 38, 22, 21  # of prctl
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446  # Landlock's system calls, on all machines
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_RIGHTS = (0, 13, 14, 15, 15, 16)  # number of rights to files in each version of Landlock
+# What programs and their libraries read; libraries are loaded when a format first needs them.
+_SYSTEM = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
+           "/dev/null", "/dev/urandom")  # fmt: skip
+
+
+def confine(folders: Iterable[str]) -> None:
+    """Refuse this thread and those that it starts all but computing and reading in `folders`.
+
+    The system's own libraries can be read as well. What the system has no means for is not done;
+    `holds` says what there is.
+    """
+    if "seccomp" in (means := holds()) or "Landlock" in means:
+        _libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if "Landlock" in means:
+        _only_read([*_SYSTEM, *folders], _landlock())
+    if "seccomp" in means:
+        _refuse_calls(*_MACHINES[platform.machine()])
+
+
+def holds() -> dict[str, str]:
+    """The means that the system has here, and what each refuses."""
+    means = {}
+    with suppress(OSError, AttributeError):  # no libc with prctl
+        if platform.machine() in _MACHINES and _libc().prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0:
+            means["seccomp"] = "no network, no programs"
+        if _landlock() > 0:
+            means["Landlock"] = "no files but Python's and the system's"
+    return means
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(number: int, *arguments: int | bytes | None) -> int:
+    """A system call; its result, -1 where it fails."""
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return int(_libc().syscall(ctypes.c_long(number), *words))
+
+
+def _landlock() -> int:
+    """The version of Landlock here; 0 or less where there is none."""
+    return _call(_CREATE, None, 0, 1) if platform.system() == "Linux" else 0
+
+
+def _only_read(paths: Iterable[str], version: int) -> None:
+    """Files can be read below `paths` alone, and none be written, made, removed or run."""
+    rights = (1 << _RIGHTS[min(version, len(_RIGHTS) - 1)]) - 1
+    # TCP (from version 4 on); other programs' abstract sockets and signals to them (from 6 on)
+    handled = struct.pack("QQQ", rights, 3, 3)[: 24 if version > 5 else 16 if version > 3 else 8]
+    rules = _call(_CREATE, handled, len(handled), 0)
+    for path in paths:
+        with suppress(OSError):  # there is none
+            place = os.open(path, os.O_PATH)
+            allowed = _READ_FILE | (_READ_FOLDER if os.path.isdir(path) else 0)
+            _call(_ADD, rules, 1, struct.pack("=Qi", allowed, place), 0)
+            os.close(place)
+    _call(_RESTRICT, rules, 0)
+    os.close(rules)
+
+
+def _refuse_calls(column: int, architecture: int) -> None:
+    program = b"".join(struct.pack("HBBI", *step) for step in _filter(column, architecture))
+    steps = ctypes.create_string_buffer(program, len(program))
+    about = struct.pack("HP", len(program) // 8, ctypes.addressof(steps))
+    _libc().prctl(_SET_SECCOMP, 2, about, 0, 0)
+
+
+def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
+    """A program of BPF: (instruction, steps to skip if true, if false, operand) each."""
+    refuse, unknown = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)
+    allow, first = (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _FIRST)
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), refuse]
+    steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), refuse]
+    for numbers in _REFUSED.values():
+        if numbers[column] >= 0:
+            steps += [(_EQUAL, 0, 1, numbers[column]), refuse]
+    steps += [(_EQUAL, 0, 1, _CLONE3[column]), unknown]  # then libraries take `clone`
+    for numbers, test in (
+        (_CLONE, (_ANY_BIT, 1, 0, _THREAD)),
+        (_TGKILL, (_EQUAL, 1, 0, os.getpid())),  # as `abort` does
+        (_PRLIMIT, (_EQUAL, 1, 0, 0)),
+    ):
+        steps += [(_EQUAL, 0, 4, numbers[column]), first, test, refuse, allow]
+    return [*steps, allow]
