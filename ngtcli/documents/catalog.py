@@ -117,9 +117,11 @@ class Catalog:
         try:
             found = kept or parse(data)
         except Unreadable as error:
-            if error.lasting or isinstance(error, FailedParser):
-                self._put(path, self._failed(path, start, error))
-            raise
+            if not error.lasting and not isinstance(error, FailedParser):
+                raise
+            failed = self._failed(path, start, error)
+            self._put(path, failed)
+            raise Unreadable(failed.reason, failed.advice) from None
         self._record(path, start, found)
         if kept is None and not found.about.secret and found.about.format != "text":
             self._keep(start.hash, suffix, found)
