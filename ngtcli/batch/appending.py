@@ -27,13 +27,14 @@ def open_appending(path: Path, mode: int) -> IO[bytes]:
     return os.fdopen(handle, "r+b", buffering=0)
 
 
-def append_line(file: IO[bytes], text: str) -> None:
-    """Write a line to disk, or nothing. Raises OSError."""
+def append_line(file: IO[bytes], text: str, sync: bool = True) -> None:
+    """Write a line, with `sync` to disk, or nothing. Raises OSError."""
     data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
     try:
         while data:
             data = data[file.write(data) :]
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     except OSError:
         with suppress(OSError):
             file.truncate(start)

@@ -4,11 +4,13 @@ A file only grows by whole lines. What is finished before its turn stands in a j
 `NAME.journal`, until then: a line for the head, then one for each such answer, its index before it.
 A run that was killed leaves at most one torn line in each, which is cut off. What the journal says
 last of an index counts, so that lines are replaced by it as well: the file is then written anew.
-The journal is locked while a run writes. When all is written, only its head stays.
+The journal is locked while a run writes. It also has a line for what was read for each answer
+(work.Read), `r`, its index and two hashes. When all is written, only these and its head stay.
 """
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
@@ -23,6 +25,7 @@ from ngtcli.batch.appending import (
 )
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Read
 from ngtcli.documents.json_object import json_object
 from ngtcli.errors import InputError, UsageError
 from ngtcli.system import process
@@ -30,7 +33,12 @@ from ngtcli.system.storage import write_atomically
 
 _FIRST = b'{"format": "'  # what a journal begins with
 _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess
+_READ = re.compile(rb"r(\d{1,12})\t([0-9a-f]*)\t([0-9a-f]*)\n")
 _ANEW = "Name another file with -o, or write it anew with --restart."
+
+
+def _line_of(index: int, read: Read) -> str:
+    return f"r{index}\t{read.files}\t{read.texts}"
 
 
 def journal_of(path: Path) -> Path:
@@ -42,8 +50,8 @@ def journal_of(path: Path) -> Path:
 class Output(Protocol):
     """Gets each finished line once, in any order."""
 
-    def put(self, index: int, text: str, failed: bool) -> None:
-        """Take the line of that index, without its line feed."""
+    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
+        """Take the line of that index, without its line feed, and what was read for it."""
 
 
 class StreamOutput:
@@ -54,7 +62,7 @@ class StreamOutput:
         self._waiting: dict[int, str] = {}
         self.failed = 0  # how many
 
-    def put(self, index: int, text: str, failed: bool) -> None:
+    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take a line. Raises what `write` raises."""
         self.failed += failed
         self._waiting[index] = text
@@ -68,7 +76,8 @@ class FileOutput:
     """The file of a batch and its journal, for `lines` in their order.
 
     Lines of at most `most` bytes are read of the file.
-    `done` are the indices of lines that are finished, `failed` those of them that are errors.
+    `done` are the indices of lines that are finished, `failed` those of them that are errors, and
+    `read` is what was read for lines, by index.
     Raises UsageError where the file is not one that this command began, or where another process
     writes it, or it cannot be opened; NgtError where it cannot be written later. `close` it.
     """
@@ -80,6 +89,7 @@ class FileOutput:
         self._journal_path = journal_of(path)
         self.done: set[int] = set()
         self.failed: set[int] = set()
+        self.read: dict[int, Read] = {}
         self._written = 0  # lines in the file
         self._places: dict[int, tuple[int, int]] = {}  # in the journal: start and size
         self._stale: set[int] = set()  # lines of the file that the journal replaces
@@ -150,6 +160,10 @@ class FileOutput:
         for number, (start, raw) in enumerate(whole_lines(self._journal, max(self._most, _HEAD))):
             if not number:
                 continue
+            if found_read := _READ.fullmatch(raw):
+                place, files, texts = (part.decode() for part in found_read.groups())
+                self.read[int(place)] = Read(files, texts)
+                continue
             index, _, text = raw.partition(b"\t")
             try:
                 found = json_object(text.decode())
@@ -174,10 +188,17 @@ class FileOutput:
         else:
             self.failed.discard(index)
 
-    def put(self, index: int, text: str, failed: bool) -> None:
+    def note_read(self, index: int, read: Read) -> None:
+        """Note what was read for a line. Raises OSError."""
+        self.read[index] = read
+        append_line(self._journal, _line_of(index, read), sync=False)
+
+    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take a line; it is on disk when this returns. Raises NgtError where it cannot be."""
         try:
             with process.unbroken():
+                if read is not None:
+                    self.note_read(index, read)
                 if index == self._written and self._file is not None:
                     append_line(self._file, text)
                     self._written += 1
@@ -218,12 +239,15 @@ class FileOutput:
             yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
 
     def close(self) -> None:
-        """Put replaced lines in place; when all is written, empty the journal but for its head."""
+        """Put replaced lines in place; when all is written, take answers out of the journal."""
         try:
             with process.unbroken():
                 self._replace()
-                if self._written == len(self._lines):
+                if self._written == len(self._lines) and self._places:
                     self._journal.truncate(len(first_line(self._journal, _HEAD)))
+                    if self.read:
+                        rows = (_line_of(*one) for one in self.read.items())
+                        append_line(self._journal, "\n".join(rows))
                     self._places.clear()
                 self._release()
         except OSError as error:

@@ -25,6 +25,7 @@ from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
+from ngtcli.documents.files import Files
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -171,12 +172,13 @@ def _documents(
         if len(paths) < 2 or STDIN in paths:
             raise
     good, errors = [], []
-    for path in paths:
-        try:
-            load([path], None, request.settings)
-            good.append(path)
-        except InputError as error:
-            errors.append(error)
+    with closing(Files(request.settings)) as files:
+        for path in paths:
+            try:
+                load([path], None, request.settings, files=files)
+                good.append(path)
+            except InputError as error:
+                errors.append(error)
     if not good:
         raise errors[0]
     for told in errors:
