@@ -714,7 +714,7 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     assert b"out/b.txt.txt: it is there, and this command did not write it" in done.stderr
     assert (out / "b.txt.txt").read_text() == "my own notes"
     (out / "c.txt.txt").symlink_to(tmp_path / "nowhere")
-    assert b", and 1 more such files" in ngt(*command).stderr
+    assert b"did not write it, and 1 more\n" in ngt(*command).stderr
     assert ngt(*command, "--restart").returncode == 0
     assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
     assert (tmp_path / "nowhere").read_text() == "Text c of three.\n"  # the link is followed

@@ -80,7 +80,7 @@ class AnswerFolder:
             return
         found = [(name, reason) for name in names if (reason := self._changed(name))]
         if found:
-            more = f", and {len(found) - 1} more such files" if len(found) > 1 else ""
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             raise UsageError(f"{self._path / found[0][0]}: {found[0][1]}{more}", _KEEP)
 
     def _changed(self, name: str) -> str:
