@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import UsageError, nearest
-from ngtcli.ranges import CHOICES, RANGES, SWITCH, check_value
+from ngtcli.ranges import CHOICES, KINDS, RANGES, SWITCH, check_value
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 
@@ -245,5 +245,4 @@ def coerce(name: str, value: Any, where: object) -> Any:
             return math.inf if value > 0 else -math.inf  # `check_value` raises: out of every range
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    wanted = "a list of strings" if kind is tuple else f"of type {kind.__name__}"
-    raise UsageError(f"{where}: {name} is {shown(value)}", f"It must be {wanted}.")
+    raise UsageError(f"{where}: {name} is {shown(value)}", f"It must be {KINDS[kind]}.")

@@ -33,6 +33,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "pipeline_parallel": (1, 10_000),
     "data_parallel": (1, 10_000),
 }
+# What a value must be, by its type in Python.
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string",
+         list: "a list", tuple: "a list of strings"}  # fmt: skip
 IN_PARTS = ("split", "refine")  # ways with what does not fit that take it part by part
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -206,7 +206,7 @@ class Splitting:
 
     def _tell_taken(self) -> None:
         if self._taken:
-            self._warn(f"took {self._taken} of {self.total} parts from a run that was interrupted")
+            self._warn(f"took {self._taken} of {self.total} parts from an earlier run")
         self._taken = 0
 
     def _answer(self, part: Part, name: str) -> tuple[str, int]:

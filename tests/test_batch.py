@@ -1,5 +1,6 @@
 """Lines of a batch, the order they are answered in, and an output that outlives kills."""
 
+import errno
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from ngtcli.batch.source import Choice, asked_of, scan
 from ngtcli.batch.waiting import Line, Waiting
 from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.system.storage import write_atomically
 
 HEAD = Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 8}})
 MOST = 10_000
@@ -53,7 +55,11 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"context": "\\ud800"}', "surrogate"),
         (b'{"context": "a"' + b"[" * 99999, "not JSON|nested"),
         (b'{"id": 1.5, "context": "a"}', "id is 1.5"),
-        (b'{"id": true, "context": "a"}', "id is True"),
+        (b'{"id": true, "context": "a"}', "id is true"),
+        (b'{"id": [null, NaN], "context": "a"}', "id is [null, NaN]"),
+        (b'{"context": "a", "question": ""}', "the question is empty"),
+        (b'{"context": "a", "task": "summarize", "question": " "}', "the question is empty"),
+        (b'{"context": "a", "settings": {"temperature": NaN}}', "temperature is NaN"),
         (b'{"id": 9223372036854775808, "context": "a"}', "id is 9223372036854775808"),
         (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
         (b'{"context": "a", "context": "b"}', "'context' stands there twice"),
@@ -80,6 +86,7 @@ def test_a_wrong_line_is_told_in_its_error(raw: bytes, words: str) -> None:
     _, asked = read_line(raw)
     assert isinstance(asked, NgtError)
     assert any(part in str(asked) for part in words.split("|")), str(asked)
+    assert not any(word in asked.hint for word in ("int", "float", "bool", "str ", "str."))
 
 
 def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None:
@@ -400,11 +407,12 @@ def test_a_journal_that_is_a_link_or_no_file_is_refused_and_left_alone(tmp_path:
     journals = tmp_path / "out.jsonl.journal", tmp_path / "folder" / ".ngt.journal"
     for begin, journal in zip(begun, journals, strict=True):
         journal.symlink_to(mine)
-        with pytest.raises(NgtError, match=f"{journal}: "):
+        with pytest.raises(UsageError, match=f"{journal.name}: ") as caught:
             begin()
+        assert "room" not in caught.value.hint and caught.value.hint.startswith("Name another")
         journal.unlink()
         os.mkfifo(journal)
-        with pytest.raises(NgtError, match=f"{journal}: not a regular file"):
+        with pytest.raises(UsageError, match=f"{journal.name}: not a regular file"):
             begin()
     assert mine.read_text() == "mine\n"
 
@@ -428,6 +436,32 @@ def test_a_journal_of_someone_else_is_not_touched(tmp_path: Path, text: str) -> 
             opened(path, 2)
         assert journal.read_text() == text
         assert (path.read_text() if path.exists() else None) == before
+
+
+@pytest.mark.parametrize(("number", "makes_room"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+def test_only_a_full_disk_is_told_to_make_room(
+    tmp_path: Path, number: int, makes_room: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "out.jsonl").touch()
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
+    folder, out = AnswerFolder(tmp_path), opened(tmp_path / "link.jsonl", 2)
+    with (
+        patch("ngtcli.batch.folder.append_line", fail),
+        patch("ngtcli.batch.output.append_line", fail),
+    ):
+        for write in (
+            lambda: folder.write("a.txt", "k", "A summary."),
+            lambda: out.put(0, text(0), False),
+        ):
+            with pytest.raises(NgtError, match=r"(a\.txt|link\.jsonl): [a-z]") as caught:
+                write()
+            assert ("Make room" in caught.value.hint) == makes_room
+            assert caught.value.exit_code == 1
+    folder.close()
+    release(out)
 
 
 def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
@@ -469,6 +503,48 @@ def test_a_line_of_a_folders_journal_has_a_bound(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(NgtError, match="journal: a line is too long"):
         AnswerFolder(tmp_path)
+
+
+def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
+    """Of each prefix of what a run writes, in its order, the next run knows all that is there."""
+    done: list[object] = []
+
+    def until(number: int, function: Callable[..., None]) -> Callable[..., None]:
+        def write(*given: object) -> None:
+            if len(done) == number:
+                raise KeyboardInterrupt
+            done.append(given)
+            function(*given)
+
+        return write
+
+    for number in range(4):
+        folder = tmp_path / str(number)
+        for text in ("one\n", "two\n"):
+            done.clear()
+            kept = AnswerFolder(folder)
+            with (
+                patch("ngtcli.batch.folder.append_line", until(number, append_line)),
+                patch("ngtcli.batch.folder.write_atomically", until(number, write_atomically)),
+                suppress(KeyboardInterrupt),
+            ):
+                kept.write("a.txt", text, text)
+            kept.close()
+            again = AnswerFolder(folder)
+            again.check(["a.txt"])
+            assert again.has("a.txt", text) == (number == 3)
+            again.close()
+
+
+def test_a_file_of_which_an_earlier_journal_has_no_hash_counts_as_changed(tmp_path: Path) -> None:
+    (tmp_path / ".ngt.journal").write_text('{"file": "a.txt", "key": "k"}\n')
+    (tmp_path / "a.txt").write_text("A summary.\n")
+    folder = AnswerFolder(tmp_path)
+    assert folder.has("a.txt", "k") and not folder.has("a.txt", "other")
+    with pytest.raises(UsageError, match="an earlier version of ngt wrote it"):
+        folder.write("a.txt", "other", "Another one.\n")
+    folder.close()
+    assert (tmp_path / "a.txt").read_text() == "A summary.\n"
 
 
 @pytest.mark.parametrize(

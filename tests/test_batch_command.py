@@ -22,6 +22,7 @@ from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step, Token
+from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -30,6 +31,7 @@ from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
+from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -180,7 +182,8 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert done.returncode == 130 and b"interrupted" in done.stderr
     before = [row["id"] for row in read(source)]
     assert before == IDS[: len(before)]
-    kept = len(before) + (source.parent / "out.jsonl.journal").read_text().count("\n") - 1
+    journal = (source.parent / "out.jsonl.journal").read_text().splitlines()
+    kept = len(before) + sum(line[0].isdigit() for line in journal)
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7
@@ -256,8 +259,8 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, line: Line, work: Work) -> Outcome:
-        return self._outcome(line, work, failed(line.index, NgtError("too long")))
+    def split(self: Runner, line: Line, work: Work) -> Iterator[Outcome]:
+        yield self._outcome(line, work, failed(line.index, NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
@@ -323,6 +326,87 @@ def runner(settings: Settings, answers: Any, lines: KnownLines, work: Any) -> Ru
     """A runner that takes four lines together."""
     session: Any = FakeSession(settings)
     return Runner(Engine(session, answers, 4, dict), lines, work, lambda e: NgtError(repr(e)))
+
+
+def test_lines_whose_documents_changed_since_they_were_answered_are_named(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, source = tmp_path / "docs", tmp_path / "in.jsonl"
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"The tide of {name} came in.")
+    rows: list[dict[str, Any]] = [{"id": n, "paths": [f"docs/{n}.txt"]} for n in "abc"]
+    rows += [{"id": "all", "paths": ["docs"]}, {"id": "none", "context": "The tide."}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(source, "--limit", "4").returncode == 0
+    (docs / "a.txt").write_text("The tide of a went out.")
+    stamp = (docs / "b.txt").stat()
+    os.utime(docs / "b.txt", (1, 1))  # another time and the same text
+    done = run(source)
+    told = b"the documents of 2 lines have changed or gone since the answers were made: 'a', 'all';"
+    assert done.returncode == 0 and told in done.stderr and b"--restart" in done.stderr
+    assert len(read(source)) == 5 and len(fake.asked) == 5
+    (docs / "a.txt").write_text("The tide of a came in.")
+    (docs / "c.txt").unlink()
+    done = run(source)
+    assert b"of 2 lines have changed" in done.stderr and b": 'c', 'all';" in done.stderr
+    os.utime(docs / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    (docs / "c.txt").write_text("The tide of c came in.")
+    assert b"changed" not in run(source).stderr
+    read_again: list[object] = []
+    monkeypatch.setattr("ngtcli.cli.batch_work.load", lambda *_, **__: read_again.append(1))
+    assert b"5 of 5 lines were done before\n" in run(source).stderr and read_again == []
+    assert len(fake.asked) == 5
+
+
+def test_what_was_read_is_kept_where_answers_end_out_of_order_and_lines_are_run_again(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    source = tmp_path / "in.jsonl"
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"The tide of {name} came in.")
+    lines = [json.dumps({"id": n, "paths": [f"{n}.txt"]}) for n in "abc"]
+    source.write_text("\n".join(lines) + "\n")
+
+    def fails(text: str) -> None:
+        if "tide of b" in text:
+            raise ModelError("no scores", "Try again.")
+
+    fake.before = fails
+    assert run(source, "--batch-size", "3").returncode == 7
+    fake.before = lambda text: None
+    assert run(source, "--retry-failed").returncode == 0
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("Something else.")
+    assert b"of 3 lines have changed or gone" in run(source).stderr
+    with (tmp_path / "out.jsonl.journal").open("ab") as file:
+        file.write(b"r0\tff")  # torn
+    assert b"of 3 lines have changed or gone" in run(source).stderr
+
+
+def test_one_reader_is_open_for_all_lines_of_a_batch(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = Catalog._load
+
+    def load(self: Catalog) -> None:
+        opened.append(self._root)
+        real(self)
+
+    monkeypatch.setattr(Catalog, "_load", load)
+    rows: list[dict[str, Any]] = []
+    (tmp_path / "other").mkdir()
+    for i, name in enumerate(["0", "1", "2", "3", "other/4"]):
+        text = f"<html><body><p>The tide came in at {i}.</p></body>"
+        (tmp_path / f"{name}.html").write_text(text)
+        rows.append({"paths": [f"{name}.html"], "settings": {"field": "x"} if i == 4 else {}})
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(source).returncode == 0 and len(fake.asked) == 5
+    assert opened == [str(tmp_path), str(tmp_path / "other")]
+    manifests = (home("cache") / "documents").glob("*.json")
+    assert sorted(len(json.loads(m.read_text())["files"]) for m in manifests) == [1, 4]
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
@@ -613,6 +697,72 @@ def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_cha
     fake.asked = []
     assert ngt("summarize", *files, "-o", str(out), "--max-tokens", "9").returncode == 0
     assert len(fake.asked) == 3  # other settings
+
+
+def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_answer(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    out.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    (out / "b.txt.txt").write_text("my own notes")
+    command = "summarize", str(docs), "-o", str(out)
+    done = ngt(*command)
+    assert done.returncode == 2 and fake.asked == [] and b"--restart" in done.stderr
+    assert b"out/b.txt.txt: it is there, and this command did not write it" in done.stderr
+    assert (out / "b.txt.txt").read_text() == "my own notes"
+    (out / "c.txt.txt").symlink_to(tmp_path / "nowhere")
+    assert b"did not write it, and 1 more\n" in ngt(*command).stderr
+    assert ngt(*command, "--restart").returncode == 0
+    assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
+    assert (tmp_path / "nowhere").read_text() == "Text c of three.\n"  # the link is followed
+    fake.asked = []
+    assert ngt(*command).returncode == 0 and fake.asked == []
+    assert ngt(*command, "--restart").returncode == 0 and len(fake.asked) == 3
+    one = ngt("summarize", str(docs), "-o", str(tmp_path / "one.txt"), "--restart")
+    assert one.returncode == 2 and b"--restart does nothing with one summary" in one.stderr
+
+
+def test_a_summary_that_was_edited_since_is_kept_and_refused_by_name(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    for name in "ab":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    command = "summarize", str(docs), "-o", str(out), "--per-file"
+    assert ngt(*command).returncode == 0
+    with (out / "a.txt.txt").open("a") as file:
+        file.write("EDITED\n")
+    fake.asked = []
+    assert ngt(*command).returncode == 0 and fake.asked == []  # nothing is to be made
+    done = ngt(*command, "--max-tokens", "9")
+    assert done.returncode == 2 and fake.asked == []
+    assert b"a.txt.txt: it was changed after this command wrote it\n" in done.stderr
+    assert (out / "a.txt.txt").read_text().endswith("EDITED\n")
+    (out / "a.txt.txt").unlink()
+    assert ngt(*command, "--max-tokens", "9").returncode == 0 and len(fake.asked) == 2
+
+
+def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+
+    def comes(text: str) -> None:
+        if "Text b" in text:
+            (out / "b.txt.txt").write_text("mine")
+
+    fake.before = comes
+    done = ngt("summarize", str(docs), "-o", f"{out}/")
+    assert done.returncode == 7 and b"b.txt.txt: it is there" in done.stderr
+    assert (out / "b.txt.txt").read_text() == "mine"
+    assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt.txt" for n in "abc"}
 
 
 def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswers) -> None:

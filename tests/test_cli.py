@@ -410,3 +410,54 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
     body = json.loads(done.stdout)
     bad = [r for r in body["results"] if not r["identical"]]
     assert bad and all(r["margin"] is not None for r in bad) and b"differ" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words", "code"),
+    [
+        (["-m", "./no-model"], "no such folder", 4),
+        (["-m", "MODEL"], "chat template fails", 4),
+        (["--method", "auto:typo=1"], "typo", 2),
+        (["--background", "no-such"], "no background", 2),
+        (["--device", "mps"], "no mps device here", 4),
+    ],
+)
+def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened(
+    tmp_path: Path, wrong: list[str], words: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("a document was looked at")
+
+    for place in ("documents.load", "documents.survey"):
+        monkeypatch.setattr(f"ngtcli.{place}.Listing", opened)
+    monkeypatch.setattr("ngtcli.cli.batch.scan", opened)
+    text, model = tmp_path / "a.txt", tmp_path / "model"
+    text.write_text("The tide came in at noon.")
+    model.mkdir()
+    for path in BUILTIN_PATH.iterdir():
+        (model / path.name).symlink_to(path)
+    (model / "chat_template.jinja").unlink()
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
+    wrong = [str(model) if word == "MODEL" else word for word in wrong]
+    commands = [
+        ["summarize", str(text)],
+        ["summarize", str(text), "-o", f"{tmp_path}/out/"],
+        ["ask", "When?", "-d", str(text)],
+        ["batch", str(text), "-o", str(tmp_path / "out.jsonl")],
+        ["check", str(text)],
+        ["tune", str(text), "--sweep", "num_draft=4,8"],
+    ]
+    if "--method" not in wrong:
+        commands.append(["bench", str(text), "--methods", "auto,none"])
+    for command in commands:
+        done = ngt(*command, *wrong)
+        assert done.returncode == code and words in done.stderr.decode(), (command, done.stderr)
+    assert ngt("summarize", str(text), "-m", str(model), "--dry-run").returncode == 4
+
+
+def test_a_dry_run_needs_no_weights(tmp_path: Path) -> None:
+    for path in BUILTIN_PATH.iterdir():
+        if path.suffix != ".safetensors":
+            (tmp_path / path.name).symlink_to(path)
+    assert ngt("summarize", HARBOUR, "-m", str(tmp_path), "--dry-run").returncode == 0
+    assert ngt("summarize", HARBOUR, "-m", str(tmp_path)).returncode == 4

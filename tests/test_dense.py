@@ -228,10 +228,10 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
     with pytest.raises(TypeError):  # far fewer: it is learned anew
         nearest.nearest_of(vectors.Vectors(rows[:3000], "name", "third"))
     monkeypatch.setattr(nearest, "ivf_pq", lambda rows: again._coded)
-    (path,) = (own_home / "cache" / "passages").glob("name.ivf-pq.safetensors")
+    (path,) = (own_home / "cache" / "passages").glob("name.key.ivf-pq.safetensors")
     path.write_bytes(path.read_bytes()[:-9])
     rebuilt = nearest.nearest_of(vectors.Vectors(rows, "name", "key"), warn=said.append)
-    assert "anew" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7
+    assert "built again" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7
 
 
 @given(st.lists(st.permutations(range(6)).map(lambda p: p[:4]), max_size=3))
@@ -331,6 +331,23 @@ def test_only_new_texts_are_embedded(
 
 
 @needs_faiss
+def test_vectors_of_a_folder_outlive_questions_about_some_of_its_files(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting, rankers = Counting(monkeypatch), Rankers(models["meaning"])
+    whole = folder(*TEXTS)
+    fresh = [rank(whole, SMALL, "a ship", 4, rankers=rankers)]
+    for some in (whole[:1], whole[1:3], whole[:1], whole[::2], whole, whole[1:3]):
+        found = rank(some, SMALL, "a ship", 4, rankers=rankers)
+        assert found.embedded == 0 and len(counting.texts) == 4
+        fresh += [found] * (some is whole)
+    assert fresh[0].found == fresh[1].found
+    rank([*whole[2:], Document("n.txt", "a new text.", path="/docs/n.txt")], SMALL, "a ship", 4,
+         rankers=rankers)  # fmt: skip
+    assert counting.texts[4:] == ["a new text."]
+
+
+@needs_faiss
 def test_what_is_embedded_is_kept_when_it_is_interrupted(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,7 +375,7 @@ def test_damaged_vectors_are_made_anew_with_a_line(models: dict[str, str], own_h
         said: list[str] = []
         found = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers, warn=said.append)
         assert found.found == wanted and found.embedded == 4
-        assert len(said) == 1 and "anew" in said[0]
+        assert len(said) == 1 and "made again" in said[0]
 
 
 @needs_faiss

@@ -168,8 +168,8 @@ def test_a_method_is_read_with_its_options() -> None:
     [
         ("trie:m=9", "It has none."),
         ("trie:n", "Write NAME:KEY=VALUE."),
-        ("trie:n=x", "It must be of type int."),
-        ("trie:learn_output=1", "It must be of type bool."),
+        ("trie:n=x", "It must be a whole number."),
+        ("trie:learn_output=1", "It must be true or false."),
         ("trie:n=3:lp=3", "Give a value from 1 to 2."),
         ("none:n=100", "Give a value from 2 to 64."),
     ],

@@ -78,6 +78,16 @@ def test_unchanged_documents_are_not_encoded_again_and_one_changed_is_alone() ->
     assert changed.count_of(lamp) == 2 and before.count_of(lamp) == 0
 
 
+def test_counts_of_a_folder_outlive_questions_about_some_of_its_files() -> None:
+    whole, general = documents("tide tide", "quay quay", "boat boat"), build_counts([([7, 8], 3.0)])
+    first = make(CountingTokenizer()).of(whole, general)
+    read = CountingTokenizer()
+    for some in (whole[:1], whole[1:], whole):
+        counts = make(read).of(some, general)
+    assert read.encoded == [] and np.array_equal(counts.nodes[1:], first.nodes[1:])
+    assert len(list((home("cache") / "folders").glob("*.joined.safetensors"))) == 3
+
+
 def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> None:
     tokenizer = CountingTokenizer()
     ids = [7, 8, 9]

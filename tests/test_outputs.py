@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers import ngt
+from helpers import HARBOUR, ngt
 
 from ngtcli.cli.answer_request import AnswerFlags
 from ngtcli.cli.notes import Notes
@@ -100,6 +100,24 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     assert AnswerFlags(output=name).request(
         task="ask", settings=Settings(), preset=None
     ).output == (Path("-") if name == "-" else Path.cwd() / "-")
+
+
+def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"context": "The tide."}\n')
+    (tmp_path / "link").symlink_to("nowhere/x")
+    out = str(tmp_path / "link")
+    commands = ["batch", str(tmp_path / "in.jsonl"), "-o"], ["summarize", HARBOUR, "-o"]
+    for command in commands:
+        done = ngt(*command, out)
+        assert done.returncode == 2 and b"Make room" not in done.stderr
+        assert f"{out}: a link into a folder that is not there".encode() in done.stderr
+    monkeypatch.setattr("os.access", lambda *_: False)  # nothing is forbidden to root
+    for command in commands:
+        done = ngt(*command, str(tmp_path / "x"))
+        assert done.returncode == 2 and b"no permission to write in its folder" in done.stderr
+    assert not (tmp_path / "x").exists() and not (tmp_path / "x.journal").exists()
 
 
 @needs_model

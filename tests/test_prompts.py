@@ -51,8 +51,8 @@ def test_a_users_preset_hides_a_shipped_one(own_home: Path) -> None:
     ("text", "message", "hint"),
     [
         ("template: '{documents}'\nnum_drafts: 8", "num_drafts", "num_draft"),
-        ("template: '{documents}'\nn: many", "'many'", "int"),
-        ("template: '{documents}'\nn: true", "True", "int"),
+        ("template: '{documents}'\nn: many", "'many'", "whole number"),
+        ("template: '{documents}'\nn: true", "true", "whole number"),
         ("template: '{documents}'\nstop: 3", "stop", "list of strings"),
         ("template: 3", "template", "string"),
         ("template: hello", "{documents}", "template"),

@@ -3,11 +3,15 @@
 import json
 import math
 import os
+import shutil
 import stat
+import tempfile
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -30,8 +34,8 @@ from ngtcli.render.sources import sources_of
 from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
 from ngtcli.retrieve.index import K1, B, index_of
-from ngtcli.retrieve.store import index_path
 from ngtcli.retrieve.words import words
+from ngtcli.system import cache_bound
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -56,6 +60,11 @@ def bm25(question: list[str], texts: list[list[str]]) -> list[float]:
 
 def folder(tmp_path: Path, *texts: str) -> list[Document]:
     return [Document(f"{i}.txt", t, path=str(tmp_path / f"{i}.txt")) for i, t in enumerate(texts)]
+
+
+def index_path(documents: list[Document], cutting: Cutting) -> Path:
+    digests = [store.digest(document) for document in documents]
+    return store.index_path(store.folder_key(documents, cutting), digests)
 
 
 LETTERS = st.text(st.sampled_from(list("abcde \n潮位é.")), max_size=200)
@@ -105,7 +114,8 @@ def test_after_a_change_only_what_changed_is_cut(tmp_path: Path, own_home: Path)
     texts[2] = "Somebody spoke of a ship."
     index = index_of(folder(tmp_path, *texts), SMALL)
     assert index.status == "updated" and index.cut == 1
-    index_path(folder(tmp_path, *texts), SMALL).unlink()
+    for path in store.index_folder().glob("*"):
+        path.unlink()
     new = index_of(folder(tmp_path, *texts), SMALL)
     assert new.status == "built" and new.ranked("a ship spoke") == index.ranked("a ship spoke")
     fewer = index_of(folder(tmp_path, *texts[:2]), SMALL)
@@ -122,7 +132,7 @@ def test_a_damaged_index_is_built_anew_with_a_line(tmp_path: Path, own_home: Pat
         said: list[str] = []
         index = index_of(documents, SMALL, warn=said.append)
         assert index.status == "rebuilt" and index.ranked("ship") == wanted
-        assert len(said) == 1 and "anew" in said[0]
+        assert len(said) == 1 and "built again" in said[0]
         assert index_of(documents, SMALL).status == "cached"
 
 
@@ -139,6 +149,53 @@ def test_of_an_index_with_words_that_are_none_nothing_is_taken_over(
     store.save(path, replace(stored, cut=replace(stored.cut, words=words)))
     more = folder(tmp_path, "The tide came in.", "A ship left port.", "Nobody spoke.")
     assert index_of(more, SMALL).cut == 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), max_size=6), max_size=6),
+    st.text(st.sampled_from("abcd "), max_size=9),
+)
+def test_answers_about_any_sets_of_documents_in_turn_are_those_of_an_empty_cache(
+    turns: list[list[tuple[int, int]]], question: str
+) -> None:
+    """A document is one of five files in one of two versions."""
+    texts = [[f"a b{'c' * i} d. " * 9, f"c{i} b a. "] for i in range(5)]
+    kept, cut = tempfile.mkdtemp(), set[tuple[int, int]]()
+    for turn in turns:
+        documents = [Document(f"{i}", texts[i][v], path=f"/docs/{i}.txt") for i, v in turn]
+        with patch.dict(os.environ, NGT_HOME=kept):
+            found = index_of(documents, SMALL)
+            assert index_of(documents, SMALL).status == "cached"
+        with patch.dict(os.environ, NGT_HOME=tempfile.mkdtemp()):
+            fresh = index_of(documents, SMALL)
+        assert found.scores(question).tolist() == fresh.scores(question).tolist()
+        assert [found.place(i) for i in range(len(found))] == [
+            fresh.place(i) for i in range(len(fresh))
+        ]
+        assert found.cut == 0 or {*turn} - cut  # nothing is cut twice
+        cut |= {*turn}
+    shutil.rmtree(kept)
+
+
+def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goes(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(cache_bound, "_FILES", 3)
+    documents = folder(tmp_path, *(f"The tide came in at {i}." for i in range(6)))
+    old = time.time() - 31 * 86_400
+    index_of(documents, SMALL)
+    for path in store.index_folder().glob("*"):
+        os.utime(path, (old, old))
+    assert index_of(documents, SMALL).status == "cached"  # asked for: it counts as new
+    index_of(documents[:1], SMALL)
+    os.utime(index_path(documents[:1], SMALL), (old, old))
+    index_of(documents[:2], SMALL)
+    assert index_path(documents, SMALL).exists() and not index_path(documents[:1], SMALL).exists()
+    for i in range(2, 6):
+        index_of(documents[i:], SMALL)
+    assert len(list(store.index_folder().glob("*.index.safetensors"))) == 3
+    assert index_of(documents, SMALL).cut < 6
 
 
 # --- prompts ---

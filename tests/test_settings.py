@@ -159,7 +159,7 @@ def test_passages_overlap_by_fewer_tokens_than_they_have() -> None:
         ("NGT_SEED", "7" * 6000, "NGT_SEED"),
         ("NGT_POOL", "perhaps", "NGT_POOL: pool is 'perhaps'"),
         ("NGT_HOME", "~nobody-of-this-name/x", "NGT_HOME is ~nobody-of-this-name/x"),
-        ("NGT_TEMPERATURE", "nan", "temperature is nan"),
+        ("NGT_TEMPERATURE", "nan", "temperature is NaN"),
         ("NGT_MAX_TOKENS", "0", "from 1 to 1000000."),
         ("NGT_TOP_P", "0", "from 0.000001 to 1."),
         ("NGT_SEED", "-1", "from 0 to 9223372036854775807."),

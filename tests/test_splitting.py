@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ngtcli.answered import failed
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
@@ -266,6 +267,35 @@ def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     process.wait()
     done = ngt("summarize", book, *short)
     assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
+
+
+@needs_model
+@pytest.mark.parametrize("fails", ["the answer", "its delivery"])
+def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
+    tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
+) -> None:
+    from ngtcli.batch.output import FileOutput
+    from ngtcli.batch.runner import Runner
+
+    lines, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines.write_text(json.dumps({"paths": [book]}) + "\n")
+    command = "batch", str(lines), "-o", str(out), *short
+
+    def fail(*_: Any) -> Any:
+        if fails == "the answer":
+            return failed(0, NgtError("no scores", "Try again."))
+        raise NgtError("no space left", "Make room.")
+
+    owner, name = (Runner, "_alone") if fails == "the answer" else (FileOutput, "put")
+    whole = getattr(owner, name)
+    monkeypatch.setattr(owner, name, fail)
+    assert ngt(*command).returncode == (7 if fails == "the answer" else 1)
+    (kept,) = (home("cache") / "parts").glob("*.json")
+    monkeypatch.setattr(owner, name, whole)
+    again = ngt(*command, "--retry-failed")
+    assert again.returncode == 0 and b"from an earlier run" in again.stderr
+    (row,) = map(json.loads, out.read_text().splitlines())
+    assert row["text"] and all(part["kept"] for part in row["parts"]) and not kept.exists()
 
 
 @needs_model

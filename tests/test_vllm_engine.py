@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncGenerator, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -25,7 +26,7 @@ from ngtcli.engines.vllm_arguments import (
     environment,
     sampling_arguments,
 )
-from ngtcli.engines.vllm_engine import Piece, _piece, last_error
+from ngtcli.engines.vllm_engine import Piece, VllmEngine, _piece, last_error
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -157,6 +158,36 @@ def test_a_missing_vllm_is_named_in_one_line(
         arguments = ["ask", "Who?", "-d", str(tmp_path / "a.txt"), "--engine", "vllm"]
         app(arguments, standalone_mode=False)
     assert caught.value.hint == "pip install 'ngtcli[vllm]'"
+
+
+@pytest.mark.skipif("vllm" in sys.modules, reason="vLLM is loaded")
+def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[object] = []
+
+    def fails(arguments: object) -> None:
+        raise ValueError("no memory")
+
+    parts = {
+        "vllm": {"SamplingParams": None},
+        "vllm.engine": {},
+        "vllm.engine.arg_utils": {"AsyncEngineArgs": MagicMock()},
+        "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)},
+        "vllm.v1": {},
+        "vllm.v1.engine": {},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=fails)},
+    }
+    for name, content in parts.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    for name in environment(Settings()):
+        monkeypatch.setenv(name, os.environ.get(name, "0"))  # what is set is taken back
+    monkeypatch.setattr(keeper, "start", lambda: "the keeper")
+    monkeypatch.setattr(keeper, "end", ended.append)
+    with pytest.raises(NgtError, match="vLLM does not start: no memory"):
+        VllmEngine(Settings(method="none"))
+    assert ended == ["the keeper"]
 
 
 class FakeEngine:

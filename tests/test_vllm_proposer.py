@@ -149,12 +149,19 @@ def test_the_pool_crosses_requests_only_where_both_allow_it() -> None:
     assert steps[2] < steps[0]  # the third did
 
 
-def test_a_caller_without_requests_shares_nothing() -> None:
+def test_a_caller_without_requests_shares_nothing_and_one_line_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     proposer = NgramTrieProposer(config())
     ids = np.zeros((1, CONTEXT), np.int32)
-    ids[0, :3] = 7, 20, 21
-    proposer.propose([[21]], np.array([3], np.int32), ids)
+    for first in (7, 8):
+        ids[0, :3] = first, 20, 21
+        proposer.propose([[21]], np.array([3], np.int32), ids)
     assert proposer._drafts._pooled == []
+    assert [record.message[:5] for record in caplog.records] == ["ngt: "]
+    alone = NgramTrieProposer(config(pool=False))
+    alone.propose([[21]], np.array([3], np.int32), ids)
+    assert len(caplog.records) == 1  # nothing was to be shared
 
 
 def test_prompts_that_are_being_read_get_no_draft() -> None:

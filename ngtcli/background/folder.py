@@ -1,8 +1,8 @@
 """Counts of all documents that were given, for `auto` to draft from beside those in the prompt.
 
-They are kept in the cache, for a common folder and a tokenizer: the token ids of each document, so
-that after a change only what changed is encoded again; their counts; and these joined with the
-background.
+They are kept in the cache, for a set of documents and a tokenizer: the token ids of each document,
+so that for other documents of the same folder only what is new is encoded; their counts; and these
+joined with the background.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ import numpy as np
 from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document, common_folder
 from ngtcli.system.arrays import read_arrays, write_arrays
+from ngtcli.system.cache_bound import keep_last, largest, renew
 from ngtcli.system.storage import DamagedFileError, home, key_of, mark_used
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
@@ -52,7 +53,7 @@ class FolderCounts:
             place = key_of(_FORMAT, self._tokenizer.fingerprint, common_folder(documents))
 
             def alone() -> BackgroundCounts:
-                return self._had(f"{place}.counts", texts, lambda: self._counted(documents, place))
+                return self._had(place, "counts", texts, lambda: self._counted(documents, place))
 
             def both() -> BackgroundCounts:
                 own = alone()
@@ -62,7 +63,7 @@ class FolderCounts:
                     self._warn(f"the documents' counts are not joined with others: {error}")
                     return own
 
-            self._last = texts + whole, self._had(f"{place}.joined", texts + whole, both)
+            self._last = texts + whole, self._had(place, "joined", texts + whole, both)
         return self._last[1]
 
     def _hash(self, background: BackgroundCounts | None) -> str:
@@ -74,18 +75,20 @@ class FolderCounts:
         return self._hashed[1] if background is not None else ""
 
     def _had(
-        self, name: str, content: str, make: Callable[[], BackgroundCounts]
+        self, place: str, kind: str, content: str, make: Callable[[], BackgroundCounts]
     ) -> BackgroundCounts:
         """The counts in a file with that content, or else made and stored there."""
-        path = counts_folder() / f"{name}.safetensors"
+        path = counts_folder() / f"{place}.{key_of(content)}.{kind}.safetensors"
         about = {TOKENIZER: self._tokenizer.fingerprint, "content": content}
         with suppress(FileNotFoundError, DamagedFileError):
             found = load_background(path, self._vocabulary, about)
             mark_used(path)
+            renew(path)
             return found
         counts = make()
         try:
             save_background(path, counts, about)
+            keep_last(path.parent, f"{place}.*.{kind}.safetensors")
         except OSError as error:
             self._warn(f"the documents' counts are not cached: {error.strerror or error}")
         counts.nodes[0, TOKEN] = self._vocabulary
@@ -93,14 +96,19 @@ class FolderCounts:
 
     def _counted(self, documents: Sequence[Document], place: str) -> BackgroundCounts:
         """The counts of the documents alone."""
-        ids = self._ids(documents, counts_folder() / f"{place}.ids.safetensors")
+        ids = self._ids(documents, place)
         self._status(f"Counting {sum(map(len, ids))} tokens of the documents …")
         return build_counts([(one, 1.0) for one in ids], least=LEAST)
 
-    def _ids(self, documents: Sequence[Document], path: Path) -> list[Ints]:
-        """The token ids of each document; what was encoded before is read from `path`."""
+    def _ids(self, documents: Sequence[Document], place: str) -> list[Ints]:
+        """The token ids of each document; what was encoded before is read from files."""
         digests = [bytes.fromhex(document.sha256) for document in documents]
-        known = dict(_known(path, self._tokenizer.fingerprint, self._vocabulary))
+        pattern = f"{place}.*.ids.safetensors"
+        known: dict[bytes, Ints] = {}
+        for file in largest(counts_folder(), pattern):
+            if all(digest in known for digest in digests):
+                break
+            known |= _known(file, self._tokenizer.fingerprint, self._vocabulary)
         found: list[Ints] = []
         left = TOKENS
         for i, (document, digest) in enumerate(zip(documents, digests, strict=True)):
@@ -115,7 +123,9 @@ class FolderCounts:
             left -= len(ids)
             found.append(ids)
         if any(digest not in known for digest in digests[: len(found)]):
+            path = counts_folder() / pattern.replace("*", key_of(*(d.hex() for d in digests)))
             self._keep(path, digests[: len(found)], found)
+            keep_last(path.parent, pattern)
         return found
 
     def _keep(self, path: Path, digests: list[bytes], ids: list[Ints]) -> None:

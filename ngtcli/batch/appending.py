@@ -8,7 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ngtcli.errors import UsageError
+from ngtcli.documents.reading import reason_of
+from ngtcli.errors import NgtError, UsageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def open_appending(path: Path, mode: int) -> IO[bytes]:
@@ -24,13 +27,14 @@ def open_appending(path: Path, mode: int) -> IO[bytes]:
     return os.fdopen(handle, "r+b", buffering=0)
 
 
-def append_line(file: IO[bytes], text: str) -> None:
-    """Write a line to disk, or nothing. Raises OSError."""
+def append_line(file: IO[bytes], text: str, sync: bool = True) -> None:
+    """Write a line, with `sync` to disk, or nothing. Raises OSError."""
     data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
     try:
         while data:
             data = data[file.write(data) :]
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     except OSError:
         with suppress(OSError):
             file.truncate(start)
@@ -55,6 +59,21 @@ def first_line(file: IO[bytes], most: int) -> bytes:
     """The first `most` bytes, up to a line feed. Raises OSError."""
     head, feed, _ = os.pread(file.fileno(), most, 0).partition(b"\n")
     return head + feed
+
+
+def failure(
+    where: object, error: OSError, kind: type[NgtError] = NgtError, what: str = "file"
+) -> NgtError:
+    """The error, of a kind, for a `what` of the user's that cannot be opened or written.
+
+    A full disk is never a UsageError.
+    """
+    hint = f"name another {what} with -o."
+    if error.errno in _FULL:
+        kind, hint = NgtError, f"make room, or {hint}"
+    elif error.errno == errno.EFBIG:
+        hint = f"raise the bound with --max-mb, or {hint}"
+    return kind(f"{where}: {reason_of(error)}", hint[0].upper() + hint[1:])
 
 
 def lock(file: IO[bytes], path: Path) -> None:

@@ -83,9 +83,11 @@ def _asked(given: Mapping[str, Any]) -> Asked:
         if name not in KEYS:
             raise InputError(f"unknown key {shown(name)}", nearest(name, KEYS))
     question = _string(given, "question").strip()
-    task = _string(given, "task") or ("ask" if question else "summarize")
+    task = _string(given, "task") or ("ask" if "question" in given else "summarize")
     if task not in TASKS:
         raise InputError(f"task is {shown(task)}", f"Choose from {', '.join(TASKS)}.")
+    if "question" in given and not question:
+        raise InputError("the question is empty", "Write one, or leave the key out.")
     if task == "ask" and not question:
         raise InputError("no question", 'Give one: "question": "When?"')
     if task == "summarize" and question:

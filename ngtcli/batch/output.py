@@ -4,28 +4,41 @@ A file only grows by whole lines. What is finished before its turn stands in a j
 `NAME.journal`, until then: a line for the head, then one for each such answer, its index before it.
 A run that was killed leaves at most one torn line in each, which is cut off. What the journal says
 last of an index counts, so that lines are replaced by it as well: the file is then written anew.
-The journal is locked while a run writes. When all is written, only its head stays.
+The journal is locked while a run writes. It also has a line for what was read for each answer
+(work.Read), `r`, its index and two hashes. When all is written, only these and its head stay.
 """
 
-import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from ngtcli.batch.appending import append_line, first_line, lock, open_appending, whole_lines
+from ngtcli.batch.appending import (
+    append_line,
+    failure,
+    first_line,
+    lock,
+    open_appending,
+    whole_lines,
+)
 from ngtcli.batch.head import Head
 from ngtcli.batch.waiting import Line
+from ngtcli.batch.work import Read
 from ngtcli.documents.json_object import json_object
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.system import process
 from ngtcli.system.storage import write_atomically
 
 _FIRST = b'{"format": "'  # what a journal begins with
 _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess
+_READ = re.compile(rb"r(\d{1,12})\t([0-9a-f]*)\t([0-9a-f]*)\n")
 _ANEW = "Name another file with -o, or write it anew with --restart."
+
+
+def _line_of(index: int, read: Read) -> str:
+    return f"r{index}\t{read.files}\t{read.texts}"
 
 
 def journal_of(path: Path) -> Path:
@@ -37,8 +50,8 @@ def journal_of(path: Path) -> Path:
 class Output(Protocol):
     """Gets each finished line once, in any order."""
 
-    def put(self, index: int, text: str, failed: bool) -> None:
-        """Take the line of that index, without its line feed."""
+    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
+        """Take the line of that index, without its line feed, and what was read for it."""
 
 
 class StreamOutput:
@@ -49,7 +62,7 @@ class StreamOutput:
         self._waiting: dict[int, str] = {}
         self.failed = 0  # how many
 
-    def put(self, index: int, text: str, failed: bool) -> None:
+    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take a line. Raises what `write` raises."""
         self.failed += failed
         self._waiting[index] = text
@@ -63,18 +76,20 @@ class FileOutput:
     """The file of a batch and its journal, for `lines` in their order.
 
     Lines of at most `most` bytes are read of the file.
-    `done` are the indices of lines that are finished, `failed` those of them that are errors.
+    `done` are the indices of lines that are finished, `failed` those of them that are errors, and
+    `read` is what was read for lines, by index.
     Raises UsageError where the file is not one that this command began, or where another process
-    writes it; NgtError where it cannot be written. `close` it.
+    writes it, or it cannot be opened; NgtError where it cannot be written later. `close` it.
     """
 
     def __init__(
         self, path: Path, head: Head, lines: Sequence[Line], restart: bool, most: int
     ) -> None:
-        self._path, self._lines, self._most = path.resolve(), lines, most
+        self._path, self._given, self._lines, self._most = path.resolve(), path, lines, most
         self._journal_path = journal_of(path)
         self.done: set[int] = set()
         self.failed: set[int] = set()
+        self.read: dict[int, Read] = {}
         self._written = 0  # lines in the file
         self._places: dict[int, tuple[int, int]] = {}  # in the journal: start and size
         self._stale: set[int] = set()  # lines of the file that the journal replaces
@@ -82,14 +97,15 @@ class FileOutput:
         try:
             self._journal = open_appending(self._journal_path, 0o600)
         except OSError as error:
-            raise _failure(self._journal_path, error) from None
+            where = f"{path}: its journal {self._journal_path.name}"
+            raise failure(where, error, UsageError) from None
         try:
-            lock(self._journal, self._path)
+            lock(self._journal, path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
-                raise _failure(self._path, error) from None
+                raise failure(path, error, UsageError) from None
             raise
 
     def _begin(self, head: Head, restart: bool) -> None:
@@ -105,8 +121,8 @@ class FileOutput:
             return
         then = Head.read(first)
         if then is None:
-            raise UsageError(f"{self._path}: begun by another version of ngt", _ANEW)
-        then.check(head, self._path)
+            raise UsageError(f"{self._given}: begun by another version of ngt", _ANEW)
+        then.check(head, self._given)
         self._file = open_appending(self._path, 0o666)
         self._read_file(self._file)
         self._read_journal()
@@ -119,7 +135,7 @@ class FileOutput:
             if not first:  # it has just been made
                 self._journal_path.unlink()
             what = "is there, and no journal says what it was made from"
-            raise UsageError(f"{self._path}: {what}", _ANEW)
+            raise UsageError(f"{self._given}: {what}", _ANEW)
         if len(first) == _HEAD or not first.startswith(_FIRST[: len(first)]):
             raise UsageError(f"{self._journal_path}: not a journal of ngt's", _ANEW)
 
@@ -135,7 +151,7 @@ class FileOutput:
                 found = {}
             if index >= len(self._lines) or found.get("id") != self._lines[index].id:
                 what = f"line {index + 1} is not as it was written"
-                raise UsageError(f"{self._path}: {what}", _ANEW)
+                raise UsageError(f"{self._given}: {what}", _ANEW)
             self._note(index, "error" in found)
             self._written = index + 1
 
@@ -143,6 +159,10 @@ class FileOutput:
         """Note what stands there, and cut off a torn line."""
         for number, (start, raw) in enumerate(whole_lines(self._journal, max(self._most, _HEAD))):
             if not number:
+                continue
+            if found_read := _READ.fullmatch(raw):
+                place, files, texts = (part.decode() for part in found_read.groups())
+                self.read[int(place)] = Read(files, texts)
                 continue
             index, _, text = raw.partition(b"\t")
             try:
@@ -168,10 +188,17 @@ class FileOutput:
         else:
             self.failed.discard(index)
 
-    def put(self, index: int, text: str, failed: bool) -> None:
+    def note_read(self, index: int, read: Read) -> None:
+        """Note what was read for a line. Raises OSError."""
+        self.read[index] = read
+        append_line(self._journal, _line_of(index, read), sync=False)
+
+    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take a line; it is on disk when this returns. Raises NgtError where it cannot be."""
         try:
             with process.unbroken():
+                if read is not None:
+                    self.note_read(index, read)
                 if index == self._written and self._file is not None:
                     append_line(self._file, text)
                     self._written += 1
@@ -184,7 +211,7 @@ class FileOutput:
                         self._stale.add(index)
                     self._journaled(index, start, len(text.encode()) + 1, failed)
         except OSError as error:
-            raise _failure(self._path, error) from None
+            raise failure(self._given, error) from None
 
     def _drain(self) -> None:
         """Move lines whose turn has come from the journal to the file."""
@@ -212,24 +239,22 @@ class FileOutput:
             yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
 
     def close(self) -> None:
-        """Put replaced lines in place; when all is written, empty the journal but for its head."""
+        """Put replaced lines in place; when all is written, take answers out of the journal."""
         try:
             with process.unbroken():
                 self._replace()
-                if self._written == len(self._lines):
+                if self._written == len(self._lines) and self._places:
                     self._journal.truncate(len(first_line(self._journal, _HEAD)))
+                    if self.read:
+                        rows = (_line_of(*one) for one in self.read.items())
+                        append_line(self._journal, "\n".join(rows))
                     self._places.clear()
                 self._release()
         except OSError as error:
-            raise _failure(self._path, error) from None
+            raise failure(self._given, error) from None
 
     def _release(self) -> None:
         """Close both files, which ends the lock."""
         self._journal.close()
         if self._file is not None:
             self._file.close()
-
-
-def _failure(path: Path, error: OSError) -> NgtError:
-    advice = "Raise the bound with --max-mb" if error.errno == errno.EFBIG else "Make room"
-    return NgtError(f"{path}: {reason_of(error)}", f"{advice}, or name another file with -o.")

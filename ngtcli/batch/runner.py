@@ -123,7 +123,7 @@ class Runner:
             answered = self._alone(begun.session, begun.line, begun.prompt)
             yield self._outcome(begun.line, begun.work, answered)
         while self._long:
-            yield self._split(*self._long.pop(0))
+            yield from self._split(*self._long.pop(0))
 
     def _session_for(self, settings: Settings) -> Session:
         """The session with these settings, whose model is loaded. Raises UsageError."""
@@ -179,17 +179,22 @@ class Runner:
             self._long.append((line, work))
         return prompt
 
-    def _split(self, line: Line, work: Work) -> Outcome:
-        """The answer to a line that does not fit, part by part."""
+    def _split(self, line: Line, work: Work) -> Iterator[Outcome]:
+        """The answer to a line that does not fit, part by part.
+
+        What is kept of the parts stays until the answer was taken, and where it is an error.
+        """
         session, documents = self._session_for(work.settings), work.loaded.documents
         splitting = Splitting(session, work.preset, documents, self._status, self._warn)
         try:
             prompt = replace(splitting.prompt(), given=tuple(documents))
         except Exception as error:
-            return self._outcome(line, work, failed(line.index, self._told(error)))
+            yield self._outcome(line, work, failed(line.index, self._told(error)))
+            return
         answered = self._alone(session, line, prompt)
-        splitting.forget()
-        return self._outcome(line, work, answered, splitting.reports)
+        yield self._outcome(line, work, answered, splitting.reports)
+        if answered.error is None:
+            splitting.forget()
 
     def _alone(self, session: Session, line: Line, prompt: Prompt | NgtError) -> Answered:
         """The answer to one prompt by itself, or the error it ends with."""

@@ -15,14 +15,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """What was read for a line: a hash of its files' sizes and times, and one of their texts."""
+
+    files: str
+    texts: str
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """What is answered for a line, and how."""
+    """What is answered for a line, and how. `read` is None for a line that names no files."""
 
     task: str
     settings: Settings
     preset: Preset
     loaded: Loaded
     question: str = ""
+    read: Read | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.ignored import flag, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.ignored import check_session, flag, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
 from ngtcli.cli.output import check_output_files
@@ -111,7 +111,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
 def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen.
 
-    Raises ModelError for an embedder or reranker that is not there.
+    Raises ModelError for a model, an embedder or a reranker that is not there or cannot be used.
     """
     check_output_files({"-o": request.output, "--html": request.html, "--svg": request.svg})
     refuse_ignored(flags, request.settings)
@@ -139,6 +139,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         tokens = {"--json-tokens": request.json_tokens}
         refuse_beside("--dry-run", tokens, "Give --dry-run --json.")
         refuse_beside("--dry-run", {"-o": request.output}, "Redirect it: ngt … --dry-run > FILE")
+    check_session(request.settings, dry=request.dry_run)
 
 
 def remark_look_alikes(request: AnswerRequest, tokenizer: Tokenizer, notes: Notes) -> None:

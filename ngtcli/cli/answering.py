@@ -28,7 +28,6 @@ from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import INTERRUPTED
-from ngtcli.model_files.checkpoint import check_models
 from ngtcli.ranges import IN_PARTS
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.sources import Sources, sources_of
@@ -98,7 +97,6 @@ def open_session(request: AnswerRequest, notes: Notes) -> "Session":
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    check_models(request.settings.model, request.settings.draft_model)
     if request.settings.engine == "vllm":
         from ngtcli.cli.vllm_engine import open_vllm
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, wr
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.batch_work import Tasks, WorkReader, wording
-from ngtcli.cli.ignored import refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.ignored import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     PresetOption,
@@ -37,6 +37,7 @@ from ngtcli.errors import UsageError
 from ngtcli.prompt.tasks import TASKS
 from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
+from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:
     from ngtcli.batch.runner import Engine, Lines
@@ -50,6 +51,7 @@ _SIZE = typer.Option(
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
 _RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
+_SHOWN = 5  # ids that a line names
 _LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
 
 
@@ -103,6 +105,7 @@ def batch(
         refuse_beside("standard output", others, "Name a file with -o.")
     check_apart(source, given.output)
     tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
+    check_session(tasks["ask"][0])
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     run = _Batch(given, tasks, folder)
@@ -137,7 +140,9 @@ class _Batch:
         with closing(
             FileOutput(self._given.output, head, found.lines, self._given.restart, most)
         ) as kept:
-            left = KnownLines(self._left(chosen, kept))
+            todo = self._left(chosen, kept)
+            self._tell_changed(chosen, {line.index for line in todo}, path, kept)
+            left = KnownLines(todo)
             self._answer(left, path, kept, "the same command goes on from there")
         self._check(sum(line.index in kept.failed for line in chosen), len(chosen))
 
@@ -150,6 +155,29 @@ class _Batch:
             of = counted(len(chosen), "line")
             self._notes.warn(f"{self._progress.before} of {of} were done before")
         return left
+
+    def _tell_changed(
+        self, chosen: Sequence[Line], todo: set[int], path: Path, kept: FileOutput
+    ) -> None:
+        """Name the lines whose documents have other texts than when they were answered."""
+        changed: list[Line] = []
+        for line in chosen:
+            read = kept.read.get(line.index)
+            if read is None or line.index in todo or line.index not in kept.done - kept.failed:
+                continue
+            now = self._reader.changed(line, path, read)
+            if now is None:
+                changed.append(line)
+            elif now != read:
+                with suppress(OSError):  # then the texts are compared again the next time
+                    kept.note_read(line.index, now)
+        if changed:
+            ids = ", ".join(shown(line.id) for line in changed[:_SHOWN])
+            more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+            self._notes.warn(
+                f"the documents of {counted(len(changed), 'line')} have changed or gone since the"
+                f" answers were made: {ids}{more}; --restart answers all lines again"
+            )
 
     def run_stream(self, source: str) -> None:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
@@ -177,18 +205,20 @@ class _Batch:
             row = self._row(outcome, engine)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            output.put(outcome.line.index, dump_json(row, None), "error" in row)
+            read = outcome.work.read if outcome.work else None
+            output.put(outcome.line.index, dump_json(row, None), "error" in row, read)
             return "error" in row
 
-        run_lines(
-            lines,
-            engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
-            read=lambda line: self._reader.work(line, path),
-            deliver=deliver,
-            progress=self._progress,
-            notes=self._notes,
-            interrupted=interrupted,
-        )
+        with closing(self._reader):
+            run_lines(
+                lines,
+                engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
+                read=lambda line: self._reader.work(line, path),
+                deliver=deliver,
+                progress=self._progress,
+                notes=self._notes,
+                interrupted=interrupted,
+            )
 
     def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
         try:

@@ -13,7 +13,6 @@ from ngtcli.cli.batch_rows import Progress
 from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings
 from ngtcli.errors import INTERRUPTED, FailedLinesError
-from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.numbers import counted
 from ngtcli.system import process
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
     """What answers the lines. Loads the model; raises ModelError."""
-    check_models(settings.model, settings.draft_model)
     if settings.engine == "vllm":
         from ngtcli.cli.vllm_engine import engine_of_vllm
 

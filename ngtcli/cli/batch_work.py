@@ -4,18 +4,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ngtcli.batch.lines import below
+from ngtcli.batch.lines import Asked, below
 from ngtcli.batch.source import asked_of
 from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Work
+from ngtcli.batch.work import Read, Work
 from ngtcli.cli.batch_files import Written
-from ngtcli.config import Settings
-from ngtcli.documents.listing import WRITTEN
+from ngtcli.config import READING, Settings
+from ngtcli.documents.catalog import stamp_of
+from ngtcli.documents.files import Files
+from ngtcli.documents.listing import WRITTEN, Listing
 from ngtcli.documents.load import Loaded, load
+from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.prompt.tasks import can_ask, for_task
+from ngtcli.system.storage import key_of
 
+_READERS = 4  # that are open at once; guess
 Tasks = Mapping[str, tuple[Settings, Preset]]
+
+
+def _hash_of_texts(loaded: Loaded) -> str:
+    return key_of(*(document.sha256 for document in loaded.documents))
 
 
 def wording(task: str, preset: Preset) -> Preset:
@@ -24,10 +33,10 @@ def wording(task: str, preset: Preset) -> Preset:
 
 
 class WorkReader:
-    """Reads what lines ask for; their paths are taken from `folder`.
+    """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`.
+    is told to `warn`. Files are read by readers that stay open for all lines.
     """
 
     def __init__(
@@ -36,6 +45,7 @@ class WorkReader:
     ) -> None:  # fmt: skip
         self._tasks, self._given, self._folder = tasks, given, folder
         self._written, self._warn = written, warn
+        self._open: dict[tuple[object, ...], Files] = {}  # by the settings that they read as
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
@@ -44,26 +54,73 @@ class WorkReader:
     def work(self, line: Line, path: Path | None) -> Work:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
         asked = asked_of(line, path)
-        settings, preset = self._tasks[asked.task]
+        preset = self._tasks[asked.task][1]
         given = asked.task if self._given is None else self._given
         if preset.name != given:
             what = f"preset {given} has no place for a question"
             self._warn(f"{what}: preset {preset.name} words the lines that have one")
-        settings = for_task(asked.task, replace(settings, **asked.settings), preset)
+        settings = self._settings_of(asked)
         if self._tasks["ask"][0].engine == "vllm":
             settings = self._of_vllm(asked.task, settings)
-        loaded = Loaded(asked.documents)
+        loaded, read = Loaded(asked.documents), None
         if asked.paths:
-            loaded = self._load(below(self._folder, asked.paths), settings)
-        return Work(asked.task, settings, preset, loaded, asked.question)
+            files = self._stamp(asked, settings)  # before they are read: a later change is noticed
+            loaded = self._load(asked, settings)
+            read = Read(files, _hash_of_texts(loaded))
+        return Work(asked.task, settings, preset, loaded, asked.question, read)
 
-    def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
+    def changed(self, line: Line, path: Path, read: Read) -> Read | None:
+        """What would be read now for a line for which `read` was; None for other texts or none.
+
+        Files whose sizes and times are the same are not read.
+        """
+        try:
+            asked = asked_of(line, path)
+            settings = self._settings_of(asked)
+            files = self._stamp(asked, settings)
+            if files == read.files:
+                return read
+            texts = _hash_of_texts(self._load(asked, settings))
+        except NgtError:
+            return None
+        return Read(files, texts) if texts == read.texts else None
+
+    def close(self) -> None:
+        """End the readers, and keep what they learned of the files."""
+        while self._open:
+            for remark in self._open.popitem()[1].close():
+                self._warn(remark)
+
+    def _settings_of(self, asked: Asked) -> Settings:
+        settings, preset = self._tasks[asked.task]
+        return for_task(asked.task, replace(settings, **asked.settings), preset)
+
+    def _stamp(self, asked: Asked, settings: Settings) -> str:
+        """A hash of the names, sizes and times of a line's files; "" for what is no file."""
+        paths = below(self._folder, asked.paths)
+        found = Listing(settings, paths, self._written.files()).found
+        stamps = [(path, stamp_of(path)) for path in found]
+        return "" if any(stamp is None for _, stamp in stamps) else key_of(*stamps)
+
+    def _load(self, asked: Asked, settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
-        loaded = load(paths, settings=settings, written=self._written.files())
+        paths, files = below(self._folder, asked.paths), self._files(settings)
+        loaded = load(paths, settings=settings, written=self._written.files(), files=files)
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
                 self._warn(f"left out {skipped.name}: {WRITTEN}")
+        for remark in loaded.remarks:
+            self._warn(remark)
         return loaded
+
+    def _files(self, settings: Settings) -> Files:
+        """The reader for these settings; a few are open."""
+        key = tuple(getattr(settings, name) for name in READING)
+        if key not in self._open:
+            if len(self._open) == _READERS:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[key] = Files(settings)
+        return self._open[key]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
         """The settings as vLLM follows them: it drafts as `ask` was set when it was started.

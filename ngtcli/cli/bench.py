@@ -24,7 +24,6 @@ from ngtcli.cli.output import aim, check_not_read
 from ngtcli.errors import INTERRUPTED
 from ngtcli.evaluate.machine import versions
 from ngtcli.evaluate.replay.shape_files import find_shape
-from ngtcli.model_files.checkpoint import check_models
 from ngtcli.render.forms import bench_forms, record_forms
 from ngtcli.render.numbers import counted
 from ngtcli.render.results import (
@@ -134,7 +133,6 @@ def _replay_with_passes(
 
 def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
     given, (items, skipped) = request.given, items_of(request, notes)
-    check_models(request.settings.model, request.settings.draft_model)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.evaluate.bench.run import RaceOptions, build_prompts, record, run_live
     from ngtcli.session import Session

@@ -1,11 +1,12 @@
 """What `ngt bench` is asked for, checked before anything heavy is loaded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, SHAPE_METHODS, BenchFlags
 from ngtcli.cli.combinations import LIVE, RECORD, REPLAY, SHAPE
+from ngtcli.cli.ignored import check_session
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read
@@ -89,6 +90,8 @@ def check_race(request: BenchRequest) -> None:
     if against(given):
         check_against(request.settings)
     check_some_left(request.methods, unreadable(request.methods, request.settings))
+    drafts = any(method.partition(":")[0] == "auto" for method in request.methods)
+    check_session(replace(request.settings, method="auto" if drafts else "none"))
 
 
 def against(given: BenchFlags) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ngtcli.cli.ignored import refuse_colour, refuse_ignored
+from ngtcli.cli.ignored import check_session, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_own_engine
 from ngtcli.cli.output import print_line, print_table
@@ -14,7 +14,6 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.evaluate.prompts import QUESTIONS, example_texts
-from ngtcli.model_files.checkpoint import check_models
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
@@ -47,6 +46,7 @@ def check(
     num_drafts = _num_drafts(drafts, given, settings)
     refuse_ignored(given, settings)
     refuse_colour("ngt check", given)
+    check_session(settings)
     notes = Notes()
     if files or docs:
         texts = read_documents(files or [], None, settings, notes)
@@ -114,7 +114,6 @@ def _paragraphs(document: Document) -> list[Document]:
 def _compare(
     items: Sequence[CheckItem], settings: Settings, num_drafts: list[int], notes: Notes
 ) -> "list[Comparison]":
-    check_models(settings.model, settings.draft_model)
     from ngtcli.evaluate.check import compare
     from ngtcli.session import Session
 

@@ -1,4 +1,6 @@
-"""Options that would have no effect are refused before anything is loaded.
+"""What is wrong with settings is told before anything is read or loaded.
+
+Options that would have no effect are refused.
 
 Refused is what was asked for by a flag and would not happen. Settings of the environment, of files
 and presets stand for many commands, and need not matter to each.
@@ -9,6 +11,7 @@ from typing import Any
 
 from ngtcli.config import OF_TRIE, SPREADING, Settings
 from ngtcli.errors import UsageError
+from ngtcli.model_files.checkpoint import NEEDS, check_models
 
 _SAMPLING = ("top_p", "top_k", "min_p")
 _OF_AUTO = ("pool", "pool_documents", "background", "draft_from", "calibrate")
@@ -22,6 +25,33 @@ def flag(name: str) -> str:
     '--num-draft'
     """
     return f"--{name.replace('_', '-')}"
+
+
+def check_session(settings: Settings, *, dry: bool = False) -> None:
+    """Raise UsageError and ModelError as a session would, for what is wrong with its settings.
+
+    No weights are read. With `dry` no model is to run.
+    """
+    needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
+    check_models(settings.model, "" if dry else settings.draft_model, needs)
+    if dry or settings.engine == "vllm":
+        return
+    if settings.device not in ("auto", "cpu"):
+        from ngtcli.system.device import pick_device  # here: it loads torch
+
+        pick_device(settings.device)
+    neutral = Settings()
+    if (settings.method, settings.background) == (neutral.method, neutral.background):
+        return
+    from ngtcli.background.names import check_names  # here: they load numpy
+    from ngtcli.draft.drafter import draft_settings
+    from ngtcli.draft.registry import parse_method
+
+    method = parse_method(settings.method, draft_settings(settings))
+    if method.name != "draft-model":
+        method.check()
+    if method.entry.costs:
+        check_names(settings.background)
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:

@@ -1,7 +1,8 @@
 """`ngt summarize -o FOLDER/`: a summary of each document, in a file of its own.
 
 What stands in the folder already, made from the same text with the same settings, is not made
-again. A file that fails does not end the run.
+again; what another program wrote or changed there is not written over. A file that fails does not
+end the run.
 """
 
 import json
@@ -24,6 +25,7 @@ from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
+from ngtcli.documents.files import Files
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -63,15 +65,17 @@ class _Target:
     key: str
 
 
-def run_per_file(request: AnswerRequest, folder: Path, paths: list[str], hint: str) -> None:
-    """Summarize each document by itself.
+def run_per_file(
+    request: AnswerRequest, folder: Path, paths: list[str], hint: str, restart: bool = False
+) -> None:
+    """Summarize each document by itself; with `restart` all again, over what is there.
 
     Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
     130 when interrupted.
     """
     notes = Notes(request.verbose)
     documents, bad = _documents(request, paths, hint, notes)
-    with closing(AnswerFolder(folder)) as kept:
+    with closing(AnswerFolder(folder, restart)) as kept:
         documents = _not_written(documents, kept, folder, notes)
         targets = list(_targets(request, documents))
         check_not_read(
@@ -105,12 +109,13 @@ class _PerFile:
             for i, target in enumerate(self.targets)
             if not self._kept.has(target.name, target.key)
         ]
+        self._kept.check(str(line.id) for line in lines)
         progress = Progress(self._notes, "file")
         progress.total = len(self.targets)
         progress.before = before = len(self.targets) - len(lines)
         if before:
             of = f"{before} of {len(self.targets)} files"
-            self._notes.warn(f"{of} are as they were: not made anew")
+            self._notes.warn(f"{of} are as they were: not made again")
         run_lines(
             KnownLines(lines),
             engine=lambda shown: open_engine(self._request.settings, 0, shown),
@@ -134,14 +139,20 @@ class _PerFile:
         try:
             body = self._body(outcome, engine, target)
         except NgtError as error:
-            _tell(self._notes, target.document.name, error)
-            self.failed += 1
-            return True
-        with process.unbroken():
-            self._kept.write(target.name, target.key, body + "\n")
+            return self._fail(target, error)
+        try:
+            with process.unbroken():
+                self._kept.write(target.name, target.key, body + "\n")
+        except UsageError as error:  # a file of that name came while this was answered
+            return self._fail(target, error)
         where = f"({outcome.line.number} of {len(self.targets)}) → {self._folder / target.name}"
         self._notes.say(f"{target.document.name} {where}")
         return False
+
+    def _fail(self, target: _Target, error: NgtError) -> bool:
+        _tell(self._notes, target.document.name, error)
+        self.failed += 1
+        return True
 
     def _body(self, outcome: Outcome, engine: "Engine", target: _Target) -> str:
         if outcome.answered.error is not None:
@@ -161,12 +172,13 @@ def _documents(
         if len(paths) < 2 or STDIN in paths:
             raise
     good, errors = [], []
-    for path in paths:
-        try:
-            load([path], None, request.settings)
-            good.append(path)
-        except InputError as error:
-            errors.append(error)
+    with closing(Files(request.settings)) as files:
+        for path in paths:
+            try:
+                load([path], None, request.settings, files=files)
+                good.append(path)
+            except InputError as error:
+                errors.append(error)
     if not good:
         raise errors[0]
     for told in errors:

@@ -7,6 +7,7 @@ import typer
 
 from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
+from ngtcli.cli.ignored import refuse_beside
 from ngtcli.cli.options import resolve, with_flags, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
 from ngtcli.prompt.tasks import for_task
@@ -21,6 +22,9 @@ def summarize(
     per_file: Annotated[
         bool, typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER/.")
     ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again, over what is in the folder -o FOLDER/.")
+    ] = False,
     *,
     given: AnswerFlags,
     flags: dict[str, Any] | None = None,
@@ -34,7 +38,8 @@ def summarize(
     if per_file or folder:
         request = replace(request, output=None)
         check_request(request, flags or {})
-        run_per_file(request, check_folder(request, folder), files or [], hint)
+        run_per_file(request, check_folder(request, folder), files or [], hint, restart)
     else:
+        refuse_beside("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
         check_request(request, flags or {})
         run(replace(request, loaded=documents_of(files or [], request, hint)))

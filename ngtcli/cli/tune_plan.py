@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.cli.ignored import check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read
@@ -128,6 +129,7 @@ def open_source(
             max_mb=plan.base.max_mb,
         )
         return recording, ()
+    check_session(plan.cells[0].settings)
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
     from ngtcli.evaluate.sweep.running import Running  # here: it loads torch

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.ranges import KINDS
 
 Options = TypeVar("Options")
 
@@ -27,7 +28,7 @@ def _read(key: str, text: str, kind: type) -> Any:
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        raise UsageError(f"{key} is {text!r}", f"It must be of type {kind.__name__}.") from None
+        raise UsageError(f"{key} is {text!r}", f"It must be {KINDS[kind]}.") from None
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

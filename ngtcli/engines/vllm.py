@@ -34,6 +34,7 @@ A port needs, beside a way for vLLM to make ours:
 - nothing to know requests by their tokens: `input_batch.req_ids` names them.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.ranges import KINDS
+from ngtcli.system.yaml_file import shown
 from ngtcli.trie.background import BackgroundCounts
 
 Ids = npt.NDArray[np.int32]
@@ -66,6 +69,11 @@ _ROWS = tuple(2**i for i in range(11))
 # stops being bound by memory.
 _DOUBLING_ROWS = 256
 _ALLOWED = "ngt_pool"  # the key in a request's `extra_args`
+_NOT_FOUND = (
+    "ngt: this version of vLLM calls the proposer in another way: what requests say of the pool is"
+    " not found, and no drafts come from other requests"
+)
+_LOG = logging.getLogger(__name__)
 _TAIL = 8  # tokens that are compared before the whole row is
 
 
@@ -89,7 +97,7 @@ def read_options(given: Any) -> Options:
             raise UsageError(f"ngt has no option {name!r} for vLLM", nearest(str(name), known))
         wanted = list if known[name] is tuple else known[name]
         if type(value) not in (wanted, known[name]):
-            raise UsageError(f"{name} is {value!r}", f"It must be of type {wanted.__name__}.")
+            raise UsageError(f"{name} is {shown(value)}", f"It must be {KINDS[wanted]}.")
     values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in given.items()}
     return replace(Options(), **values)
 
@@ -118,6 +126,7 @@ class NgramTrieProposer:
         )
         self._drafts = BatchDrafter(None, pool, children=1, texts=texts, background=background)
         self._requests: list[_Request | None] = []  # by row
+        self._told = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
 
@@ -152,7 +161,7 @@ class NgramTrieProposer:
             self._drafts.finish(ended.drafter)
         for i, row in enumerate(rows):
             if row is not None and known[i] is None:
-                known[i] = self._begin(row, len(sampled_token_ids[i]), _takes_part(i))
+                known[i] = self._begin(row, len(sampled_token_ids[i]), self._takes_part(i))
         self._requests = known
         chains = self._draft()
         self._left_at = time.perf_counter()
@@ -182,6 +191,23 @@ class NgramTrieProposer:
         drafter = self._drafts.start(Context(prompt, vocabulary=self._vocabulary), takes_part)
         drafter.observe(row[-sampled:].tolist())
         return _Request(drafter, row.copy())
+
+    def _takes_part(self, row: int) -> bool:
+        """Whether the request in `row` allows text to cross requests.
+
+        vLLM hands no request to a proposer: it is looked up in the runner that called `propose`.
+        One that is not found has not been asked, so none of its text crosses; the first time a
+        warning says so.
+        """
+        runner = sys._getframe(2).f_locals.get("self")
+        try:
+            request = runner.requests[runner.input_batch.req_ids[row]]  # type: ignore[union-attr]
+            return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))
+        except (AttributeError, KeyError, IndexError):
+            if self.options.pool and not self._told:
+                _LOG.warning(_NOT_FOUND)
+            self._told = True
+            return False
 
     def _draft(self) -> list[list[int]]:
         """Chains for all rows, as long as they pay and the context allows."""
@@ -222,20 +248,6 @@ def _continues(row: Ids, ids: Ids) -> bool:
         and np.array_equal(row[tail:known], ids[tail:])
         and np.array_equal(row[:tail], ids[:tail])
     )
-
-
-def _takes_part(row: int) -> bool:
-    """Whether the request in `row` allows text to cross requests.
-
-    vLLM hands no request to a proposer: it is looked up in the runner that called `propose`. One
-    that is not found has not been asked, so none of its text crosses.
-    """
-    runner = sys._getframe(2).f_locals.get("self")
-    try:
-        request = runner.requests[runner.input_batch.req_ids[row]]  # type: ignore[union-attr]
-        return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))
-    except (AttributeError, KeyError, IndexError):
-        return False
 
 
 def _ids_of(paths: Sequence[str], tokenizer: str) -> list[Ids]:

@@ -99,7 +99,11 @@ class VllmEngine:
             return AsyncLLM.from_engine_args(arguments)
 
         self._keeper = keeper.start()
-        self._vllm = self.loop.run_until_complete(start())
+        try:
+            self._vllm = self.loop.run_until_complete(start())
+        except BaseException:
+            keeper.end(self._keeper)  # what was started of vLLM ends as well
+            raise
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are told as NgtErrors
 
     def wait(self, work: Awaitable[T]) -> T:

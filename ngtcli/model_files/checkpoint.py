@@ -5,6 +5,7 @@ other the hub is queried once, for a few seconds, so that no download starts tha
 """
 
 import difflib
+import json
 import os
 import re
 from collections.abc import Collection
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import ModelError, UsageError
+from ngtcli.system.reading import read_bounded
 
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
@@ -25,6 +27,8 @@ _TOKENIZERS = (
     "spiece.model", "sentencepiece*.model", "spm*.model", "tekken.json", "tokenizer_config.json",
     "merges.txt",
 )  # fmt: skip
+TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
+_TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most have some thousand
 HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
 
 
@@ -57,10 +61,37 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
     return _from_hub(name)
 
 
-def check_models(*names: str) -> None:
-    """Raise ModelError as `find` for each name that is not empty."""
-    for name in filter(None, names):
-        find(name)
+def check_models(model: str, draft_model: str = "", needs: Collection[str] = NEEDS) -> None:
+    """Raise ModelError as `find`, also for a chat template of `model` that is not valid."""
+    _check_template(Path(find(model, needs)))
+    if draft_model:
+        find(draft_model)
+
+
+def _check_template(folder: Path) -> None:
+    """Raise ModelError for a template in the folder that cannot be parsed; it is not rendered."""
+    try:
+        file, about = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+        if file.is_file():
+            found = read_bounded(file, _TEMPLATE_BYTES).decode()
+        else:
+            found = json.loads(read_bounded(about, _TEMPLATE_BYTES)).get("chat_template")
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return  # there is none, or loading it says what is wrong
+    if not isinstance(found, str):
+        return
+    from jinja2 import Environment, TemplateSyntaxError  # here: commands without a model
+
+    try:
+        Environment(extensions=["jinja2.ext.loopcontrols"]).parse(found)
+    except TemplateSyntaxError as error:
+        told = str(error.message)
+        if "'generation'" in told:  # a tag of transformers' own
+            return
+        what = f"the chat template fails: {told} (line {error.lineno})"
+        raise ModelError(what, TEMPLATE_HINT) from None
+    except RecursionError:
+        raise ModelError("the chat template fails: nested too deeply", TEMPLATE_HINT) from None
 
 
 def _is_path(name: str) -> bool:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import TEMPLATE_HINT
 
 # Digits, since no filter of a template changes them.
 _PLACEHOLDER = "730281946572"
-_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 # How a template that takes no list of parts writes one.
 _SPELLED_OUT = ("'text': '", '"text": "')
 Content = str | list[dict[str, str]]
@@ -39,7 +39,7 @@ def render(backend: Any, message: str) -> Rendered:
     length = _text_length(text, pieces)
     start = len(pieces[0])
     if length is None or _adds(text[start : start + length], message.strip()):
-        raise ModelError("the chat template depends on the text that it is given", _HINT)
+        raise ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
     spans, at = [], 0
     for piece in pieces:
         spans.append((at, at + len(piece)))
@@ -64,7 +64,7 @@ def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
             continue
         if len(pieces) > 1 and not pieces[0].endswith(_SPELLED_OUT):
             return form, pieces
-    raise failure or ModelError("the chat template leaves the text out", _HINT)
+    raise failure or ModelError("the chat template leaves the text out", TEMPLATE_HINT)
 
 
 def _plain(text: str) -> Content:
@@ -96,5 +96,5 @@ def _apply(backend: Any, content: Content) -> str:
         )
     except Exception as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"the chat template fails: {lines[0]}", _HINT) from error
+        raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
     return text

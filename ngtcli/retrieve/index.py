@@ -2,10 +2,11 @@
 
 BM25 is that of Lucene, computed by `bm25s`: S. Robertson and H. Zaragoza, The Probabilistic
 Relevance Framework, 2009; X. H. Lù, BM25S, 2024. The index lies in the cache, one file for each
-common folder of documents and way of cutting (store.py).
+set of documents and way of cutting (store.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
 from ngtcli.retrieve.store import Cut, Ints, Scores, Stored
 from ngtcli.retrieve.words import words
+from ngtcli.system.cache_bound import keep_last, largest, renew
 from ngtcli.system.storage import DamagedFileError, key_of
 
 K1, B = 1.5, 0.75  # of BM25; the defaults of bm25s, within the usual ranges
@@ -90,29 +92,31 @@ def index_of(
 ) -> Index:
     """The index of these documents, from the cache where it is that of them.
 
-    Of documents that the cached one has nothing is cut again. A damaged file is replaced; `warn`
-    gets a line about that, and if the cache cannot be written.
+    Documents that are in other indices of their folder are not cut again. A damaged file is
+    replaced; `warn` gets a line about that, and if the cache cannot be written.
     """
-    path = store.index_path(documents, cutting)
+    key = store.folder_key(documents, cutting)
     digests = [store.digest(document) for document in documents]
-    how, before = "built", None
+    path, how = store.index_path(key, digests), "built"
     try:
         before = store.load(path)
+        if before is not None and before.cut.digests == digests:
+            renew(path)
+            return Index(before, key, "cached")
     except DamagedFileError as error:
-        warn(f"the index of passages is built anew: {error}")
+        warn(f"the index of passages is built again: {error}")
         how = "rebuilt"
-    if before is not None and before.cut.digests == digests:
-        return Index(before, path.stem, "cached")
-    known = _known(before.cut) if before else {}
+    known = _known_of(key, digests)
     new = _cut(documents, digests, known, cutting, status)
     status(f"Indexing {len(new.starts)} passages …")
     stored = Stored(new, _build(new))
     try:
         store.save(path, stored)
+        keep_last(path.parent, f"{key}.*{store.SUFFIX}")
     except OSError as error:
         warn(f"the index of passages is not cached: {error.strerror or error}")
     missing = sum(d not in known for d in digests)
-    return Index(stored, path.stem, "updated" if missing < len(digests) else how, missing)
+    return Index(stored, key, "updated" if missing < len(digests) else how, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +128,20 @@ class _Part:
     hashes: npt.NDArray[np.uint64]
 
 
+def _known_of(key: str, digests: Sequence[bytes]) -> dict[bytes, Callable[[], _Part]]:
+    """What the indices of a folder have of these documents."""
+    known: dict[bytes, Callable[[], _Part]] = {}
+    for path in largest(store.index_folder(), f"{key}.*{store.SUFFIX}"):
+        if all(digest in known for digest in digests):
+            break
+        with suppress(DamagedFileError, OSError):
+            found = store.load(path)
+            known |= _known(found.cut) if found else {}
+    return known
+
+
 def _known(cut: Cut) -> dict[bytes, Callable[[], _Part]]:
-    """What an index has of each document; nothing where it has words that are none."""
+    """What an index has of each document; nothing where it has numbers of no words."""
     words = cut.words
     if len(words) and not 0 <= int(words.min()) <= int(words.max()) < len(cut.terms):
         return {}

@@ -18,6 +18,7 @@ from ngtcli.retrieve.encoders import Floats
 from ngtcli.retrieve.store import index_folder
 from ngtcli.retrieve.vectors import Vectors
 from ngtcli.system.arrays import write_arrays
+from ngtcli.system.cache_bound import keep_last, largest, renew
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError
 
@@ -25,7 +26,7 @@ FLAT_MOST = 100_000  # vectors that are all compared with a question
 LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
 _EACH = 39  # vectors a centroid that FAISS trains on without a warning
 _AGAIN = 4  # times as many as wanted are scored again; guess
-_FORMAT = "1"
+_FORMAT, _SUFFIX = "1", ".ivf-pq.safetensors"
 MOST = 2**33  # bytes of an index's file; guess
 FLAT, IVF_PQ = "flat", "ivf-pq"
 
@@ -82,18 +83,22 @@ def nearest_of(
 ) -> Nearest:
     """What finds the nearest of these vectors: for many IVF-PQ, from the cache where it is there.
 
-    After a change of the vectors they are coded anew; lists and codes are learned anew where the
-    vectors are more than twice or less than half as many as those they were learned from.
+    Lists and codes are taken from another set of vectors of the same folder, but learned again
+    where the vectors are more than twice or less than half as many as those they were learned from.
     """
     count = len(vectors.rows)
     if count <= FLAT_MOST:
         return Nearest(vectors.rows)
-    path = index_folder() / f"{vectors.name}.ivf-pq.safetensors"
-    kept = _kept(path, vectors.rows.shape[1], warn)
+    path, width = index_folder() / f"{vectors.name}.{vectors.key}{_SUFFIX}", vectors.rows.shape[1]
+    kept = _kept(path, width, warn)
     if kept is not None and kept.key == vectors.key and kept.coded.ntotal == count:
+        renew(path)
         return Nearest(vectors.rows, kept.coded)
     status(f"Building the index of {count} vectors …")
-    if kept is not None and kept.trained <= 2 * count <= 4 * kept.trained:
+    pattern = f"{vectors.name}.*{_SUFFIX}"
+    others = (_kept(p, width, lambda _: None) for p in largest(path.parent, pattern))
+    fitting = (k for k in others if k and k.trained <= 2 * count <= 4 * k.trained)
+    if (kept := next(fitting, None)) is not None:
         coded, trained = kept.coded, kept.trained
         coded.reset()
         coded.add(vectors.rows)
@@ -102,6 +107,7 @@ def nearest_of(
     metadata = {"format": _FORMAT, "key": vectors.key, "trained": str(trained)}
     try:
         write_arrays(path, {"index": _written(coded)}, metadata, MOST)
+        keep_last(path.parent, pattern)
     except OSError as error:
         warn(f"the index of vectors is not cached: {error.strerror or error}")
     return Nearest(vectors.rows, coded)
@@ -116,7 +122,7 @@ def _kept(path: Path, width: int, warn: Status) -> _Kept | None:
         coded = _faiss().deserialize_index(arrays["index"].view(np.uint8))
         kept = _Kept(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
     except (DamagedFileError, RuntimeError, ValueError) as error:
-        warn(f"the index of vectors is built anew: {error}")
+        warn(f"the index of vectors is built again: {error}")
         return None
     coded.nprobe = PROBED
     return kept if coded.d == width else None

@@ -1,8 +1,8 @@
-"""The index of passages in the cache: one file for a folder and a way of cutting.
+"""The index of passages in the cache: one file for a set of documents and a way of cutting.
 
-It holds what was cut of each document, by a hash of the document, so that after a change only what
-changed is cut again; and BM25's scores. It is mapped into memory, and what a question needs of the
-scores is checked where it is used.
+It holds what was cut of each document, by a hash of the document, so that other sets of documents
+of the same folder have only cut what is new to them; and BM25's scores. It is mapped into memory,
+and what a question needs of the scores is checked where it is used.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError, home, key_of
 
-_FORMAT = 1  # of the file, of how documents are cut and of what counts as a word
+_FORMAT = 2  # of the file, of how documents are cut and of what counts as a word
 MOST = 2**31  # bytes of an index's file; guess, about 2 million passages
+SUFFIX = ".index.safetensors"
 _CUT = ("counts", "starts", "ends", "lengths", "words")
 _NAMES = ("digests", *_CUT, "terms", "data", "indices", "borders")
 
@@ -83,10 +84,14 @@ def hashes(found: Sequence[str]) -> npt.NDArray[np.uint64]:
     return np.array([_hash(word) for word in found], np.uint64)
 
 
-def index_path(documents: Sequence[Document], cutting: Cutting) -> Path:
-    """The file for the folder that all documents have in common. Raises UsageError as `home`."""
-    key = key_of(_FORMAT, common_folder(documents), cutting.tokens, cutting.overlap)
-    return index_folder() / f"{key}.safetensors"
+def folder_key(documents: Sequence[Document], cutting: Cutting) -> str:
+    """What the indices of all documents of a folder, cut in this way, have in common."""
+    return key_of(_FORMAT, common_folder(documents), cutting.tokens, cutting.overlap)
+
+
+def index_path(key: str, digests: Sequence[bytes]) -> Path:
+    """The file for these documents, of a folder's key. Raises UsageError as `home`."""
+    return index_folder() / f"{key}.{key_of(*(d.hex() for d in digests))}{SUFFIX}"
 
 
 def index_folder() -> Path:
@@ -144,4 +149,4 @@ def _check(stored: Stored) -> None:
     if least < 0 or bool((cut.ends <= cut.starts).any()):
         raise DamagedFileError("negative numbers")
     if bool((scores.borders[:1] != 0).any()) or bool((np.diff(scores.borders) < 0).any()):
-        raise DamagedFileError("words that are none")
+        raise DamagedFileError("numbers of no words")

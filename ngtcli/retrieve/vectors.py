@@ -1,13 +1,15 @@
 """The vectors of passages by an embedding model, kept in the cache and mapped into memory.
 
-One file for an index and a model. Vectors are kept by the text they are of, so that after a change
-only new texts are embedded; what is made is kept from time to time, and when it is interrupted.
+One file for an index and a model. Vectors are kept by the text they are of, so that for other
+documents of the same folder only new texts are embedded; what is made is kept from time to time,
+and when it is interrupted.
 """
 
 import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +19,12 @@ from ngtcli.retrieve.index import Index
 from ngtcli.retrieve.store import index_folder
 from ngtcli.system import process
 from ngtcli.system.arrays import write_arrays
+from ngtcli.system.cache_bound import keep_last, largest, renew
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError, key_of
 
 _FORMAT = "1"
+_SUFFIX = ".vectors.safetensors"
 _NAMES = ("texts", "vectors")
 _HASH = 16  # bytes of a text's hash
 _PARTIAL = ""  # what a file is of that has not the vectors of all passages
@@ -68,21 +72,34 @@ def vectors_of(
     file, and if the cache cannot be written. Raises ModelError.
     """
     name = key_of(index.key, embedder.fingerprint)
-    path = index_folder() / f"{name}.vectors.safetensors"
     key = key_of(index.fingerprint, embedder.fingerprint)
+    path = index_folder() / f"{name}.{key}{_SUFFIX}"
     kept = _kept(path, warn)
     if kept is not None and kept.of == key and len(kept.rows) == len(index):
+        renew(path)
         return Vectors(kept.rows, name, key)
     texts = [text(passage) for passage in range(len(index))]
     hashes = [_hash(one) for one in texts]
-    known = dict(zip(kept.hashes, kept.rows, strict=True)) if kept else {}
+    known = _known(kept, f"{name}.*{_SUFFIX}", set(hashes))
     missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
     made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
     every = {**known, **made}
     rows = np.stack([every[h] for h in hashes])
     status(f"Keeping {len(rows)} vectors …")
     _save(path, _Kept(key, hashes, rows), warn)
+    keep_last(path.parent, f"{name}.*{_SUFFIX}")
     return Vectors(rows, name, key, len(missing))
+
+
+def _known(kept: _Kept | None, pattern: str, wanted: set[bytes]) -> dict[bytes, Floats]:
+    """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
+    known: dict[bytes, Floats] = {}
+    files = (_kept(path, lambda _: None) for path in largest(index_folder(), pattern))
+    for file in filter(None, chain([kept], files)):
+        if len(known) == len(wanted):
+            break
+        known |= {h: row for h, row in zip(file.hashes, file.rows, strict=True) if h in wanted}
+    return known
 
 
 class _Making:
@@ -160,7 +177,7 @@ def _kept(path: Path, warn: Status) -> _Kept | None:
         if width < 1 or len(hashes) * width != len(vectors) * _HASH:
             raise DamagedFileError("arrays of different lengths")
     except (DamagedFileError, ValueError) as error:
-        warn(f"the vectors of passages are made anew: {error}")
+        warn(f"the vectors of passages are made again: {error}")
         return None
     texts = [hashes[i : i + _HASH] for i in range(0, len(hashes), _HASH)]
     return _Kept(metadata.get("of", _PARTIAL), texts, vectors.reshape(-1, width))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
@@ -20,6 +21,9 @@ DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
 _SPARED = ("compiled", "costs", "exact", "packed", "tune", "ways")  # folders
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
+_FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
+_KEPT_S = 30 * 86_400.0  # seconds; guess
+_LOOKED = 16  # of these files that are searched for what another one needs; guess
 _MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
@@ -110,6 +114,43 @@ class CacheBound:
     def _hold(self) -> None:
         self._written = 0
         self._removed = self._removed.then(bound(self._folder(), self._most))
+
+
+def largest(folder: Path, pattern: str) -> list[Path]:
+    """Files of one kind in a folder of the cache, the largest first, 16 at most."""
+    found = sorted(_matching(folder, pattern), key=lambda f: -f.size)
+    return [Path(file.path) for file in found[:_LOOKED]]
+
+
+def renew(path: Path) -> None:
+    """Note for `keep_last` that a file was asked for, not only searched."""
+    with suppress(OSError):
+        if time.time() - os.stat(path).st_mtime > _MARK_S:
+            os.utime(path)
+
+
+def keep_last(folder: Path, pattern: str) -> None:
+    """Remove files of one kind that were written or renewed before others.
+
+    Left are 64 at most, of 30 days, of 256 MB together or of three times as much as the largest.
+    """
+    found = sorted(_matching(folder, pattern), key=lambda f: -f.used)
+    room = max([_BYTES, *(3 * file.size for file in found)])
+    for number, file in enumerate(found):
+        room -= file.size
+        if room < 0 or number >= _FILES or time.time() - file.used / 1e9 > _KEPT_S:
+            with suppress(OSError):  # another process may have removed it
+                os.unlink(file.path)
+
+
+def _matching(folder: Path, pattern: str) -> Iterator[_File]:
+    """Files by a pattern of their names; `used` is when they were written or renewed."""
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            with suppress(OSError):
+                if fnmatch(entry.name, pattern):
+                    about = entry.stat(follow_symlinks=False)
+                    yield _File(about.st_mtime_ns, about.st_size, entry.path)
 
 
 def _files(folder: str, depth: int = 0) -> Iterator[_File]:

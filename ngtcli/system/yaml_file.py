@@ -3,6 +3,8 @@
 What cannot be read raises a UsageError that names the file (or the variable) and the line.
 """
 
+import json
+import math
 import reprlib
 from pathlib import Path
 from typing import Any
@@ -84,16 +86,31 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return data
 
 
-_short = reprlib.Repr()
+class _Short(reprlib.Repr):
+    """Values as JSON and YAML write them, not as Python does."""
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return str(value).lower()
+
+    def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802
+        return "null"
+
+    def repr_float(self, value: float, level: int) -> str:
+        return repr(value) if math.isfinite(value) else json.dumps(value)
+
+
+_short = _Short()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 _short.maxlevel = 2
 
 
 def shown(value: Any) -> str:
-    """`repr(value)`, shortened in the middle where it is long.
+    """A value as a user wrote it, shortened in the middle where it is long.
 
     >>> shown("x" * 100)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxxx'"
+    >>> shown([True, None, float("nan"), 0.5])
+    '[true, null, NaN, 0.5]'
     """
     try:
         return _short.repr(value)
