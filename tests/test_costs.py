@@ -231,3 +231,35 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
     assert drafted.drafter is at_zero.drafter is not plain.drafter
     own = session.new_drafter("trie")
     assert session.answer(prompt, AnswerOptions(drafter=own)).run.drafter is own
+
+
+def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
+    """Equal to the target it is always right, if it draws as the target does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ngtcli.session.load_model", lambda *_, **__: make_target())
+        drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="twin", max_tokens=40)
+        session = Session(drafted, persist=False)
+    warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
+    prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
+    for one in (warm, session, warm):
+        found = one.answer(prompt).finish().run.statistics
+        assert found.accepted_tokens == found.drafted_tokens > 20
+
+
+def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[Any] = []
+    monkeypatch.setattr(
+        "ngtcli.auto_memory.calibrate", lambda model: measured.append(model) or CostCurve(MEASURED)
+    )
+    half = TargetModel(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "half")
+    plain = replace(TINY_SETTINGS, method="none", calibrate=False, max_tokens=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ngtcli.session.load_model", lambda *_, **__: half)
+        session = Session(plain, persist=False)
+    prompt = Prompt("", [5, 6, 7], ((5, 6, 7),), ())
+    session.answer(prompt)
+    assert measured == []
+    session.with_settings(replace(plain, calibrate=True)).answer(prompt)
+    assert measured == [half]
