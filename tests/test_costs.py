@@ -183,6 +183,28 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     assert path.read_text() == stored and said == []
 
 
+def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the first run's steps taught goes with them; a run that may not measure takes them."""
+    seconds = iter([0.05, 0.01, 0.02])
+    monkeypatch.setattr(
+        "ngtcli.auto_memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
+    )
+    found = []
+    for busy in (True, False, False):
+        monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads, busy=busy: busy)
+        session = tiny_session([])
+        careful = session.with_settings(replace(TINY_SETTINGS, calibrate=False)).memory
+        before = careful.pass_costs()
+        memory = tiny_session([]).memory
+        memory.load()
+        memory.save()
+        assert memory.costs is not None
+        found.append((before and before.at_length(0).at(1), memory.costs.at_length(0).at(1)))
+    assert found == [(None, 0.05), (0.05, 0.01), (0.01, 0.01)]
+
+
 def test_a_long_context_has_a_curve_of_its_own() -> None:
     known = Costs({SHORT: CostCurve({1: 1.0, 8: 2.0}), 65536: CostCurve({1: 5.0, 8: 9.0})})
     assert known.at_length(0) is known.at_length(1024)
