@@ -56,13 +56,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.decode.packing._SMALLEST", 1)
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (1, 5), (2, 3), (0,), (1, 64)])
 def test_a_packed_layer_computes_what_the_layer_did(shape: tuple[int, ...], bias: bool) -> None:
@@ -176,23 +169,6 @@ def test_what_a_cpu_has_no_kernel_for_is_left_as_it_is(monkeypatch: pytest.Monke
     hf = make_hf("llama").to(torch.float16)
     monkeypatch.setattr(room, "_packed_weight", refused)
     assert list(pack(packable(hf))) == [] and not is_packed(hf)
-
-
-@pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_bits_of_a_row_depend_on_neither_its_place_nor_its_neighbours(
-    dtype: torch.dtype, count: int, threads: Any
-) -> None:
-    threads(count)
-    layer = packed_or_skip(linear(512, 1000, False, dtype))
-    row = torch.randn(512).to(dtype)
-    for rows in (4, 8, 32, 64):
-        found = []
-        for place in (0, 1, rows // 2, rows - 1):
-            beside = torch.randn(rows, 512).to(dtype)
-            beside[place] = row
-            found.append(layer(beside)[place])
-        assert all(torch.equal(found[0], other) for other in found), rows
 
 
 def test_all_linear_layers_of_a_model_are_packed_and_the_tokens_stay() -> None:
