@@ -5,7 +5,7 @@ from copy import copy
 
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings
-from ngtcli.decode.costs import calibrate, load_costs, save_costs
+from ngtcli.decode.costs import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.costs import SHORT, Costs
 from ngtcli.draft.auto.pool import TOKENS, Pool, load_pool, pool_path, save_pool
@@ -22,7 +22,8 @@ class PassCosts:
 
     def __init__(self, model: TargetModel, stored: bool, progress: Notify, warn: Notify) -> None:
         self.known: Costs | None = None
-        self._model, self._stored = model, stored
+        self._model = model
+        self._file = remembered_costs(model) if stored else None
         self._progress, self._warn = progress, warn
 
     def load(self, measure: bool) -> Costs | None:
@@ -31,25 +32,32 @@ class PassCosts:
         None for a model that decodes without drafts, and where nothing is known of its costs.
         """
         if self.known is None and not self._model.plain_reason:
-            self.known = self._read(measure) if self._stored else None
-            if self.known is None and measure:
-                self._progress("Measuring what a pass costs …")
-                self.known = Costs({SHORT: calibrate(self._model)})
-                self.save()
+            self.known = self._found() if measure else self._read()
         return self.known
 
-    def _read(self, measure: bool) -> Costs | None:
+    def _found(self) -> Costs:
+        if self._file is None:
+            return self._measure()
+        return self._file.find(self._measure, timed=True, damaged=self._tell_of_damage)
+
+    def _tell_of_damage(self, why: str) -> None:
+        self._warn(f"the cost file is measured again: {why}")
+
+    def _measure(self) -> Costs:
+        self._progress("Measuring what a pass costs …")
+        return Costs({SHORT: calibrate(self._model)})
+
+    def _read(self) -> Costs | None:
         try:
-            return load_costs(self._model)
+            return self._file.load() if self._file else None
         except DamagedFileError as error:
-            then = "measured anew" if measure else "not used"
-            self._warn(f"the cost file is {then}: {error}")
+            self._warn(f"the cost file is not used: {error}")
             return None
 
     def save(self) -> None:
         """Store what is known."""
-        if self.known is not None and self._stored:
-            save_costs(self._model, self.known)
+        if self.known is not None and self._file is not None:
+            self._file.save(self.known)
 
 
 class AutoMemory:

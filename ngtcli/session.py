@@ -18,7 +18,7 @@ from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.auto.pool import Pool
-from ngtcli.draft.drafter import Assistant, Context, Drafter, draft_settings
+from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.prompt.build import Prompt
@@ -70,7 +70,7 @@ class Session:
         self._settings, self._tell, self._warn = settings, progress, warn
         self._show_reading = reading
         self._drafters: dict[str, Drafter] = {}
-        self._assistant: Assistant | None = None
+        self._assistant: AssistantModel | None = None
         compiled.announce(progress)
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
@@ -112,6 +112,9 @@ class Session:
         other = copy(self)
         other._settings, other._drafters = settings, {}
         other.memory = self.memory.with_settings(settings)
+        other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
+        if self._assistant is not None:
+            other._assistant = AssistantModel(self._assistant.model, sampling_settings(settings))
         return other
 
     def _progress(self, message: str) -> None:
@@ -133,7 +136,7 @@ class Session:
         self._show_reading(read, total)
         compiled.announce(self._tell)
 
-    def _load_assistant(self) -> Assistant:
+    def _load_assistant(self) -> AssistantModel:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
         self._progress(f"Loading {s.draft_model} …")

@@ -77,6 +77,8 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
+    # What is measured is kept, however busy the machine.
+    monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads: False)
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ngtcli.background.making import make_shipped
 from ngtcli.background.names import SHIPPED
-from ngtcli.decode.costs import calibrate, costs_path
+from ngtcli.decode.costs import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ def made_once(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
 
 def measured_once(model: TargetModel) -> CostCurve:
     """`calibrate`, which takes up to two seconds for each home without costs."""
-    key = costs_path(model).name
+    key = remembered_costs(model).path.name
     if key not in _costs:
         _costs[key] = calibrate(model)
     return deepcopy(_costs[key])

@@ -6,16 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers import make_target
+import torch
+from helpers import FakeBackend, make_hf, make_target
 
 from ngtcli.answered import AnswerOptions
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
+from ngtcli.decode.model import TargetModel
 from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import Session
+from ngtcli.tokens.tokenizer import Tokenizer
 
 MEASURED = {1: 0.05, 8: 0.1}
 
@@ -79,25 +82,33 @@ def test_of_two_costs_that_contradict_each_other_the_quicker_counts() -> None:
 
 def test_curves_are_stored_by_model_and_dtype() -> None:
     model, other = make_target("llama"), make_target("qwen2")
-    assert costs.load_costs(model) is None
+    file = costs.remembered_costs(model)
+    assert file.load() is None
     stored = Costs({SHORT: CostCurve(MEASURED)})
     stored.at_length(2000)
     stored.curves[SHORT] = CostCurve({1: 0.04, 8: 0.1}, MEASURED)
-    costs.save_costs(model, stored)
-    found = costs.load_costs(model)
+    file.save(stored)
+    found = costs.remembered_costs(model).load()
     assert found is not None
     assert list(found.curves) == [1024, 4096]
     for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
         assert (curve.by_rows(), curve.measured) == (of, MEASURED)
-    assert costs.load_costs(other) is None
-    assert costs.costs_path(model).stat().st_mode & 0o777 == 0o600
+    assert costs.remembered_costs(other).load() is None
+    half = make_target("llama")
+    half.dtype = torch.bfloat16
+    assert costs.remembered_costs(half).load() is None
+    assert file.path.stat().st_mode & 0o777 == 0o600
 
 
 GOOD = {"1": 0.01, "8": 0.02}
 
 
 def of_curve(curve: object, measured: object = None) -> str:
-    return json.dumps({"1024": {"seconds": curve, "measured": measured or curve}})
+    return as_found({"1024": {"seconds": curve, "measured": measured or curve}})
+
+
+def as_found(curves: object) -> str:
+    return json.dumps({"found": curves, "tries": 0})
 
 
 BAD_CURVES: list[object] = [
@@ -111,26 +122,27 @@ BAD_CURVES: list[object] = [
     "text",
     [
         "", "3", "[]", "{}", "[" * 200_000, '{"1024":' * 200_000, "\0" * 100, " " * (1 << 21),
-        json.dumps({"x": {"seconds": GOOD, "measured": GOOD}}), json.dumps({"1024": GOOD}),
-        json.dumps({"1025": {"seconds": GOOD, "measured": GOOD}}),
-        json.dumps({"1024": {"seconds": GOOD}}),
+        as_found({"x": {"seconds": GOOD, "measured": GOOD}}), as_found({"1024": GOOD}),
+        as_found({"1025": {"seconds": GOOD, "measured": GOOD}}), as_found([]), as_found({}),
+        as_found({"1024": {"seconds": GOOD}}), as_found(None),
+        json.dumps({"1024": {"seconds": GOOD, "measured": GOOD}}),
         of_curve(GOOD, {"1": 0.01, "2": 0.02}), of_curve(GOOD, {"1": 0.01, "8": 99.0}),
         *map(of_curve, BAD_CURVES),
         of_curve({"1": 7}).replace("7", "7" * 400), of_curve({"1": 7}).replace("7", "1e999"),
         of_curve({"1": 7}).replace("7", "NaN"),
     ],
 )  # fmt: skip
-def test_a_damaged_or_unbelievable_cost_file_is_measured_anew_with_a_line(text: str) -> None:
+def test_a_damaged_or_unbelievable_cost_file_is_measured_again_with_a_line(text: str) -> None:
     said: list[str] = []
     session = tiny_session(said)
-    path = costs.costs_path(session.model)
+    path = costs.remembered_costs(session.model).path
     path.parent.mkdir(parents=True)
     path.write_text(text)
     session.memory.load()
     found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows()[1] == MEASURED[1]
-    assert len(said) == 1 and said[0].startswith("the cost file is measured anew: ")
-    assert costs.load_costs(session.model) is not None  # and stored
+    assert len(said) == 1 and said[0].startswith("the cost file is measured again: ")
+    assert costs.remembered_costs(session.model).load() is not None  # and stored
     again = tiny_session(said)
     again.memory.load()
     assert again.memory.costs is not None and len(said) == 1
@@ -140,7 +152,7 @@ def test_a_damaged_or_unbelievable_cost_file_is_measured_anew_with_a_line(text: 
 def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind: str) -> None:
     said: list[str] = []
     session = tiny_session(said)
-    path = costs.costs_path(session.model)
+    path = costs.remembered_costs(session.model).path
     path.parent.mkdir(parents=True)
     if kind == "pipe":
         os.mkfifo(path)
@@ -150,7 +162,7 @@ def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind:
         path.mkdir()
     session.memory.load()
     assert session.memory.costs is not None
-    assert len(said) == 1 and "measured anew" in said[0]
+    assert len(said) == 1 and "measured again" in said[0]
     assert path.is_file() == (kind != "folder")
     assert not list(path.parent.glob("*.partial"))
 
@@ -158,7 +170,7 @@ def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind:
 def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> None:
     said: list[str] = []
     session = tiny_session(said, persist=False)
-    path = costs.costs_path(session.model)
+    path = costs.remembered_costs(session.model).path
     path.parent.mkdir(parents=True)
     path.write_text(of_curve({"1": 0.02, "8": 0.09}))
     stored = path.read_text()
@@ -169,6 +181,28 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     found.at_length(0).learn(8, 0.2)
     session.save(drafter)
     assert path.read_text() == stored and said == []
+
+
+def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the first run's steps taught goes with them; a run that may not measure takes them."""
+    seconds = iter([0.05, 0.01, 0.02])
+    monkeypatch.setattr(
+        "ngtcli.auto_memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
+    )
+    found = []
+    for busy in (True, False, False):
+        monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads, busy=busy: busy)
+        session = tiny_session([])
+        careful = session.with_settings(replace(TINY_SETTINGS, calibrate=False)).memory
+        before = careful.pass_costs()
+        memory = tiny_session([]).memory
+        memory.load()
+        memory.save()
+        assert memory.costs is not None
+        found.append((before and before.at_length(0).at(1), memory.costs.at_length(0).at(1)))
+    assert found == [(None, 0.05), (0.05, 0.01), (0.01, 0.01)]
 
 
 def test_a_long_context_has_a_curve_of_its_own() -> None:
@@ -185,7 +219,7 @@ def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None
     session = Session(Settings(method="auto", calibrate=False))
     session.memory.load()
     assert session.memory.costs is None
-    assert costs.load_costs(load_model("builtin")) is None
+    assert costs.remembered_costs(load_model("builtin")).load() is None
 
 
 def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:
@@ -219,3 +253,35 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
     assert drafted.drafter is at_zero.drafter is not plain.drafter
     own = session.new_drafter("trie")
     assert session.answer(prompt, AnswerOptions(drafter=own)).run.drafter is own
+
+
+def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
+    """Equal to the target it is always right, if it draws as the target does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ngtcli.session.load_model", lambda *_, **__: make_target())
+        drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="twin", max_tokens=40)
+        session = Session(drafted, persist=False)
+    warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
+    prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
+    for one in (warm, session, warm):
+        found = one.answer(prompt).finish().run.statistics
+        assert found.accepted_tokens == found.drafted_tokens > 20
+
+
+def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[Any] = []
+    monkeypatch.setattr(
+        "ngtcli.auto_memory.calibrate", lambda model: measured.append(model) or CostCurve(MEASURED)
+    )
+    half = TargetModel(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "half")
+    plain = replace(TINY_SETTINGS, method="none", calibrate=False, max_tokens=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ngtcli.session.load_model", lambda *_, **__: half)
+        session = Session(plain, persist=False)
+    prompt = Prompt("", [5, 6, 7], ((5, 6, 7),), ())
+    session.answer(prompt)
+    assert measured == []
+    session.with_settings(replace(plain, calibrate=True)).answer(prompt)
+    assert measured == [half]

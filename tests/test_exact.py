@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import FakeBackend, check_tree, make_drafter, make_hf, ngt, supply
+import transformers
+from helpers import CONTEXT, FakeBackend, check_tree, make_drafter, make_hf, ngt, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from torch import nn
 
-from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.exact_check import _Case, find_exactness, gives_equal_bits, has_experts
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import pack, packable
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.auto.costs import CostCurve, Costs
@@ -269,8 +272,29 @@ def test_every_method_may_draft_exactly(method: str) -> None:
     assert method != "auto" or pool.answers[-1].tolist() == truth.output
 
 
+@pytest.fixture
+def threads() -> Iterator[Any]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 def small(family: str, dtype: torch.dtype) -> TargetModel:
     return TargetModel(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
+
+
+def rounding(module: Any, _: Any, out: Any) -> Any:
+    return torch.round(out * 4096) / 4096
+
+
+def rounded(hf: Any, name: str = "rounded") -> TargetModel:
+    """A model that is exact with any kernel: each product is rounded so coarsely that the order
+    in which it was added up does not show."""
+    hf.double()
+    for name_, module in hf.named_modules():
+        if isinstance(module, nn.Linear) or name_.endswith("experts"):
+            module.register_forward_hook(rounding)
+    return TargetModel(hf, Tokenizer(FakeBackend()), name)
 
 
 class Grouping:
@@ -286,27 +310,97 @@ class Grouping:
         return scores + (0.125 * (len(layout.ids) % 3) if wrong else 0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2-sliding"])
-def test_fixed_passes_give_equal_bits(family: str, dtype: torch.dtype) -> None:
-    model = small(family, dtype)
-    assert gives_equal_bits(model, 16, 128)
-    assert gives_equal_bits(model, 1, 128)
+def test_fixed_passes_give_equal_bits_unless_grouping_shows(family: str) -> None:
+    model = rounded(make_hf(family))
+    assert gives_equal_bits(model, 16, 128) and gives_equal_bits(model, 1, 128)
     Grouping(model, {"sdpa", "eager"})
     assert not gives_equal_bits(model, 16, 128)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2-sliding"])
+def test_what_the_check_says_of_this_machine_holds_for_other_texts(
+    family: str, dtype: torch.dtype
+) -> None:
+    model = small(family, dtype)
+    if not gives_equal_bits(model, 16, 128):
+        pytest.skip("this machine's kernels give other bits: --exact is refused")
+    with torch.inference_mode():
+        assert all(_Case(model, text, 5 + 9 * text, 16, 128).agrees() for text in range(1, 9))
+
+
+def with_experts(seed: int) -> Any:
+    config = transformers.MixtralConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
+        num_local_experts=6, num_experts_per_tok=2, sliding_window=None,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    hf.set_experts_implementation("eager")  # the grouped products know no float64
+    return hf
+
+
+def fault(_: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+    """A row is another one where one of its experts has no other, as in float16 on some CPUs: of
+    such rows about one in thirty."""
+    hidden, chosen = given[:2]
+    counts = torch.bincount(chosen.flatten(), minlength=6)
+    lone = (counts[chosen] == 1).any(-1) & ((hidden.abs().sum(-1) * 4096).long() % 33 == 0)
+    return out + lone[:, None] / 4096
+
+
+@pytest.mark.parametrize("rows", [2, 8, 32])
+def test_a_rare_fault_of_experts_with_a_single_row_is_found(rows: int) -> None:
+    for seed in range(3):
+        hf = with_experts(seed)
+        model = rounded(hf)
+        assert seed or gives_equal_bits(model, rows, 128)
+        for layer in hf.model.layers:
+            layer.mlp.experts.register_forward_hook(fault)
+        assert not gives_equal_bits(model, rows, 128)
+
+
+def test_models_with_experts_are_told_by_their_parts() -> None:
+    assert has_experts(with_experts(0)) and not has_experts(make_hf("llama"))
+
+
+def test_what_was_found_of_other_weights_does_not_count(threads: Any) -> None:
+    """A fault of one row in thirty shows with some weights and stays hidden with others."""
+    said: list[str] = []
+
+    def found(model: TargetModel) -> str:
+        return find_exactness(model, 8, 128, said.append).reason
+
+    assert found(rounded(make_hf("llama"))) == found(rounded(make_hf("llama"))) == ""
+    assert len(said) == 1
+    tuned = make_hf("llama")
+    with torch.no_grad():
+        tuned.model.layers[1].mlp.down_proj.weight.mul_(1.5)
+    other = rounded(tuned)
+    Grouping(other, {"sdpa", "eager"})
+    assert found(other) and len(said) == 2
+    packed = small("llama", torch.float32)
+    list(pack(packable(packed.hf)))
+    find_exactness(packed, 8, 128, said.append)
+    assert len(said) == 3
+    threads(2)
+    found(rounded(make_hf("llama")))
+    assert len(said) == 4
 
 
 def test_what_the_check_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager attention is tried; where that does not help --exact is refused, auto is not."""
     said: list[str] = []
-    model = small("llama", torch.bfloat16)
+    model = rounded(make_hf("llama"))
     Grouping(model, {"sdpa"})
     rows = ExactRows(model, lambda: None, said.append)
     assert rows.choose("on", 32, 100) == 32 and model.attention == "eager" and len(said) == 1
-    again = small("llama", torch.bfloat16)
+    again = rounded(make_hf("llama"))
     assert ExactRows(again, lambda: None, said.append).choose("on", 32, 100) == 32
     assert again.attention == "eager" and len(said) == 1
-    hopeless = small("qwen2", torch.bfloat16)
+    hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless, {"sdpa", "eager"})
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
@@ -319,20 +413,23 @@ def test_what_the_check_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_auto_is_exact_where_rows_cost_nothing() -> None:
     flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
-    half, single = small("llama", torch.bfloat16), small("llama", torch.float32)
+    exact, single = rounded(make_hf("llama")), small("llama", torch.float32)
 
     def chosen(model: TargetModel, costs: Costs | None, wanted: str = "auto") -> int | None:
         return ExactRows(model, lambda: costs, print).choose(wanted, 32, 100)
 
-    assert chosen(half, flat) == 32
-    assert chosen(half, steep) is chosen(half, None) is chosen(single, flat) is None
-    assert chosen(half, flat, "off") is None and chosen(single, steep, "on") == 32
+    assert chosen(exact, flat) == 32
+    assert chosen(exact, steep) is chosen(exact, None) is chosen(single, flat) is None
+    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == 32
 
 
 def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--tokens", "60", "--answer", "40", "--rows", "16", "--json", "--models", "llama"]
     exactness.main([*words, "--dtypes", "bfloat16"])
-    rows = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr().out
+    if "left out" in told:
+        pytest.skip("this machine's kernels give other bits in bfloat16")
+    rows = json.loads(told)
     assert len(rows) == 4 and all(row["tokens"] >= 60 for row in rows)
     assert all(row["different"] == 0 for row in rows if row["rows"])
     assert all(row["passes"] < row["tokens"] / 3 for row in rows if row["drafts"] == "forks")
@@ -358,7 +455,10 @@ def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
         "The harbour was dug by hand. Four hundred labourers cut the basin out of clay."
     )
     words = [str(text), "--dtype", "bfloat16", "--exact", "--max-tokens", "16", "--threads", "1"]
-    body = json.loads(ngt("check", *words, "--drafts", "8", "--json").stdout)
+    done = ngt("check", *words, "--drafts", "8", "--json")
+    if b"cannot decode exactly" in done.stderr:
+        pytest.skip("this machine's kernels give other bits in bfloat16")
+    body = json.loads(done.stdout)
     assert body["exact"] and body["identical"] == body["runs"] == 1
     assert body["generate"] == [
         {"num_draft": 8, "prompts": 1, "identical": body["generate"][0]["identical"]}

@@ -215,3 +215,14 @@ def test_methods_that_read_scores_change_no_token(method: str, sampling, family:
         for num_draft in (1, 8, 80):
             run = decode(model, drafter, prompt, sampling, num_draft=num_draft)
             assert run.output == plain
+
+
+@pytest.mark.parametrize("method", ["lookahead", "recycling", "auto"])
+def test_a_vocabulary_smaller_than_what_a_method_ranks_is_drafted_from(method: str) -> None:
+    """Recycling asks for the 8 best of 7."""
+    model = make_target("llama", vocab_size=7)
+    drafter = make_drafter(method, DraftSettings())
+    for prompt in ([4, 5, 6, 4, 5], [1, 2]):
+        plain = decode(model, make_drafter("none", DraftSettings()), prompt)
+        run = decode(model, drafter, prompt)
+        assert run.output == plain.output and run.statistics.drafted_tokens

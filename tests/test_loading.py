@@ -36,6 +36,7 @@ from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.context import context_limit
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -280,24 +281,20 @@ def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> No
 def test_what_a_probe_found_is_kept_and_distrusted(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = build(next(f for f in MANY if f.name == "gpt_neo"))
     way = target(hf, "gpt_neo").way
-    path = ways.way_path(hf)
-    assert ways.load_way(path) == way
+    kept = ways.remembered_way(hf)
+    assert kept.load() == way
     from ngtcli.decode import model as room
 
     with monkeypatch.context() as m:
         m.setattr(room, "find_way", lambda _: pytest.fail("probed again"))
         assert target(hf, "gpt_neo").way == way
-    stored = json.loads(path.read_text())
-    for bad in (
-        "", "[" * 9000, "[]", "{}", "x" * 10_000, json.dumps({**stored, "kind": "trees"}),
-        json.dumps({**stored, "positions": 1}), json.dumps({**stored, "reason": "\x1b[31m"}),
-        json.dumps({**stored, "more": 1}),
-    ):  # fmt: skip
-        path.write_text(bad)
-        assert ways.load_way(path) is None
+    stored = json.loads(kept.path.read_text())["found"]
+    for bad in ({"kind": "trees"}, {"positions": 1}, {"reason": "\x1b[31m"}, {"more": 1}):
+        kept.path.write_text(json.dumps({"found": {**stored, **bad}, "tries": 0}))
+        with pytest.raises(DamagedFileError):
+            kept.load()
         assert target(hf, "gpt_neo").way == way
-    monkeypatch.setattr(ways, "__version__", "another")
-    assert ways.way_path(hf) != path
+        assert kept.load() == way
 
 
 def test_a_window_longer_than_a_probe_can_try_is_not_believed() -> None:

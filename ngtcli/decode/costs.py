@@ -2,11 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
@@ -14,13 +10,12 @@ from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
 from ngtcli.ranges import RANGES
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
+from ngtcli.system.remembered import Remembered
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
 TIMES = 7
 FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows; a guess
 LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a guess
-VERSION = 4
 MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
 _LONGEST = 2**40  # tokens of context: the border of the last curve
 # Bounds for any device. A pass takes at least the first, the time to start one kernel; over one row
@@ -28,33 +23,19 @@ _LONGEST = 2**40  # tokens of context: the border of the last curve
 _QUICKEST_S, _SLOWEST_S, _SLOWEST_BYTES_PER_S = 1e-7, 0.1, 1e8
 
 
-def costs_path(model: TargetModel) -> Path:
-    """The file of a model's curves; its name is a hash of device, dtype and configuration."""
-    if model.device.type == "cuda":
-        device = torch.cuda.get_device_name(model.device)
-    else:
-        device = f"{model.device.type} {torch.get_num_threads()}"
-    config = model.config.to_json_string(use_diff=False)
-    key = key_of(VERSION, device, model.dtype, is_packed(model.hf), model.name, config)
-    return home("cache") / "costs" / f"{key}.json"
+def remembered_costs(model: TargetModel) -> Remembered[Costs]:
+    """Where a model's curves are kept. Reading refuses costs that no device has."""
 
-
-def load_costs(model: TargetModel) -> Costs | None:
-    """The stored curves; None where there are none.
-
-    Raises DamagedFileError for a file of another form, and for costs that no device has.
-    """
-    try:
-        stored = read_json(costs_path(model), MOST)
-    except FileNotFoundError:
-        return None
-    try:
+    def read(stored: Any) -> Costs:
         curves = {_border(length): _curve(model, curve) for length, curve in stored.items()}
         for length, curve in curves.items():
             _check_believable(model, length, curve)
         return Costs(curves)
-    except ValueError as error:
-        raise DamagedFileError(str(error)) from None
+
+    config = model.config.to_json_string(use_diff=False)
+    run = (model.dtype, model.attention, model.passes.kind, is_packed(model.hf))
+    parts = (*run, model.name, config)
+    return Remembered("costs", model.device, parts, read, _write, most=MOST)
 
 
 def _border(text: str) -> int:
@@ -89,14 +70,11 @@ def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None
             raise ValueError("costs that cannot be")
 
 
-def save_costs(model: TargetModel, costs: Costs) -> None:
-    """Store curves. Ignores a cache folder that cannot be written to."""
-    curves = {
+def _write(costs: Costs) -> dict[str, Any]:
+    return {
         str(length): {"seconds": curve.by_rows(), "measured": curve.measured}
         for length, curve in costs.curves.items()
     }
-    with suppress(OSError):
-        write_json(costs_path(model), curves)
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:

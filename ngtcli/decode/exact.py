@@ -7,6 +7,11 @@ plain decoding would have it: at the place that is its position, behind rows tha
 in a pass with the capacity of its own. The first chain of a tree is laid out so, its other branches
 are not.
 
+That the bits depend on nothing else is a premise, which is tried on each machine before it is
+relied on (exact_check.py). It fails by the kernel where the other rows of a pass matter; in a model
+with experts they decide how many rows each expert multiplies, so there it holds only if its kernel
+gives a row the same bits among any number of rows.
+
 Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
 walk goes on through the branch that holds it, but what it finds there is tentative: it is put at
 the head of the next tree, where its rows count. A branch thus costs rows, and no pass.

@@ -1,6 +1,7 @@
 """How many rows the passes of an answer have, if it is to be decoded exactly (exact.py)."""
 
 from collections.abc import Callable
+from copy import copy
 
 import torch
 
@@ -36,6 +37,12 @@ class ExactRows:
     ) -> None:
         self._model, self._costs, self._progress = model, costs, progress
         self._known: dict[tuple[int, int, str], Exactness] = {}
+
+    def with_costs(self, costs: Callable[[], Costs | None]) -> "ExactRows":
+        """The same model by other costs; what was found of it is shared."""
+        other = copy(self)
+        other._costs = costs
+        return other
 
     def choose(self, wanted: str, num_draft: int, tokens: int) -> int | None:
         """The rows of every pass, drafts of up to `num_draft` nodes among them; None: not exact.

@@ -24,9 +24,11 @@ def first_highest(scores: Tensor) -> list[int]:
 def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(values, indices), each (rows, k), of the k highest of each row, falling: `scores.topk(k)`.
 
-    They stand in the k blocks with the highest maxima, and finding a maximum is quick.
+    Of fewer than k scores all are given. The highest stand in the k blocks with the highest maxima,
+    and finding a maximum is quick.
     """
     rows, size = scores.shape
+    k = min(k, size)
     whole = size // _BLOCK
     if whole <= 2 * k or scores.device.type != "cpu":
         values, indices = scores.topk(k)

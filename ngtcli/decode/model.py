@@ -21,7 +21,7 @@ from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
 from ngtcli.decode.reference import runs_exactly
 from ngtcli.decode.shapes import capacity_for, row_size
-from ngtcli.decode.ways import TREES, Way, load_way, save_way, way_path
+from ngtcli.decode.ways import TREES, Way, remembered_way
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.context import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -84,16 +84,11 @@ class TargetModel:
         self.joint_reason: str | None = None
         self.use(Way())
         if not _proven(self.config):
-            self.use(self._way_found(self._progress))
+            self.use(remembered_way(self.hf).find(self._probe))
 
-    def _way_found(self, progress: Callable[[str], None]) -> Way:
-        path = way_path(self.hf)
-        way = load_way(path)
-        if way is None:
-            progress(f"Trying once how {self.name} takes drafts …")
-            way = find_way(self)
-            save_way(path, way)
-        return way
+    def _probe(self) -> Way:
+        self._progress(f"Trying once how {self.name} takes drafts …")
+        return find_way(self)
 
     def use(self, way: Way) -> None:
         """Run the model in this way from now on. Empties the cache."""

@@ -1,9 +1,12 @@
 """Linear layers on packed weights: a CPU multiplies few rows quicker by a weight in blocks.
 
-oneDNN, which comes with torch, packs a weight (out, in) into blocks of 64 outputs, each of which
-lies in the order in which its kernel reads it. One layout serves any number of rows, reading the
-prompt included, so the packed weight takes the place of the other one. It is memory of this
-process, also where the other one was a part of a file that several processes share.
+oneDNN, which comes with torch, packs a weight (out, in) into blocks, each of which lies in the
+order in which its kernel reads it. One layout serves any number of rows, reading the prompt
+included, so the packed weight takes the place of the other one. It is memory of this process, also
+where the other one was a part of a file that several processes share.
+
+Which layout that is depends on the CPU, the dtype and the size. An embedding that reads rows of a
+packed weight finds out by packing a weight whose elements are marked.
 """
 
 import ctypes
@@ -19,8 +22,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: 
 # Rows of the least product. Measured (one thread, 2,048 × 8,192, float32, over one row unpacked):
 # one packed row costs 1.1 to 1.5, two 1.2 to 1.7, four 0.8 to 1.2, for fewer have a slower kernel.
 _LEAST_ROWS = 4
-_BLOCK = 64  # outputs of a block of oneDNN's layout; checked for each weight whose rows are read
-_CHECKED = 64  # blocks compared at a time: a few megabytes
+_MARKS = 256  # whole numbers that each of `DTYPES` has; derived: bfloat16 has 8 bits for them
+_COMPARED, _TAIL = 4096, 128  # rows compared where there are more, the last ones among them; guess
 
 
 class PackedLinear(nn.Module):
@@ -32,9 +35,7 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        with torch.no_grad():
-            packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
-        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.packed = nn.Parameter(_packed_weight(linear.weight.detach()), requires_grad=False)
         self.bias = linear.bias
 
     @property
@@ -63,11 +64,11 @@ class PackedLinear(nn.Module):
 class PackedEmbedding(nn.Module):
     """An embedding that reads its rows from the packed weight of the layer it is tied to."""
 
-    def __init__(self, head: PackedLinear, blocks: Tensor) -> None:
+    def __init__(self, head: PackedLinear, layout: "Layout") -> None:
         super().__init__()
-        self.packed = head.packed  # owns the memory that `_blocks` reads
+        self.packed = head.packed  # owns the memory that `_elements` reads
         self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
-        self._blocks = blocks
+        self._elements, self._layout = elements(head.packed), layout
 
     @property
     def weight(self) -> Tensor:
@@ -76,7 +77,67 @@ class PackedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…) to (…, embedding_dim)."""
-        return self._blocks[ids // _BLOCK, :, ids % _BLOCK].flatten(-2)
+        return self._layout.rows(self._elements, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where element (o, i) of a weight lies: at `outputs[o] + inputs[i]`, both int64."""
+
+    outputs: Tensor
+    inputs: Tensor
+
+    def rows(self, elements: Tensor, ids: Tensor) -> Tensor:
+        """Rows `ids`, (…), of a packed weight's elements, as (…, in)."""
+        return elements.take(self.outputs[ids][..., None] + self.inputs)
+
+
+@torch.no_grad()
+def _packed_weight(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    return packed
+
+
+def elements(packed: Tensor) -> Tensor:
+    """The memory of a packed weight as a tensor of one dimension, padding included; not a copy."""
+    packed = packed.detach()
+    size, start = torch.ops.mkldnn._nbytes(packed), torch.ops.mkldnn.data_ptr(packed)
+    return torch.frombuffer((ctypes.c_char * size).from_address(start), dtype=packed.dtype)
+
+
+def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> Layout | None:
+    """How weights of a size are packed on this CPU; None where no `Layout` describes it.
+
+    Takes as much memory as two such weights. Raises RuntimeError for a dtype that oneDNN does not
+    support.
+    """
+    marked = torch.zeros(outputs, inputs, dtype=dtype)
+    column, row = torch.arange(outputs) % _MARKS, torch.arange(inputs) % _MARKS
+    marked[0] = -(row + 1).to(dtype)
+    marked[:, 0] = (column + 1).to(dtype)
+    packed = _packed_weight(marked)
+    found = elements(packed)
+    below, above = _in_order(found, found > 0, column), _in_order(found, found < 0, row[1:])
+    if below is None or above is None:
+        return None
+    along = torch.cat([below[:1], above]) - below[0]
+    lowest, highest = below.min() + along.min(), below.max() + along.max()
+    return Layout(below, along) if 0 <= lowest <= highest < len(found) else None
+
+
+def _in_order(found: Tensor, chosen: Tensor, marks: Tensor) -> Tensor | None:
+    """Where the elements marked 1 + `marks` lie, in their order; None unless these were found.
+
+    Of elements with the same mark the first is taken to lie first.
+    """
+    places = chosen.nonzero()[:, 0]
+    values = found[places].abs().to(torch.int64) - 1
+    by_mark, order = values.argsort(stable=True), marks.argsort(stable=True)
+    if len(values) != len(marks) or not torch.equal(values[by_mark], marks[order]):
+        return None
+    out = torch.empty_like(places)
+    out[order] = places[by_mark]
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +152,16 @@ class Place:
     def layer(self) -> Any:
         """The layer that stands there."""
         return getattr(self.parent, self.name)
+
+
+def packed_copy(linear: nn.Linear) -> PackedLinear | None:
+    """The layer on a packed weight; None where oneDNN has no kernel for it on this CPU."""
+    try:
+        packed = PackedLinear(linear)
+        packed(linear.weight.new_zeros(1, linear.in_features))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return None
+    return packed
 
 
 def packable(hf: nn.Module) -> list[Place]:
@@ -138,17 +209,20 @@ def _embedding(users: list[tuple[nn.Module, str]]) -> tuple[nn.Module, str] | No
 def pack(places: Sequence[Place]) -> Iterator[int]:
     """Replace the layers that stand there, one at a time; yields the bytes packed so far.
 
-    Each weight is freed when its layer is replaced, so that the two copies of one layer are the
-    most that lie in memory at once.
+    Each weight is freed when its layer is replaced, so that few copies of one layer are the most
+    that lie in memory at once. A layer that this CPU has no kernel for stays as it is, and so does
+    one tied to an embedding if its layout is not found: a second copy of it would cost too much.
     """
     done = 0
     for place in places:
-        weight, packed = place.layer.weight, PackedLinear(place.layer)
+        weight, packed = place.layer.weight, packed_copy(place.layer)
+        if packed is None:
+            continue
         if place.tied is not None:
-            blocks = _blocks(packed, weight)
-            if blocks is None:  # another layout; a second copy of so large a weight costs too much
+            layout = _layout_of(packed, weight)
+            if layout is None:
                 continue
-            setattr(*place.tied, PackedEmbedding(packed, blocks))
+            setattr(*place.tied, PackedEmbedding(packed, layout))
         setattr(place.parent, place.name, packed)
         done += weight.nbytes
         del weight
@@ -160,22 +234,16 @@ def is_packed(hf: nn.Module) -> bool:
     return any(isinstance(module, PackedLinear) for module in hf.modules())
 
 
-def _blocks(layer: PackedLinear, weight: Tensor) -> Tensor | None:
-    """The memory of a packed weight as (blocks, in ÷ v, 64, v), v inputs side by side.
-
-    None where oneDNN has laid it out otherwise, as comparing all of it with `weight` tells.
-    """
-    packed = layer.packed.detach()
-    size, start = torch.ops.mkldnn._nbytes(packed), torch.ops.mkldnn.data_ptr(packed)
-    flat = torch.frombuffer((ctypes.c_char * size).from_address(start), dtype=weight.dtype)
-    count = -(-layer.out_features // _BLOCK)
-    side_by_side = 4 // weight.itemsize  # what fills 32 bits
-    if flat.numel() != count * _BLOCK * layer.in_features or layer.in_features % side_by_side:
+def _layout_of(layer: PackedLinear, weight: Tensor) -> Layout | None:
+    """The layout found, if the rows of the packed weight that it tells are those of `weight`."""
+    count = layer.out_features
+    layout = find_layout(count, layer.in_features, weight.dtype)
+    rows = torch.arange(count)
+    if count > _COMPARED:
+        spread = torch.linspace(0, count - 1, _COMPARED, dtype=torch.float64)
+        rows = torch.cat([spread.to(torch.int64), rows[-_TAIL:]])
+    if layout is None or not torch.equal(
+        layout.rows(elements(layer.packed), rows), weight.detach()[rows]
+    ):
         return None
-    blocks = flat.view(count, layer.in_features // side_by_side, _BLOCK, side_by_side)
-    for at in range(0, count, _CHECKED):
-        rows = weight.detach()[at * _BLOCK : (at + _CHECKED) * _BLOCK]
-        found = blocks[at : at + _CHECKED].permute(0, 2, 1, 3).reshape(-1, layer.in_features)
-        if not torch.equal(found[: len(rows)], rows):
-            return None
-    return blocks
+    return layout

@@ -1,26 +1,19 @@
 """Whether packing pays for a model on this machine: measured at first load, and stored."""
 
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli import __version__
-from ngtcli.decode.packed import PackedLinear, Place, pack, packable
+from ngtcli.decode.packed import Place, pack, packable, packed_copy
 from ngtcli.draft.auto.costs import read_points
-from ngtcli.system.storage import home, key_of, read_json, write_json
+from ngtcli.system.remembered import Remembered
 
 Notify = Callable[[str], None]
-_FORMAT = 1
-_MOST_BYTES = 4096
 ONE, FEW, MANY = 1, 8, 32  # rows timed: plain decoding, a short draft, a long one or a prompt
 _REPEATS, _LIMIT_S = 5, 0.15  # of the products of one shape, rows and way; a busy machine is slow
 # Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
@@ -30,8 +23,8 @@ _SHAPES = 3  # of layers, those with the most bytes: nearly all of a model; gues
 _COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
 _LARGEST = 256e6  # bytes of a layer that is timed: packing an output layer of 1 GB takes seconds
 # Root mean square of the difference over that of the result. Derived: sums in another order differ
-# by 1e-7 to 1e-6 in float32, and results rounded to bfloat16 by 2e-3.
-_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+# by 1e-7 to 1e-6 in float32, and results rounded to bfloat16 by 2e-3; float16 has 3 bits more.
+_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 # Quotients of seconds. A step of drafting has more rows than one, so it may lose some at one row.
 _LEAST_GAIN, _LEAST_OF_ONE, _LEAST_OF_ONE_PLAIN = 1.1, 0.8, 0.97
 _SLOW = 4.0  # times one row that eight cost where the dtype is called slow; float32 is below 3.2
@@ -69,8 +62,8 @@ def pack_if_it_pays(
 ) -> bool:
     """Pack the linear layers of a loaded model where that is `wanted` and pays; whether it did.
 
-    `drafts`: drafts will be verified. `warn` is called where one row will cost more than before,
-    and for a half-precision dtype in which several rows cost many times one.
+    `drafts`: drafts will be verified. `warn` is called for a half-precision dtype in which several
+    rows cost many times one.
     """
     half = hf.dtype in (torch.bfloat16, torch.float16)
     places = packable(hf) if wanted or half else []
@@ -81,24 +74,15 @@ def pack_if_it_pays(
     packs = wanted and trial.pays(drafts)
     if half:
         _warn_of_slow(trial.packed if packs else trial.unpacked, hf.dtype, warn)
-    if packs and trial.gain(ONE) < _LEAST_OF_ONE_PLAIN:
-        warn(
-            f"on packed weights one row takes {1 / trial.gain(ONE):.2f} times as long, {FEW} rows"
-            f" {1 / trial.gain(FEW):.2f} times; give --no-packed where few drafts are accepted"
-        )
-    if packs:
-        _pack(places, progress)
-    return packs
+    return packs and _pack(places, trial, progress)
 
 
 def _trial(hf: Any, places: Sequence[Place], progress: Notify) -> Trial:
-    path = trial_path(hf)
-    trial = load_trial(path)
-    if trial is None:
-        progress("Trying once whether packed weights are quicker …")
-        trial = try_packing(places)
-        save_trial(path, trial)
-    return trial
+    def make() -> Trial:
+        progress("Trying whether packed weights are quicker …")
+        return try_packing(places)
+
+    return remembered_trial(hf).find(make, timed=True)
 
 
 def _warn_of_slow(seconds: dict[int, float], dtype: torch.dtype, warn: Notify) -> None:
@@ -106,16 +90,25 @@ def _warn_of_slow(seconds: dict[int, float], dtype: torch.dtype, warn: Notify) -
     if times > _SLOW:
         name = str(dtype).removeprefix("torch.")
         warn(
-            f"{name} on this CPU: {FEW} rows cost {times:.0f} times one row, so drafts hardly pay;"
-            " --dtype float32 does better"
+            f"{name} is slow on this CPU: checking a draft of {FEW - 1} tokens takes {times:.0f}"
+            " times as long as one token, so drafts hardly pay; --dtype float32 does better"
         )
 
 
-def _pack(places: Sequence[Place], progress: Notify) -> None:
-    begin, total = time.perf_counter(), _bytes([place.layer for place in places])
-    progress(f"Packing {total / 1e6:.0f} MB of weights …")
+def _pack(places: Sequence[Place], trial: Trial, progress: Notify) -> bool:
+    begin = time.perf_counter()
+    progress("Packing weights …")
     done = max(pack(places), default=0)
+    if not done:
+        return False
     progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
+    if trial.gain(ONE) < _LEAST_OF_ONE_PLAIN:
+        progress(
+            f"They check a draft of {FEW - 1} tokens {trial.gain(FEW):.1f} times as fast, but one"
+            f" token without a draft takes {1 / trial.gain(ONE):.1f} times as long: where few"
+            " drafts are accepted, --no-packed is faster."
+        )
+    return True
 
 
 @torch.inference_mode()
@@ -124,8 +117,9 @@ def try_packing(places: Sequence[Place]) -> Trial:
     unpacked, packed = (dict.fromkeys((ONE, FEW, MANY), 0.0) for _ in range(2))
     agrees = True
     for layers, count in _samples(places):
-        others = _packed(layers)
-        agrees = agrees and bool(others)
+        copies = [packed_copy(layer) for layer in layers]
+        others = [copy for copy in copies if copy is not None]
+        agrees = agrees and len(others) == len(layers)
         for rows in unpacked:
             inputs = _inputs(layers[0], rows)
             agrees = agrees and _agree(layers[0](inputs), others[0](inputs))
@@ -133,14 +127,6 @@ def try_packing(places: Sequence[Place]) -> Trial:
             unpacked[rows] += before * count
             packed[rows] += after * count
     return Trial(agrees, unpacked, packed)
-
-
-def _packed(layers: Sequence[Any]) -> list[PackedLinear]:
-    """The layers packed; none where this CPU has no kernel for their dtype."""
-    try:
-        return [PackedLinear(layer) for layer in layers]
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return []
 
 
 def _samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
@@ -184,33 +170,17 @@ def _seconds(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
     return quickest
 
 
-def trial_path(hf: Any) -> Path:
-    """The file of a trial; its name is a hash of all that its result depends on."""
-    machine = (platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+def remembered_trial(hf: Any) -> Remembered[Trial]:
+    """Where the trial of a model is kept."""
     config = hf.config.to_json_string(use_diff=False)
-    state = (_FORMAT, __version__, version("torch"), hf.dtype, *machine, type(hf).__name__, config)
-    return home("cache") / "packed" / f"{key_of(*state)}.json"
+    parts = (hf.dtype, type(hf).__name__, config)
+    return Remembered("packed", hf.device, parts, _read, asdict)
 
 
-def load_trial(path: Path) -> Trial | None:
-    """The stored trial; None where there is none, or where its file holds no valid one."""
-    try:
-        stored = read_json(path, _MOST_BYTES)
-        if stored.keys() != {"agrees", "unpacked_s", "packed_s"}:
-            return None
-        agrees = stored["agrees"]
-        unpacked, packed = (read_points(stored[name]) for name in ("unpacked_s", "packed_s"))
-    except Exception:  # trying anew replaces a file that is wrong in any way
-        return None
-    if type(agrees) is not bool or not unpacked.keys() == packed.keys() == {ONE, FEW, MANY}:
-        return None
-    return Trial(agrees, unpacked, packed)
-
-
-def save_trial(path: Path, trial: Trial) -> None:
-    """Store a trial. Ignores a cache folder that cannot be written to."""
-    with suppress(OSError):
-        write_json(
-            path,
-            {"agrees": trial.agrees, "unpacked_s": trial.unpacked, "packed_s": trial.packed},
-        )
+def _read(stored: Any) -> Trial:
+    if stored.keys() != {"agrees", "unpacked", "packed"} or type(stored["agrees"]) is not bool:
+        raise ValueError("another form")
+    unpacked, packed = (read_points(stored[name]) for name in ("unpacked", "packed"))
+    if not unpacked.keys() == packed.keys() == {ONE, FEW, MANY}:
+        raise ValueError("seconds of other rows")
+    return Trial(stored["agrees"], unpacked, packed)

@@ -138,7 +138,7 @@ class Feedback:
 
     `tree` is the tree that was scored, which may be a cut of the one proposed; `top`, int64 of
     shape (k + 1, top_k), holds the ids of the highest scores after the root and after each of its
-    k nodes, probes included, best first.
+    k nodes, probes included, best first; all ids where the vocabulary has fewer than `top_k`.
     """
 
     tree: DraftTree

@@ -40,6 +40,13 @@ def idle_cores(cores: int, load: float, machine: int) -> int:
     return int(min(2 ** int(math.log2(max(idle, 1.0))), MOST))
 
 
+def busy(threads: int) -> bool:
+    """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
+    cores = usable_cores()
+    idle = cores * (1 - waiting() / max(os.cpu_count() or cores, cores))
+    return idle < min(threads, cores) - 0.5
+
+
 def usable_cores() -> int:
     """Physical cores that this process may use; CPUs that are threads of one core count once."""
     try:

@@ -76,9 +76,10 @@ class Recycling(Drafter):
                 continue
             parent = node_of[above]
             before = self._last if parent == ROOT else tokens[parent]
-            token = self._successors.get(before, self._unseen)[rank]
-            if (parent, token) in edges:
+            ranked = self._successors.get(before, self._unseen)
+            if rank >= len(ranked) or (parent, ranked[rank]) in edges:
                 continue
+            token = ranked[rank]
             edges.add((parent, token))
             node_of[path] = len(tokens)
             tokens.append(token)

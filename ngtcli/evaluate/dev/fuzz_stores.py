@@ -17,12 +17,16 @@ from ngtcli.evaluate.dev.fuzz_case import (
 from ngtcli.evaluate.dev.fuzz_odd import damaged, nested, odd_json, replace_by_odd
 from ngtcli.evaluate.dev.fuzz_world import ASKED
 
-_COSTS = {"80": {"seconds": {"1": 0.001, "64": 0.004}, "measured": {"1": 0.001, "64": 0.004}}}
+_CURVE = {"1": 0.001, "64": 0.004}
+_COSTS = {"found": {"1024": {"seconds": _CURVE, "measured": _CURVE}}, "tries": 0}
 _BAD_COSTS = (
-    nested(200_000), '{"80": {"seconds": {"1": 1' + "0" * 400 + '}, "measured": {}}}', "[]", "null",
-    '{"80": {"seconds": {"1": true}, "measured": {"1": "0.5"}}}', '{"80": {"seconds": {}}}',
-    '{"-1": {"seconds": {"0": 0}, "measured": {"0": -1}}}', '{"80": {"seconds": {"1": NaN}}}',
-    '{"80": {"seconds": {"1": Infinity, "2": 0}, "measured": {"1": 1e308}}}',
+    nested(200_000), "[]", "null", '{"found": null, "tries": 0}', '{"found": {}, "tries": NaN}',
+    *(f'{{"found": {curves}, "tries": 0}}' for curves in (
+        '{"1024": {"seconds": {"1": 1' + "0" * 400 + '}, "measured": {}}}',
+        '{"1024": {"seconds": {"1": true}, "measured": {"1": "0.5"}}}',
+        '{"-1": {"seconds": {"0": 0}, "measured": {"0": -1}}}', '{"1024": {"seconds": {}}}',
+        '{"1024": {"seconds": {"1": Infinity, "2": 0}, "measured": {"1": 1e308}}}',
+    )),
 )  # fmt: skip
 
 

@@ -1,0 +1,147 @@
+"""What is found out by trying, kept in the cache folder under all that it depends on.
+
+The name of a result's file is a hash of the versions of ngt, torch and transformers, of the device
+and the CPU with its flags, of the switches of instruction sets, of the number of threads, and of
+what the caller adds. Times that were measured on a busy machine are not kept for good: the next
+uses measure again, until one finds the machine idle or `_MOST_TRIES` have been made.
+"""
+
+import os
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ngtcli import __version__
+from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
+from ngtcli.system.threads import busy
+
+Found = TypeVar("Found")
+_FORMAT = 1
+_MOST_BYTES = 4096
+_MOST_TRIES = 3  # measurements on a machine that is always busy; guess
+_CPU_INFO = Path("/proc/cpuinfo")
+# What tells CPUs apart in it; the other lines change from core to core and from moment to moment.
+_CPU_LINES = {
+    "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "cpu", "isa", "uarch",
+}  # fmt: skip
+# Which instructions oneDNN, torch and MKL use, and in what precision oneDNN computes.
+_SWITCHES = (
+    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS",
+    "ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR",
+)  # fmt: skip
+
+
+class Remembered(Generic[Found]):
+    """One result of a `kind`, for a device (a torch.device).
+
+    `read` makes it of what `write` gave, JSON-ready, and raises ValueError for anything else. Where
+    the number of threads does not matter to it, `threads` is False.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        device: Any,
+        parts: tuple[object, ...],
+        read: Callable[[Any], Found],
+        write: Callable[[Found], Any],
+        *,
+        threads: bool = True,
+        most: int = _MOST_BYTES,
+    ) -> None:
+        import torch  # here: light commands do without
+
+        on_cuda = device.type == "cuda"
+        self._threads = 1 if on_cuda else torch.get_num_threads()
+        versions = (__version__, version("torch"), version("transformers"))
+        machine = (
+            device.type,
+            torch.cuda.get_device_name(device) if on_cuda else "",
+            cpu(),
+            *(f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ),
+            self._threads if threads else "any number",
+        )
+        key = key_of(_FORMAT, *versions, *machine, *parts)
+        self.path = home("cache") / kind / f"{key}.json"
+        self._read, self._write, self._most = read, write, most
+        self._tries = 0  # on a busy machine; 0 where the result is for good
+
+    def load(self) -> Found | None:
+        """The stored result, a busy machine's too; None where there is none.
+
+        Raises DamagedFileError.
+        """
+        try:
+            stored = read_json(self.path, self._most)
+        except FileNotFoundError:
+            return None
+        tries = stored.get("tries")
+        if stored.keys() != {"found", "tries"} or type(tries) is not int:
+            raise DamagedFileError("another form")
+        try:
+            found = self._read(stored["found"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedFileError(str(error)) from None
+        self._tries = min(max(tries, 0), _MOST_TRIES)
+        return found
+
+    def find(
+        self,
+        make: Callable[[], Found],
+        *,
+        timed: bool = False,
+        damaged: Callable[[str], None] = lambda _: None,
+    ) -> Found:
+        """The stored result, or else what `make` finds, which is stored.
+
+        `timed`: it is a measurement of time. `damaged` is told what is wrong with a file that is
+        made again.
+        """
+        try:
+            found = self.load()
+        except DamagedFileError as error:
+            found = None
+            damaged(str(error))
+        if found is not None and self._tries in (0, _MOST_TRIES):
+            return found
+        disturbed = timed and busy(self._threads)
+        found = make()
+        disturbed = disturbed or (timed and busy(self._threads))
+        self._tries = self._tries + 1 if disturbed else 0
+        self.save(found)
+        return found
+
+    def save(self, found: Found) -> None:
+        """Store a result in the place of the last one. Ignores a folder that cannot be written."""
+        with suppress(OSError):
+            write_json(self.path, {"found": self._write(found), "tries": self._tries})
+
+
+def read_fields(kind: type[Found], stored: Any) -> Found:
+    """A dataclass whose fields have defaults, from their values. Raises ValueError.
+
+    Each value must be of its default's own type.
+    """
+    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(stored, dict) or stored.keys() != defaults.keys():
+        raise ValueError("another form")
+    if any(type(stored[name]) is not type(default) for name, default in defaults.items()):
+        raise ValueError("values of another type")
+    return kind(**stored)
+
+
+@lru_cache(maxsize=1)
+def cpu() -> str:
+    """Model and flags of the CPU, of all kinds of its cores; what the system tells elsewhere."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    known = {line for line in lines if line.partition(":")[0].strip() in _CPU_LINES}
+    return "\n".join([platform.machine(), platform.processor(), *sorted(known)])

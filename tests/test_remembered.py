@@ -1,0 +1,218 @@
+"""What is tried once and kept: its name, what is refused, what a busy machine changes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ngtcli.system import remembered, threads
+from ngtcli.system.remembered import Remembered, cpu, read_fields
+from ngtcli.system.storage import DamagedFileError
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str = ""
+    number: int = 0
+
+
+def kept(*parts: object, device: Any = CPU, **more: Any) -> Remembered[Result]:
+    return Remembered(
+        "tried", device, parts, lambda stored: read_fields(Result, stored), vars, **more
+    )
+
+
+def test_it_is_made_once_and_read_after_that() -> None:
+    assert kept().load() is None
+    assert kept().find(lambda: Result("a", 1)) == Result("a", 1)
+    assert kept().find(lambda: pytest.fail("made again")) == kept().load() == Result("a", 1)
+    assert kept("other").load() is None
+
+
+GOOD = {"name": "a", "number": 1}
+DAMAGED: list[object] = [
+    None, [], {}, GOOD, {"found": GOOD}, {"found": GOOD, "tries": 0, "more": 1},
+    {"found": GOOD, "tries": True}, {"found": GOOD, "tries": "0"}, {"found": None, "tries": 0},
+    {"found": {"name": "a"}, "tries": 0}, {"found": {**GOOD, "more": 1}, "tries": 0},
+    {"found": {**GOOD, "number": True}, "tries": 0}, {"found": {**GOOD, "name": 1}, "tries": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 9000, "x" * 9000, *map(json.dumps, DAMAGED)])
+def test_a_file_that_is_wrong_in_any_way_is_made_again(text: str) -> None:
+    file = kept()
+    file.path.parent.mkdir(parents=True)
+    file.path.write_text(text)
+    with pytest.raises(DamagedFileError):
+        file.load()
+    said: list[str] = []
+    assert file.find(lambda: Result("b", 2), damaged=said.append) == Result("b", 2)
+    assert len(said) == 1 and kept().load() == Result("b", 2)
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NGT_HOME", str(tmp_path / "file"))
+    assert kept().find(lambda: Result("a")) == Result("a")
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2 if before == 1 else 1)
+    yield
+    torch.set_num_threads(before)
+
+
+INTEL = """processor : 0
+vendor_id : GenuineIntel
+model name : Xeon
+cpu MHz : 2000.1
+flags : fpu avx512f{more}
+
+processor : 1
+vendor_id : GenuineIntel
+model name : Xeon
+cpu MHz : 3111.5
+flags : fpu avx512f{more}
+"""
+
+
+def named_on(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file's name on a machine whose CPUs the text tells of."""
+    path.write_text(text)
+    monkeypatch.setattr(remembered, "_CPU_INFO", path)
+    cpu.cache_clear()
+    return kept().path.name
+
+
+def test_flags_of_the_cpu_are_in_the_name_and_its_clock_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AMX torch names the same capability, and oneDNN chooses other kernels."""
+    file = tmp_path / "cpuinfo"
+    try:
+        plain = named_on(file, INTEL.format(more=""), monkeypatch)
+        faster = INTEL.format(more="").replace("2000.1", "2600.0").replace("3111.5", "99")
+        assert named_on(file, faster, monkeypatch) == plain
+        assert named_on(file, INTEL.format(more=" amx_bf16"), monkeypatch) != plain
+        assert named_on(file, INTEL.format(more="").replace("Xeon", "Core"), monkeypatch) != plain
+        file.unlink()
+        monkeypatch.setattr(remembered, "_CPU_INFO", tmp_path / "nowhere")  # not Linux
+        cpu.cache_clear()
+        monkeypatch.setattr("platform.processor", lambda: "arm")
+        elsewhere = kept().path.name
+        cpu.cache_clear()
+        monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6")
+        assert kept().path.name != elsewhere != plain
+    finally:
+        cpu.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"])
+def test_switches_of_instruction_sets_are_in_the_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    before = kept().path
+    monkeypatch.setenv(name, "AVX2")
+    assert kept().path != before
+
+
+def test_versions_are_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = kept().path
+    with monkeypatch.context() as patch:
+        patch.setattr(remembered, "__version__", "another")
+        assert kept().path != before
+    for package in ("torch", "transformers"):
+        with monkeypatch.context() as patch:
+            other = lambda name, package=package: "9.9" if name == package else "1"  # noqa: E731
+            patch.setattr(remembered, "version", other)
+            assert kept().path != before
+    assert kept().path == before
+
+
+def test_the_number_of_threads_is_in_the_name_where_it_matters(two_threads: None) -> None:
+    now = kept().path, kept(threads=False).path
+    torch.set_num_threads(torch.get_num_threads() % 2 + 1)
+    assert kept().path != now[0] and kept(threads=False).path == now[1]
+
+
+def test_a_gpu_is_named_and_threads_of_its_host_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "H100")
+    first = kept(device=gpu).path
+    torch.set_num_threads(torch.get_num_threads() % 2 + 1)
+    assert kept(device=gpu).path == first
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "A100")
+    assert kept(device=gpu).path != first
+
+
+def measured(busy: bool, number: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The result of another process, which would measure `number`."""
+    monkeypatch.setattr(remembered, "busy", lambda threads: busy)
+    return kept().find(lambda: Result("s", number), timed=True).number
+
+
+def test_what_a_busy_machine_measured_is_measured_again_at_the_next_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert measured(True, 1, monkeypatch) == 1
+    assert measured(False, 2, monkeypatch) == 2
+    assert measured(True, 3, monkeypatch) == measured(False, 4, monkeypatch) == 2
+
+
+def test_a_machine_that_is_always_busy_is_measured_three_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert [measured(True, n, monkeypatch) for n in range(1, 6)] == [1, 2, 3, 3, 3]
+
+
+def test_a_machine_that_gets_busy_meanwhile_counts_as_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([False, True])
+    monkeypatch.setattr(remembered, "busy", lambda threads: next(answers))
+    assert kept().find(lambda: Result("s", 1), timed=True).number == 1
+    assert measured(False, 2, monkeypatch) == 2
+
+
+def test_what_is_no_time_is_kept_from_a_busy_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "busy", lambda threads: True)
+    assert kept().find(lambda: Result("a", 1)) == kept().find(lambda: Result("b", 2))
+
+
+def test_saving_what_was_learned_does_not_make_it_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "busy", lambda threads: True)
+    file = kept()
+    file.find(lambda: Result("s", 1), timed=True)
+    file.save(Result("s", 7))
+    assert kept().load() == Result("s", 7)
+    assert measured(False, 2, monkeypatch) == 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "wanted", "is_busy"),
+    [
+        (4, 0.0, 4, False), (4, 0.4, 4, False), (4, 1.0, 4, True), (4, 1.0, 3, False),
+        (4, 3.0, 1, False), (4, 4.0, 1, True), (1, 0.2, 1, False), (1, 1.0, 1, True),
+        (2, 0.0, 8, False),
+    ],
+)  # fmt: skip
+def test_a_machine_is_busy_without_an_idle_core_for_each_thread(
+    cores: int, load: float, wanted: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(threads, "waiting", lambda: load)
+    assert threads.busy(wanted) == is_busy
