@@ -128,15 +128,16 @@ class _Characters:
 
     def _words(self, span: range) -> str:
         """These characters as words; what has no meaning becomes UNKNOWN."""
-        units = "".join(self._text[i] for i in span)
-        for found in _ALEF_LAM.finditer(units):
-            if self._is_one_glyph(span.start + found.start()):  # PDFium takes it apart backwards
-                units = units[: found.start()] + found[0][::-1] + units[found.end() :]
+        units = "".join(self._text[span.start : span.stop])
+        units = _ALEF_LAM.sub(
+            lambda pair: pair[0][:: -1 if self._is_one_glyph(span.start + pair.start()) else 1],
+            units,
+        )
         text = units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return " ".join(text.translate(_CLEAN).split())
 
     def _is_one_glyph(self, index: int) -> bool:
-        """Whether this character and the next stand at the same place."""
+        """Whether two characters are a ligature, which PDFium takes apart backwards."""
         x, y = ctypes.c_double(), ctypes.c_double()
         places = set()
         for i in (index, index + 1):
@@ -147,11 +148,12 @@ class _Characters:
     def _placed(self, text: str, shown: Sequence[int], turn: int) -> Line:
         """The line of these visible characters."""
         chosen = [*shown[:: max(1, len(shown) // _SAMPLES)], shown[-1]]
-        boxes = [_turned(box, turn) for box in self._boxes(chosen)] or [(0.0, 0.0, 0.0, 0.0)]
+        upright = list(self._boxes(chosen)) or [(0.0, 0.0, 0.0, 0.0)]
+        boxes = [_turned(box, turn) for box in upright]
         first, last = boxes[0], boxes[-1]
         least = max(_UPRIGHT * (first[3] - first[1]), abs(last[0] - first[0]))
         if vertical := abs(last[1] - first[1]) > least:
-            boxes = [_turned((left, -low, right, -top), 1) for left, top, right, low in boxes]
+            boxes = [_turned(box, turn + 1) for box in upright]
         left, right = min(box[0] for box in boxes), max(box[2] for box in boxes)
         top, bottom = median(box[1] for box in boxes), median(box[3] for box in boxes)
         return Line(text, left, top, right, max(bottom, top + 1.0), turn, vertical)
@@ -167,10 +169,6 @@ class _Characters:
 def _turned(box: _Box, turn: int) -> _Box:
     """(left, top, right, bottom) for a reader who has turned by so many quarters, clockwise."""
     left, bottom, right, top = box
-    if turn == 1:
-        return -top, -right, -bottom, -left
-    if turn == 2:
-        return -right, bottom, -left, top
-    if turn == 3:
-        return bottom, left, top, right
+    for _ in range(turn):
+        left, bottom, right, top = -top, left, -bottom, right
     return left, -top, right, -bottom

@@ -55,7 +55,7 @@ class Joiner:
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
         lines = [line for page in pages for line in page]
         self._words = {word.lower() for line in lines for word in _WORDS.findall(line.text)}
-        usual = median(_density(line) for line in lines) if lines else 0.0
+        usual = median([_density(line) for line in lines] or [0.0])
         self._sparse = max(_SPARSE, _SPARSER * usual)
 
     def blocks(self, lines: Sequence[Line]) -> Iterator[Block]:
@@ -74,8 +74,7 @@ class Joiner:
         for last, line in pairwise(lines):
             rows = (self._is_row(last) or self._is_row(line)) and last.text[-1] not in _HYPHENS
             text = f"{text}\n{line.text}" if rows else self.joined(text, line.text)
-        text = text.removesuffix(SOFT_HYPHEN) + "-" * text.endswith(SOFT_HYPHEN)
-        return Block(text, max(line.height for line in lines))
+        return Block(text.replace(SOFT_HYPHEN, "-"), max(line.height for line in lines))
 
     def _is_row(self, line: Line) -> bool:
         """Whether a line has gaps or dots in it, as between the cells of a table."""
@@ -84,26 +83,18 @@ class Joiner:
     def joined(self, before: str, after: str) -> str:
         """Two lines as one; a hyphen between them is undone unless the word has one elsewhere."""
         if not (before[-1:] in _HYPHENS and before[-2:-1].isalpha() and after[:1].isalpha()):
-            before = before.removesuffix(SOFT_HYPHEN) + "-" * before.endswith(SOFT_HYPHEN)
             return before + " " * (not _NO_SPACE.match(before[-1:] + after[:1])) + after
         first = before[:-1]
-        head, tail = _WORDS.findall(first)[-1:], _WORDS.findall(after)[:1]
-        if not (head and tail):
-            return first + after
-        whole, parted = (head[0] + between + tail[0] for between in ("", "-"))
-        if whole.lower() not in self._words and (
-            parted.lower() in self._words or after[0].isupper()
-        ):
-            return f"{first}-{after}"
-        return first + after
+        head, tail = _WORDS.findall(first)[-1], _WORDS.findall(after)[0]
+        known = f"{head}-{tail}".lower() in self._words or after[0].isupper()
+        return first + "-" * (known and (head + tail).lower() not in self._words) + after
 
 
 def _ends(block: Sequence[Line], line: Line) -> bool:
     """Whether a block ends before `line`."""
     last = block[-1]
-    if line.turn != last.turn or max(line.height, last.height) > _OTHER * min(
-        line.height, last.height
-    ):
+    smaller, larger = sorted((line.height, last.height))
+    if line.turn != last.turn or larger > _OTHER * smaller:
         return True
     gap = line.top - last.bottom
     if gap < -last.height:  # the head of the next column

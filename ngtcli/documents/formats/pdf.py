@@ -6,6 +6,7 @@ has what was filled into a form.
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 
 import pypdfium2 as pdfium
 
@@ -53,17 +54,17 @@ def parse(source: Source) -> Extracted:
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:
     """A line on pages without text, and one on fonts that do not tell their characters."""
-    unclear = []
-    for number, page in enumerate(pages, 1):
-        text = "\n".join(line.text for line in page)
-        if sum(map(len, _MEANINGLESS.findall(text))) > _SHARE * len(text):
-            unclear.append(number)
-    told = []
-    if empty:
-        told.append(f"no text on {pages_named(empty)}: a scan, or pictures")
-    if unclear:
-        told.append(f"characters of a font have no meaning on {pages_named(unclear)}: OCR it")
-    return tuple(told)
+    texts = ["\n".join(line.text for line in page) for page in pages]
+    unclear = [
+        number
+        for number, text in enumerate(texts, 1)
+        if sum(map(len, _MEANINGLESS.findall(text))) > _SHARE * len(text)
+    ]
+    told = (
+        ("no text on {}: a scan, or pictures", empty),
+        ("characters of a font have no meaning on {}: OCR it", unclear),
+    )
+    return tuple(words.format(pages_named(numbers)) for words, numbers in told if numbers)
 
 
 def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
@@ -86,12 +87,7 @@ def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
 def _page(document: pdfium.PdfDocument, index: int) -> tuple[list[Line], list[str]]:
     """The lines and the filled fields of a page; none for a page that is broken."""
     try:
-        page = document[index]
+        with closing(document[index]) as page:
+            return lines_of(page), field_lines(document, page)
     except pdfium.PdfiumError:
         return [], []
-    try:
-        return lines_of(page), field_lines(document, page)
-    except pdfium.PdfiumError:
-        return [], []
-    finally:
-        page.close()
