@@ -3,19 +3,14 @@
 import gzip
 import io
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section, Writer
 from ngtcli.documents.formats import format_of, suffix_of
-from ngtcli.documents.formats.layout import Line
-from ngtcli.documents.formats.running import without_running_lines
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError
 from ngtcli.evaluate.dev import document_files as made
@@ -52,189 +47,6 @@ def headings(document: Document) -> list[str]:
     for section in named:
         assert document.text.startswith(section.heading, section.start) or section.page
     return list(dict.fromkeys(s.heading for s in named))
-
-
-def page(document: Document, number: int) -> str:
-    """The text of one page."""
-    sections = document.about.sections
-    start = next(s.start for s in sections if s.page == number)
-    end = next((s.start for s in sections if s.page == number + 1), len(document.text))
-    return document.text[start:end].strip()
-
-
-def joined(lines: list[str]) -> str:
-    return " ".join(lines).replace("con- nect", "connect")
-
-
-def test_a_pdf_is_read_by_columns_and_its_table_by_rows(by_name: dict[str, Document]) -> None:
-    document = by_name["columns.pdf"]
-    table = "\n".join(" | ".join(row) for row in made.TABLE)
-    for number in (1, 2, 3, 4):
-        title = made.TITLES[number % len(made.TITLES)]
-        header = ["Annals of the Coast, volume 7"] if number == 1 else []
-        expected = [*header, title, joined(made.LEFT), joined(made.RIGHT), table]
-        assert page(document, number) == "\n\n".join(expected)
-    assert document.about.pages == 4
-
-
-def test_headers_of_most_pages_are_read_once_and_page_numbers_left_out(
-    by_name: dict[str, Document],
-) -> None:
-    document = by_name["columns.pdf"]
-    assert document.text.count("Annals") == 1 and "Page 1 of" not in document.text
-    assert document.about.dropped == 2 * document.about.pages - 1
-
-
-def running_lines(*pages: list[str], first: int = 10) -> tuple[list[list[str]], int]:
-    """What is kept of pages of lines, and how many are not.
-
-    Lines stand far apart, those that begin with a dot below another; the first is `first` high.
-    """
-    drawn = []
-    for lines in pages:
-        drawn.append([Line(text, 50, 0, 300, first) for text in lines[:1]])
-        for text in lines[1:]:
-            top = drawn[-1][-1].bottom + (1 if text.startswith(".") else 50)
-            drawn[-1].append(Line(text, 50, top, 300, top + 10))
-    kept, dropped = without_running_lines(drawn)
-    return [[line.text for line in page] for page in kept], dropped
-
-
-@pytest.mark.parametrize("pages", [1, 2, 3, 9])
-def test_a_line_alone_on_each_page_is_no_running_head(pages: int) -> None:
-    for alone in ("Sold out", "Exercise {}", "{}"):
-        given = [[alone.format(i)] for i in range(1, pages + 1)]
-        assert running_lines(*given) == (given, 0)
-
-
-def test_a_deck_with_the_same_title_on_each_slide_keeps_it_once() -> None:
-    lines = ["The quay", "The ferry", "The museum", "The ice house"]
-    kept, dropped = running_lines(*(["Tales of Varn", line] for line in lines))
-    assert kept == [["Tales of Varn", "The quay"], *([line] for line in lines[1:])]
-    assert dropped == 3
-
-
-def test_a_deck_of_slides_with_few_lines_far_apart_keeps_no_slide_numbers() -> None:
-    text = [["The quay", "is old"], ["The ferry", "is late"], ["Varn", "is cold"], ["Ice", "is in"]]
-    for most in (1, 2):
-        slides = [["Tales of Varn", *lines[:most]] for lines in text]
-        kept, dropped = running_lines(*([*s, str(i)] for i, s in enumerate(slides, 1)))
-        assert kept == [slides[0], *(slide[1:] for slide in slides[1:])]
-        assert dropped == 3 + 4
-        sums = [[*s, f"Total: {n}"] for s, n in zip(slides, (310, 77, 5, 12), strict=True)]
-        assert running_lines(*sums) == ([sums[0], *(s[1:] for s in sums[1:])], 3)
-
-
-def test_numbers_that_count_the_pages_are_a_running_line_and_other_numbers_are_not() -> None:
-    text = ["The quay", "The ferry", "The museum", "The ice house", "The pier"]
-    book = ["41", "42", "43", "44", "46"]
-    manual = ["2-7", "2-8", "3-1", "3-2", "3-3"]
-    roman = ["viii", "ix", "x", "xi", "xii"]
-    for foot in (book, manual, roman):
-        kept, dropped = running_lines(*([t, ".", f] for t, f in zip(text, foot, strict=True)))
-        assert [page[:2] for page in kept] == [[t, "."] for t in text], foot
-        assert dropped == (5 if foot != book else 4)  # nothing tells that 46 follows 44
-    sums = ["Total: 310", "Total: 77", "Total: 5", "Total: 12", "Total: 77"]
-    given = [[t, ".", f] for t, f in zip(text, sums, strict=True)]
-    assert running_lines(*given) == (given, 0)
-
-
-def test_headings_that_count_up_are_kept_on_every_page() -> None:
-    given = [[f"Article {i}", "What it says is long", "." * i] for i in range(1, 5)]
-    assert running_lines(*given, first=18) == (given, 0)
-    assert running_lines(*given)[1] == 4
-
-
-TOWNS = ("Lund", "Berg", "Hov", "Aker", "Moss")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{}", "- {} -", "2-{}", "Page {}", "Page {} of 90", "{} von 90", "{} | P a g e",
-        "Seite {}/9", "Tales of Varn {}", "Invoice 1001 - page {}", "Chapter 2, p. {}",
-        "Annual report 2019 | {}", "第{}页", "p. {} of 90", "s. {}",
-    ],
-)  # fmt: skip
-def test_lines_that_count_the_pages_are_left_out(line: str) -> None:
-    given = [[line.format(i), f"Text of {town}", "."] for i, town in enumerate(TOWNS, 1)]
-    assert running_lines(*given) == ([page[1:] for page in given], 5)
-
-
-@pytest.mark.parametrize(
-    ("line", "first"),
-    [
-        ("Invoice {}", 1001), ("Annual report {}", 2019), ("Tide table for day {} May", 1),
-        ("Invoice {} - page 1", 1), ("{} May 2019", 1), ("Tide table {}.5.2019", 1),
-        ("Grounds {}", 41), ("S-{}", 1001), ("Certificate P-{}", 1001), ("Lloyd's {}", 1001),
-        ("2024-01-0{}", 1), ("{}.1.2024", 5),
-    ],
-)  # fmt: skip
-def test_lines_that_count_something_else_are_text(line: str, first: int) -> None:
-    given = [[line.format(i), f"Text of {town}", "."] for i, town in enumerate(TOWNS, first)]
-    assert running_lines(*given) == (given, 0)
-
-
-def test_numbers_and_signs_that_look_like_one_another_are_told_apart() -> None:
-    for heads in (("# 5", "5 6", "7 8"), ("1234567890", "5 # 6", "#5 6"), ("\0 5", "5 6", "5")):
-        given = [[head, f"Text of {town}", "."] for head, town in zip(heads, TOWNS, strict=False)]
-        assert running_lines(*given) == (given, 0)
-
-
-def test_the_work_for_running_heads_grows_with_the_pages_alone() -> None:
-    def steps(pages: int) -> int:
-        """How many instructions are run for so many pages, each with a head and a number."""
-        count = 0
-
-        def note(frame: FrameType, event: str, of: object) -> Any:
-            nonlocal count
-            frame.f_trace_opcodes = True
-            count += event == "opcode"
-            return note
-
-        given = [["Tales of Varn", f"Text {i % 7}", ".", str(i)] for i in range(pages)]
-        before = sys.gettrace()
-        sys.settrace(note)
-        try:
-            running_lines(*given)
-        finally:
-            sys.settrace(before)
-        return count
-
-    assert steps(400) < 2.2 * steps(200)
-
-
-def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are() -> None:
-    pages = [["Varn", f"Text of {town}", "."] for town in ("Lund", "Berg", "Hov", "Aker")]
-    kept, dropped = running_lines(*pages[:2], ["Varn"], [], *pages[2:])
-    assert dropped == 4 and kept[2:4] == [[], []] and kept[0] == pages[0]
-    assert kept[4:] == [page[1:] for page in pages[2:]]
-    only = [[], [], ["Varn", "Text of Lund.", "1"], []]
-    assert running_lines(*only) == (only, 0)
-
-
-def test_a_pdf_with_the_same_line_on_every_page_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.pdf").write_bytes(made.paged_pdf(["Sold out"] * 4))
-    document = load([str(tmp_path)]).documents[0]
-    assert document.text.split() == ["Sold", "out"] * 4 and document.about.dropped == 0
-
-
-def test_the_titles_of_a_pdf_become_headings(by_name: dict[str, Document]) -> None:
-    document = by_name["columns.pdf"]
-    assert set(headings(document)) == set(made.TITLES)
-    assert [s.page for s in document.about.sections] == [
-        1,
-        1,
-        2,
-        3,
-        4,
-    ]  # the header is before a title
-
-
-def test_a_pdf_of_two_pages_keeps_its_headers(tmp_path: Path) -> None:
-    (tmp_path / "a.pdf").write_bytes(made.pdf(2))
-    document = load([str(tmp_path)]).documents[0]
-    assert document.text.count("Annals of the Coast") == 2 and document.about.dropped == 0
 
 
 def test_word_html_epub_and_odt_word_for_word(by_name: dict[str, Document]) -> None:
@@ -285,15 +97,6 @@ def test_named_outright_it_is_an_error_with_a_hint(
     assert caught.value.exit_code == 3 and hint in caught.value.hint
     with pytest.raises(InputError, match="locked.pdf: encrypted"):  # the first of the folder
         load([str(folder)], settings=Settings(strict=True))
-
-
-def test_a_password_opens_and_a_wrong_one_does_not(folder: Path) -> None:
-    path = str(folder / "locked.pdf")
-    opened = load([path], settings=Settings(password="tide"))
-    assert "fishermen of the village" in opened.documents[0].text
-    assert opened.documents[0].about.secret
-    with pytest.raises(InputError, match="the password does not open it"):
-        load([path], settings=Settings(password="ebb"))
 
 
 def test_one_field_of_records_and_tables(folder: Path) -> None:

@@ -4,34 +4,41 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from unicodedata import east_asian_width
 
-from ngtcli.documents.formats.layout import Line
+from ngtcli.documents.formats.lines import SOFT_HYPHEN, UNKNOWN, Line
+from ngtcli.documents.scripts import UNSPACED
 
 # Set by looking at pages, not swept.
 _LEADING = 1.0  # least white space between paragraphs, in line heights, where lines have less
 _INDENT = 0.8  # least indent of a paragraph's first line, in line heights
-_SHORT = 0.8  # share of its column's width that a paragraph's last line is shorter than
+_SHORT = 0.8  # share of the widest line beside it that a paragraph's last line is shorter than
+_SPARSE = 1.6  # characters in a width of one line height that a table's row is below; text has 1.9
+_SPARSER = 0.7  # the same, to those in the median line
 LARGER = 1.12  # a heading's characters against those of the text
 _OTHER = 1.08  # sizes that differ by more are not of one paragraph
 _LONGEST = 150  # characters of a heading
-_ITEM = re.compile(r"(?:[•‣▪●○–—*-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s")
-_SENTENCE_END = tuple('.!?:;…"”»)')
-_HYPHENS = "-\u00ad\u2010"
+_ITEM = re.compile(rf"(?:[•‣▪●○◦■□–—*{UNKNOWN}\ue000-\uf8ff-]|\(?\d{{1,3}}[.)]|\(?[a-z][.)])\s")
+_LEADERS = re.compile(r"(?:[.…·_] ?){4}")
+_SENTENCE_END = tuple('.!?:;…"”»)。！？؟۔׃')
+_HYPHENS = f"-{SOFT_HYPHEN}\u2010"
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_NO_SPACE = re.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff60]{{2}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A paragraph, or rows of a table; `size` is the height of its lines in points."""
+    """A paragraph; `size` is the height of its lines in points."""
 
     text: str
     size: float
-    table: bool = False
 
     def is_heading(self, size: float) -> bool:
-        """Whether it stands out from text of `size`."""
-        larger = self.size > LARGER * size
-        return larger and not self.table and len(self.text) <= _LONGEST
+        """Whether it is of larger words than text of `size`."""
+        words = any(len(word) > 1 for word in _WORDS.findall(self.text))
+        return words and self.size > LARGER * size and len(self.text) <= _LONGEST
 
 
 def body_size(pages: Sequence[Sequence[Line]]) -> float:
@@ -46,9 +53,10 @@ class Joiner:
     """Joins the lines of pages; words that stand whole anywhere decide what a hyphen means."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
-        self._words = {
-            word.lower() for page in pages for line in page for word in _WORDS.findall(line.text)
-        }
+        lines = [line for page in pages for line in page]
+        self._words = {word.lower() for line in lines for word in _WORDS.findall(line.text)}
+        usual = median([_density(line) for line in lines] or [0.0])
+        self._sparse = max(_SPARSE, _SPARSER * usual)
 
     def blocks(self, lines: Sequence[Line]) -> Iterator[Block]:
         """The paragraphs of a page."""
@@ -62,57 +70,41 @@ class Joiner:
             yield self._block(block)
 
     def _block(self, lines: Sequence[Line]) -> Block:
-        size = max(line.height for line in lines)
-        if lines[0].cells > 1:
-            return Block("\n".join(line.text for line in lines), size, True)
         text = lines[0].text
-        for line in lines[1:]:
-            text = self.joined(text, line.text)
-        return Block(text.replace("\u00ad", "-") if text.endswith("\u00ad") else text, size)
+        for last, line in pairwise(lines):
+            rows = (self._is_row(last) or self._is_row(line)) and last.text[-1] not in _HYPHENS
+            text = f"{text}\n{line.text}" if rows else self.joined(text, line.text)
+        return Block(text.replace(SOFT_HYPHEN, "-"), max(line.height for line in lines))
+
+    def _is_row(self, line: Line) -> bool:
+        """Whether a line has gaps or dots in it, as between the cells of a table."""
+        return _density(line) < self._sparse or _LEADERS.search(line.text) is not None
 
     def joined(self, before: str, after: str) -> str:
         """Two lines as one; a hyphen between them is undone unless the word has one elsewhere."""
         if not (before[-1:] in _HYPHENS and before[-2:-1].isalpha() and after[:1].isalpha()):
-            return f"{before} {after}"
+            return before + " " * (not _NO_SPACE.match(before[-1:] + after[:1])) + after
         first = before[:-1]
-        head, tail = _WORDS.findall(first)[-1:], _WORDS.findall(after)[:1]
-        if not (head and tail):
-            return first + after
-        whole, parted = (head[0] + between + tail[0] for between in ("", "-"))
-        if (
-            before[-1] != "\u00ad"
-            and whole.lower() not in self._words
-            and (parted.lower() in self._words or after[0].isupper())
-        ):
-            return f"{first}-{after}"
-        return first + after
+        head, tail = _WORDS.findall(first)[-1], _WORDS.findall(after)[0]
+        known = f"{head}-{tail}".lower() in self._words or after[0].isupper()
+        return first + "-" * (known and (head + tail).lower() not in self._words) + after
 
 
 def _ends(block: Sequence[Line], line: Line) -> bool:
     """Whether a block ends before `line`."""
     last = block[-1]
-    if (line.cells > 1) != (last.cells > 1) or line.column != last.column and _far(last, line):
+    smaller, larger = sorted((line.height, last.height))
+    if line.turn != last.turn or larger > _OTHER * smaller:
         return True
     gap = line.top - last.bottom
-    larger = max(line.height, last.height) > _OTHER * min(line.height, last.height)
-    if larger or gap > _spacing(block) or gap < -last.height:
-        return not (gap < -last.height and _runs_on(last, line)) or larger
-    if line.cells > 1:
-        return False
-    if _ITEM.match(line.text):
+    if gap < -last.height:  # the head of the next column
+        return not _runs_on(last, line)
+    if gap > _spacing(block) or _ITEM.match(line.text):
         return True
-    left, right = line.column
-    indented = line.left - left > _INDENT * line.height and last.left - left < line.height / 2
+    left, right = min(a.left for a in block), max(a.right for a in [*block, line])
+    indented = line.left - last.left > _INDENT * line.height
     short = last.right - left < _SHORT * (right - left)
-    return (
-        indented
-        and last.text.endswith(_SENTENCE_END)
-        or (short and last.text.endswith(_SENTENCE_END))
-    )
-
-
-def _far(last: Line, line: Line) -> bool:
-    return not _runs_on(last, line)
+    return (indented or short) and last.text.endswith(_SENTENCE_END)
 
 
 def _runs_on(last: Line, line: Line) -> bool:
@@ -125,5 +117,11 @@ def _runs_on(last: Line, line: Line) -> bool:
 def _spacing(block: Sequence[Line]) -> float:
     """The white space that is more than between two lines of this block."""
     height = block[-1].height
-    gaps = [b.top - a.bottom for a, b in zip(block, block[1:], strict=False)]
+    gaps = [b.top - a.bottom for a, b in pairwise(block)]
     return (max(gaps) + 0.35 * height) if gaps else _LEADING * height
+
+
+def _density(line: Line) -> float:
+    """How many characters stand in a width of one line height; wide ones count twice."""
+    count = sum(1 + (east_asian_width(c) in "WF") for c in line.text)
+    return count * line.height / max(line.right - line.left, line.height)

@@ -1,16 +1,17 @@
 """Running heads: lines at the top or foot of pages that most pages have."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise, takewhile
+from itertools import chain, groupby, pairwise, takewhile
 
-from ngtcli.documents.formats.layout import Line
+from ngtcli.documents.formats.lines import Line
 from ngtcli.documents.formats.paragraphs import LARGER, body_size
 
 _DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
 _APART = 0.7  # least white space between a running head and the text, in line heights; guess
+_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
 _PAGES = 3  # fewest pages of which it can be told; guess
 _MOST = 0.5  # share of the pages that have the line; guess
 _NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
@@ -102,21 +103,34 @@ def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
 
     A line alone on its page is both.
     """
-    lines = sorted(page, key=lambda line: line.top)
-    pairs = list(pairwise(lines))
+    turn = Counter(line.turn for line in page).most_common(1)[0][0] if page else 0
+    rows = _rows([line for line in page if line.turn == turn])
+    pairs = list(pairwise(rows))
     top = [upper for upper, _ in takewhile(_are_apart, pairs[:_DEEP])]
     rest = pairs[len(top) :] or pairs[1:][-1:]  # of a few lines all apart the last is the foot
     foot = [lower for _, lower in takewhile(_are_apart, rest[: -_DEEP - 1 : -1])]
     for where, edges in (("top", top), ("foot", foot)):
-        for line in edges if pairs else lines:
+        for line in chain.from_iterable(edges if pairs else rows):
             text = line.text.lower()
             numbers = tuple(map(_value, _NUMBER.findall(text)))
             yield _Edge(number, where, line, tuple(_NUMBER.split(text)), numbers)
 
 
-def _are_apart(pair: tuple[Line, Line]) -> bool:
+def _rows(lines: Sequence[Line]) -> list[list[Line]]:
+    """Lines that stand side by side, from top to bottom."""
+    rows: list[list[Line]] = []
+    for line in sorted(lines, key=lambda line: line.bottom):
+        if rows and line.bottom - rows[-1][0].bottom < _BESIDE * line.height:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return rows
+
+
+def _are_apart(pair: tuple[list[Line], list[Line]]) -> bool:
     upper, lower = pair
-    return lower.top - upper.bottom > _APART * min(upper.height, lower.height)
+    gap = min(line.top for line in lower) - max(line.bottom for line in upper)
+    return gap > _APART * min(line.height for line in (*upper, *lower))
 
 
 def _value(number: str) -> int:

@@ -55,9 +55,9 @@ def _page(canvas: Any, number: int, pages: int) -> None:
     canvas.setFont("Helvetica-Bold", 18)
     canvas.drawString(50, 780, TITLES[number % len(TITLES)])
     canvas.setFont("Times-Roman", 10)
-    for i, (left, right) in enumerate(zip(LEFT, RIGHT, strict=True)):  # drawn row by row
-        canvas.drawString(50, 740 - 12 * i, left)
-        canvas.drawString(320, 740 - 12 * i, right)
+    for x, column in ((50, LEFT), (320, RIGHT)):
+        for i, line in enumerate(column):
+            canvas.drawString(x, 740 - 12 * i, line)
     for i, row in enumerate(TABLE):
         for cell, x in zip(row, (50, 200, 350), strict=True):
             canvas.drawString(x, 600 - 16 * i, cell)
