@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(folder: Path) -> Loaded:
-    return load([str(folder)])
+    with pytest.MonkeyPatch.context() as patched:  # a fixture of a module has the user's cache else
+        patched.setenv("NGT_HOME", str(folder.parent / "ngt-home"))
+        return load([str(folder)])
 
 
 @pytest.fixture(scope="module")
@@ -355,12 +357,11 @@ def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
         assert words in told[name]
 
 
-def test_other_office_files_and_archives_say_what_to_do(tmp_path: Path) -> None:
-    for member, words in (("xl/workbook.xml", "an Excel workbook"), ("x.txt", "a zip archive")):
-        (tmp_path / "a.bin").write_bytes(made.zipped({member: "x"}))
-        with pytest.raises(InputError, match=words) as caught:
-            load([str(tmp_path / "a.bin")])
-        assert caught.value.hint
+def test_archives_of_other_kinds_say_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(made.zipped({"x.txt": "x"}))
+    with pytest.raises(InputError, match="a zip archive") as caught:
+        load([str(tmp_path / "a.bin")])
+    assert caught.value.hint == "Unpack it."
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra(

@@ -21,7 +21,7 @@ from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-VERSION = 2  # of the parsers' output and of these files
+VERSION = 3  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 

@@ -6,9 +6,9 @@ from typing import Any
 from lxml import etree, html
 
 from ngtcli.documents.content import BETWEEN_CELLS, Writer
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.text import Unreadable, guess_encoding, is_likely
 
-_HIDDEN = frozenset(
+HIDDEN = frozenset(
     "script style template noscript head svg math iframe object select textarea button".split()
 )
 _INLINE = frozenset(
@@ -22,22 +22,40 @@ _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
 _DECLARED = re.compile(
     rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE
 )
-_XML_HEAD = re.compile(r"^\s*<\?xml[^>]*\?>")
+_TAG = re.compile(rb"<(?:script|style).*?</(?:script|style)|<[^>]*>", re.DOTALL | re.I)
+_UTF8 = ("utf-8", "utf8")
+# What may stand before the page; the parser takes a document type's own entities for text.
+_HEAD = re.compile(r"^\s*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>\[]*\[.*?\]\s*>)?", re.DOTALL | re.I)
 
 
-def decode_page(data: bytes) -> str:
-    """The text of a page: by its mark, as UTF-8, or in the encoding that it declares."""
-    for mark, encoding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
+    """The text of a page, and a warning if its encoding is not the one that it declares.
+
+    It is decoded by its mark, as UTF-8, in the encoding that it declares, or in a likely one.
+    """
+    for mark in (b"\xff\xfe", b"\xfe\xff"):
         if data.startswith(mark):
-            return data.decode(encoding, "replace")
+            return data.decode("utf-16", "replace"), ()
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), ()
     except UnicodeDecodeError:
-        declared = _DECLARED.search(data[:4096])
-    try:
-        return data.decode(declared.group(1).decode() if declared else "cp1252", "replace")
-    except (LookupError, UnicodeError):
-        return data.decode("cp1252", "replace")
+        found = _DECLARED.search(data[:4096])
+    declared = found.group(1).decode().lower() if found else ""
+    told = f"declared {declared}, " if declared else ""
+    if declared in _UTF8 and _is_nearly_utf8(data):
+        page = data.decode("utf-8", "replace")
+        return page, (f"{told}but characters that are not: {page.count(chr(0xFFFD))}",)
+    if declared and declared not in _UTF8 and is_likely(_TAG.sub(b" ", data), declared):
+        return data.decode(declared, "replace"), ()
+    guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
+    return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
+
+
+def _is_nearly_utf8(data: bytes) -> bool:
+    """Whether more characters beyond ASCII are whole than broken."""
+    page = data.decode("utf-8", "replace")
+    broken = page.count("\ufffd")
+    return sum(c > "\x7f" for c in page) > 2 * broken
 
 
 def tree_of(page: str) -> Any:
@@ -49,12 +67,16 @@ def tree_of(page: str) -> Any:
         no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
     )
     try:  # lxml takes no str that declares an encoding, and no null characters
-        root = html.document_fromstring(_XML_HEAD.sub("", page).replace("\0", ""), parser=parser)
+        root = html.document_fromstring(_HEAD.sub("", page).replace("\0", ""), parser=parser)
     except (etree.LxmlError, ValueError) as error:
         advice = "Open it in a browser and save it anew."
         raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
+    body = root.find("body")
+    for more in list(root.itersiblings("*")):  # what stands behind the end of the page
+        more.tag = "div"
+        (root if body is None else body).append(more)
     return root
 
 
@@ -92,7 +114,7 @@ class _Walk:
     def _start(self, element: Any) -> bool:
         """Whether what is inside is done with."""
         tag = element.tag
-        if tag in _HIDDEN:
+        if tag in HIDDEN:
             return True
         if tag == "br":
             self._line.append(_BREAK)
@@ -116,7 +138,7 @@ class _Walk:
             self._writer.heading("".join(self._line), self._page)
             self._line.clear()
             self._before = ""
-        if tag not in _INLINE and tag not in _HIDDEN and tag != "br":
+        if tag not in _INLINE and tag not in HIDDEN and tag != "br":
             self._flush()
             self._preformatted -= tag == "pre"
 
