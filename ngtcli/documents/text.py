@@ -164,17 +164,17 @@ def _conversion(sample: bytes) -> str:
     return f"It looks like {guess}; convert it with iconv -f {guess} -t utf-8."
 
 
-def is_likely(data: bytes, encoding: str) -> bool:
-    """Whether `data`, which is not UTF-8, makes sense as text in `encoding`, a name or an alias."""
+def checked_encoding(data: bytes, declared: str) -> str:
+    """The codec for `declared` if `data`, which is not UTF-8, makes sense in it; else ""."""
     from charset_normalizer import from_bytes
 
     try:
-        name = codecs.lookup(encoding).name
-        name = "cp1252" if name == "iso8859-1" else name  # as browsers take it
-        data.decode(name)
-        return from_bytes(data, cp_isolation=[name]).best() is not None
+        name = codecs.lookup(declared).name
+        name = "cp1252" if name in ("iso8859-1", "ascii") else name  # as browsers take it
+        data.decode(name, "replace" if name == "cp1252" else "strict")
+        return name if from_bytes(data, cp_isolation=[name]).best() is not None else ""
     except (LookupError, UnicodeError):
-        return False
+        return ""
 
 
 def guess_encoding(data: bytes) -> str:

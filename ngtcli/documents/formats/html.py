@@ -26,14 +26,7 @@ def parse(source: Source) -> Extracted:
     """The article of a page with its headings; navigation and the like are left out."""
     page, told = decode_page(source.data)
     tree = tree_of(page)
-    if not _SIGN.search(page):  # else everything is read
-        _mark(tree)
-    links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
-    body = _body(tree) if links > _LINKS else None
-    if body is None:
-        main = _marks(tree) - _marks(*tree.iter("nav")) or _marks(tree)
-    elif main := _marks(body):
-        main |= _marks(*tree.iter("h1"))
+    main, body = _chosen(tree) if not _SIGN.search(page) else (frozenset(), None)
     writer = _Main(main)
     if body is not None and not main:  # the text comes from a script, as JSON
         for block in body.itertext():
@@ -43,6 +36,17 @@ def parse(source: Source) -> Extracted:
     if writer.left > _HEADING:
         told += (f"left out as no part of the main text: {writer.left} words",)
     return Extracted(writer.text(), About("html", 0, 0, writer.sections(), told))
+
+
+def _chosen(tree: Any) -> tuple[frozenset[str], Any]:
+    """The marks of what is read of the page, which are put there, and trafilatura's main text."""
+    _mark(tree)
+    links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
+    body = _body(tree) if links > _LINKS else None
+    if body is None:
+        return _marks(tree) - _marks(*tree.iter("nav")) or _marks(tree), None
+    main = _marks(body)
+    return main and main | _marks(*tree.iter("h1")), body
 
 
 def _mark(tree: Any) -> None:

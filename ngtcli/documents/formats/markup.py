@@ -6,7 +6,7 @@ from typing import Any
 from lxml import etree, html
 
 from ngtcli.documents.content import BETWEEN_CELLS, Writer
-from ngtcli.documents.text import Unreadable, guess_encoding, is_likely
+from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
 
 HIDDEN = frozenset(
     "script style template noscript head svg math iframe object select textarea button".split()
@@ -16,6 +16,7 @@ _INLINE = frozenset(
     " output q ref rp rt ruby s samp small span strike strong sub sup time tt u var wbr".split()
 )
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
+_IN_HEAD = frozenset("title meta link base script style noscript template".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _BREAK = "\v"  # stands for <br> until white space is collapsed
 _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
@@ -45,8 +46,9 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
     if declared in _UTF8 and _is_nearly_utf8(data):
         page = data.decode("utf-8", "replace")
         return page, (f"{told}but characters that are not: {page.count(chr(0xFFFD))}",)
-    if declared and declared not in _UTF8 and is_likely(_TAG.sub(b" ", data), declared):
-        return data.decode(declared, "replace"), ()
+    encoding = checked_encoding(_TAG.sub(b" ", data), declared)
+    if encoding and declared not in _UTF8:
+        return data.decode(encoding, "replace"), ()
     guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
     return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
 
@@ -73,11 +75,24 @@ def tree_of(page: str) -> Any:
         raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
-    body = root.find("body")
-    for more in list(root.itersiblings("*")):  # what stands behind the end of the page
-        more.tag = "div"
-        (root if body is None else body).append(more)
+    _mend(root)
     return root
+
+
+def _mend(root: Any) -> None:
+    """Put into the body what the parser, which knows no HTML 5, leaves before and behind it."""
+    head, body = root.find("head"), root.find("body")
+    if body is None:
+        body = etree.SubElement(root, "body")
+    strays = [child for child in head if child.tag not in _IN_HEAD] if head is not None else []
+    if strays:
+        strays[-1].tail = (strays[-1].tail or "") + (body.text or "")
+        body.text = None
+    for place, child in enumerate(strays):
+        body.insert(place, child)
+    for more in list(root.itersiblings("*")):
+        more.tag = "div"
+        body.append(more)
 
 
 def write_tree(root: Any, writer: Writer, page: int = 0) -> None:

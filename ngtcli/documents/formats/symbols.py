@@ -34,7 +34,7 @@ def as_signs(text: str, font: str) -> str:
     >>> as_signs("\\uf061 \\uf0ff", "Symbol"), as_signs("\\uf0fc", "Wingdings")
     ('α \\uf0ff', '✓')
     """
-    known = _FONTS.get(font.lower(), {})
+    known = {0x20: " ", **_FONTS.get(font.lower(), {})}
     return "".join(known.get(ord(c) - 0xF000, c) if has_symbols(c) else c for c in text)
 
 

@@ -250,8 +250,12 @@ def xlsx() -> bytes:
     book = openpyxl.Workbook()
     sheet: Any = book.active
     sheet.title = "Prices"
-    for row in (["Ferry", "Price", "From"], ["Aurora", 12.5, datetime.datetime(2024, 5, 1)], [],
-                [None, 0.1 + 0.2, True]):  # fmt: skip
+    for row in (
+        ["Ferry", "Price", "From"],
+        ["Aurora", 12.5, datetime.datetime(2024, 5, 1)],
+        [],
+        [None, 0.1 + 0.2, True],
+    ):
         sheet.append(row)
     hidden: Any = book.create_sheet("Notes")
     hidden.append(["Not shown"])
