@@ -198,13 +198,13 @@ def loaded(path: Path, name: str, data: bytes, **settings: Any) -> Document:
 
 
 def test_slides_word_for_word_with_their_notes(tmp_path: Path) -> None:
-    document = loaded(tmp_path, "ferry.pptx", made.pptx())
+    document = loaded(tmp_path, "lighthouse.pptx", made.pptx())
     assert document.text == (
-        "The ferry\n\nIt leaves at nine.\nIt is late.\n\nFerry | Price\nAurora | 12\n\n"
+        "The lighthouse\n\nIts lamp is red.\nIt turns.\n\nLamp | Price\nRed | 12\n\n"
         "Notes: Say it slowly.\n\nThe end."
     )
     named = [(s.start, s.heading) for s in document.about.sections]
-    assert named == [(0, "slide 1: The ferry"), (document.text.index("The end"), "slide 3")]
+    assert named == [(0, "slide 1: The lighthouse"), (document.text.index("The end"), "slide 3")]
     assert document.about.warnings == ("hidden slides left out: 1",)
     assert document.about.format == "pptx"
 
@@ -256,7 +256,7 @@ def test_charts_groups_and_breaks_of_slides_are_read() -> None:
 
 def test_sheets_word_for_word(tmp_path: Path) -> None:
     document = loaded(tmp_path, "prices.xlsx", made.xlsx())
-    table = "Ferry | Price | From\nAurora | 12.5 | 2024-05-01\n | 0.3 | TRUE"
+    table = "Lamp | Price | From\nRed | 12.5 | 2024-05-01\n | 0.3 | TRUE"
     assert document.text == f"Prices\n\n{table}"
     assert [s.heading for s in document.about.sections] == ["Prices"]
     assert document.about.warnings == ("hidden sheets left out: 1",)

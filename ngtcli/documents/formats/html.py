@@ -1,24 +1,26 @@
 """HTML: the main text of a page, found by trafilatura; all its text where it has few links.
 
-Every text of the page gets a number as a mark, in signs that pages hardly have. The marks that come
-out of trafilatura say which texts are the main ones; they are read off the page itself, so that
-its headings, paragraphs, lists and tables stay as they are.
+Every block of the page gets a mark, a sign that the page has not. The marks that come out of
+trafilatura say which blocks are the main ones; they are read off the page itself, so that its
+headings, paragraphs, lists and tables stay as they are.
 """
 
 import re
+import unicodedata
 from copy import deepcopy
+from itertools import cycle
 from typing import Any
 
 import trafilatura
+from lxml import etree
 
 from ngtcli.documents.content import About, Extracted, Source, Writer
-from ngtcli.documents.formats.markup import HIDDEN, decode_page, tree_of, write_tree
+from ngtcli.documents.formats.markup import HIDDEN, INLINE, decode_page, tree_of, write_tree
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
-_BASE, _ZERO, _PLACES = 255, 0x2801, 3  # marks are numbers of three Braille signs
-_SIGN = re.compile("[\u2800-\u28ff]")
-_MARK = re.compile(f"{_SIGN.pattern}{{{_PLACES}}}")
+# About 6,000 marks. Single ones change least of what trafilatura, which counts characters, finds.
+_SIGNS = [chr(i) for i in range(0x2190, 0x1FB00) if unicodedata.category(chr(i)) == "So"]
 _CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # of no XML
 
 
@@ -26,44 +28,48 @@ def parse(source: Source) -> Extracted:
     """The article of a page with its headings; navigation and the like are left out."""
     page, told = decode_page(source.data)
     tree = tree_of(page)
-    main, body = _chosen(tree) if not _SIGN.search(page) else (frozenset(), None)
-    writer = _Main(main)
-    if body is not None and not main:  # the text comes from a script, as JSON
-        for block in body.itertext():
-            writer.add(block)
+    used = set("".join(tree.itertext()))
+    signs = frozenset(_SIGNS) - used
+    _mark(tree, sorted(signs))
+    links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
+    body = _body(tree) if links > _LINKS else None
+    if body is not None and signs.isdisjoint("".join(body.itertext())):
+        return _plain(body, told)  # the text comes from a script, as JSON
+    if body is None:
+        main = _text(tree) - _text(*tree.iter("nav")) or _text(tree)
     else:
-        write_tree(tree, writer)
+        main = _text(body, *tree.iter("h1"))
+    writer = _Main(signs, main)
+    write_tree(tree, writer)
     if writer.left > _HEADING:
         told += (f"left out as no part of the main text: {writer.left} words",)
     return Extracted(writer.text(), About("html", 0, 0, writer.sections(), told))
 
 
-def _chosen(tree: Any) -> tuple[frozenset[str], Any]:
-    """The marks of what is read of the page, which are put there, and trafilatura's main text."""
-    _mark(tree)
-    links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
-    body = _body(tree) if links > _LINKS else None
-    if body is None:
-        return _marks(tree) - _marks(*tree.iter("nav")) or _marks(tree), None
-    main = _marks(body)
-    return main and main | _marks(*tree.iter("h1")), body
+def _plain(body: Any, told: tuple[str, ...]) -> Extracted:
+    writer = Writer()
+    for block in body.itertext():
+        writer.add(block)
+    return Extracted(writer.text(), About("html", 0, 0, (), told))
 
 
-def _mark(tree: Any) -> None:
-    """Put a mark before each text of the page."""
-    number = 0
-    for element in tree.iter():
-        for name in ("text", "tail"):
-            text = getattr(element, name)
-            if text and not text.isspace() and (name == "tail" or element.tag not in HIDDEN):
-                digits = [number // _BASE**i % _BASE for i in range(_PLACES)]
-                mark = "".join(chr(_ZERO + digit) for digit in digits)
-                setattr(element, name, mark + _CONTROL.sub(" ", text))
-                number += 1
+def _mark(tree: Any, signs: list[str]) -> None:
+    """Put a sign before the first text of each block, again the first one where they run out."""
+    sign = cycle(signs)
+    is_first = True
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        is_first = is_first or element.tag not in INLINE
+        name = "text" if event == "start" else "tail"
+        text = getattr(element, name)
+        if not text or text.isspace() or (name == "text" and element.tag in HIDDEN):
+            continue
+        setattr(element, name, next(sign) * is_first + _CONTROL.sub(" ", text))
+        is_first = False
 
 
-def _marks(*roots: Any) -> frozenset[str]:
-    return frozenset(mark for root in roots for mark in _MARK.findall("".join(root.itertext())))
+def _text(*roots: Any) -> frozenset[str]:
+    """The characters of elements, marks among them."""
+    return frozenset("".join("".join(root.itertext()) for root in roots))
 
 
 def _body(tree: Any) -> Any:
@@ -81,49 +87,45 @@ def _body(tree: Any) -> Any:
 
 
 class _Main(Writer):
-    """Takes the blocks with one of the marks in `main`, all if it is empty; `left` counts words.
+    """Takes the blocks whose mark, one of `signs`, is in `main`; `left` counts words left out.
 
     A heading is taken too if the block behind it is.
     """
 
-    def __init__(self, main: frozenset[str]) -> None:
+    def __init__(self, signs: frozenset[str], main: frozenset[str]) -> None:
         super().__init__()
-        self._main, self._waiting = main, ""
+        self._main, self._waiting = main & signs, ""
+        self._marks = dict.fromkeys(map(ord, signs))
         self._gap = False  # whether a block was left out since the last one
         self.left = 0
 
     def add(self, block: str, between: str = "\n\n") -> None:
         """A block, unless it is left out; first the heading that waits for it."""
         waiting, self._waiting = self._waiting, ""
-        if not self._is_main(block):
+        if self._main.isdisjoint(block):
             self._leave(f"{waiting} {block}")
             return
         if waiting:
             self._name(waiting)
-        super().add(self._bare(block), "\n\n" if self._gap else between)
+        super().add(block.translate(self._marks), "\n\n" if self._gap else between)
         self._gap = False
 
     def heading(self, words: str, page: int = 0) -> None:
         """A heading, which may have to wait for the block behind it."""
         self._leave(self._waiting)
         self._waiting = ""
-        if self._is_main(words):
-            self._name(words)
-        else:
+        if self._main.isdisjoint(words):
             self._waiting = words
+        else:
+            self._name(words)
 
     def _name(self, words: str) -> None:
-        words = " ".join(self._bare(words).split())
+        words = " ".join(words.translate(self._marks).split())
         self.mark(0, words)
         super().add(words)
         self._gap = False
 
-    def _is_main(self, block: str) -> bool:
-        return not self._main or not self._main.isdisjoint(_MARK.findall(block))
-
-    def _bare(self, text: str) -> str:
-        return _MARK.sub("", text) if self._main else text
-
     def _leave(self, block: str) -> None:
-        self.left += len(self._bare(block).split())
-        self._gap = True
+        if words := block.translate(self._marks).split():
+            self.left += len(words)
+            self._gap = True

@@ -11,9 +11,10 @@ from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
 HIDDEN = frozenset(
     "script style template noscript head svg math iframe object select textarea button".split()
 )
-_INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font hi i img ins kbd label mark meter"
-    " output q ref rp rt ruby s samp small span strike strong sub sup time tt u var wbr".split()
+INLINE = frozenset(
+    "a abbr acronym b bdi bdo big br cite code data del dfn em font hi i img ins kbd label mark"
+    " meter output q ref rp rt ruby s samp small span strike strong sub sup time tt u var"
+    " wbr".split()
 )
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 _IN_HEAD = frozenset("title meta link base script style noscript template".split())
@@ -133,7 +134,7 @@ class _Walk:
             return True
         if tag == "br":
             self._line.append(_BREAK)
-        elif tag not in _INLINE:
+        elif tag not in INLINE:
             self._flush()
             self._preformatted += tag == "pre"
             if tag == "tr" and element.find(".//table") is None:
@@ -153,7 +154,7 @@ class _Walk:
             self._writer.heading("".join(self._line), self._page)
             self._line.clear()
             self._before = ""
-        if tag not in _INLINE and tag not in HIDDEN and tag != "br":
+        if tag not in INLINE and tag not in HIDDEN:
             self._flush()
             self._preformatted -= tag == "pre"
 

@@ -227,10 +227,10 @@ def pptx() -> bytes:
 
     deck = powerpoint.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[1])
-    slide.shapes.title.text = "The ferry"
-    slide.placeholders[1].text = "It leaves at nine.\nIt is late."
+    slide.shapes.title.text = "The lighthouse"
+    slide.placeholders[1].text = "Its lamp is red.\nIt turns."
     table = slide.shapes.add_table(2, 2, 0, 0, 100, 100).table
-    for place, words in (((0, 0), "Ferry"), ((0, 1), "Price"), ((1, 0), "Aurora"), ((1, 1), "12")):
+    for place, words in (((0, 0), "Lamp"), ((0, 1), "Price"), ((1, 0), "Red"), ((1, 1), "12")):
         table.cell(*place).text = words
     slide.notes_slide.notes_text_frame.text = "Say it slowly."
     hidden = deck.slides.add_slide(deck.slide_layouts[5])
@@ -251,8 +251,8 @@ def xlsx() -> bytes:
     sheet: Any = book.active
     sheet.title = "Prices"
     for row in (
-        ["Ferry", "Price", "From"],
-        ["Aurora", 12.5, datetime.datetime(2024, 5, 1)],
+        ["Lamp", "Price", "From"],
+        ["Red", 12.5, datetime.datetime(2024, 5, 1)],
         [],
         [None, 0.1 + 0.2, True],
     ):
@@ -283,7 +283,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "texts.jsonl": JSONL.encode,
     "data.json": lambda: b'{"a": [1, 2]}',
     "letter.eml": mail,
-    "ferry.pptx": pptx,
+    "lighthouse.pptx": pptx,
     "prices.xlsx": xlsx,
     "greeting.rtf": lambda: RTF,
     "packed.txt.gz": lambda: gzip.compress(b"Packed text.", mtime=0),
