@@ -33,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(folder: Path) -> Loaded:
-    return load([str(folder)])
+    with pytest.MonkeyPatch.context() as patched:  # a fixture of a module has the user's cache else
+        patched.setenv("NGT_HOME", str(folder.parent / "ngt-home"))
+        return load([str(folder)])
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,106 @@ def test_the_encodings_of_pages(tmp_path: Path, encoding: str) -> None:
     assert load([str(tmp_path / "a.html")]).documents[0].text.startswith("Grüße. Grüße.")
 
 
+MENU = "<nav>" + "".join(f"<a href='/{i}'>Menu {i}</a> " for i in range(9)) + "</nav>"
+LONG = "Press the button for ten seconds until the light is red, then wait for the second light. "
+ARTICLE = f"""<!doctype html><html><head><title>Help</title></head><body>{MENU}
+<header><h1>Resetting the router</h1></header><template>hidden template</template>
+<script>let no = "script text";</script><div id=main><article><h2>First steps</h2>
+<p>{LONG * 3}See <a href='/x'>the manual</a>. Then go on.</p><h2>Terms</h2><ul><li>One light</li>
+<li>{LONG}</li></ul><p>{LONG * 3}</p><table><tr><th>Light</th><th>Means</th></tr>
+<tr><td>red</td><td>wait</td></tr></table></article></div>
+<aside><h3>Related</h3>{MENU}</aside><footer>{MENU} All rights reserved by the makers.</footer>"""
+
+
+def test_a_page_with_menus_keeps_headings_and_paragraphs_and_tells_what_is_left_out(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.html").write_text(ARTICLE)
+    document = load([str(tmp_path / "a.html")]).documents[0]
+    assert document.text == (
+        f"Resetting the router\n\nFirst steps\n\n{LONG * 3}See the manual. Then go on.\n\nTerms\n\n"
+        f"- One light\n- {LONG.strip()}\n\n{LONG.strip() + (' ' + LONG.strip()) * 2}\n\n"
+        "Light | Means\nred | wait"
+    )
+    assert headings(document) == ["Resetting the router", "First steps", "Terms"]
+    (told,) = document.about.warnings
+    assert told == "left out as no part of the main text: 61 words"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<h1>Invoice 1001</h1><p>Total: 500 EUR</p><h1>Terms</h1><p>In 14 days.</p>",
+         "Invoice 1001\n\nTotal: 500 EUR\n\nTerms\n\nIn 14 days."),
+        ("<p>Press <a href='/a'>here</a>.<aside>Never unplug.</aside><footer>30 euros</footer>",
+         "Press here.\n\nNever unplug.\n\n30 euros"),
+        ("<nav><a href='/'>Home</a></nav><h1>Router</h1><p>Wait.", "Router\n\nWait."),
+        ("<nav><a href='/'>Home</a></nav>", "Home"),
+        ("<article>One</article>Two<p>Three", "One\n\nTwo\n\nThree"),
+        ("<template>no</template><p>⠓⠑⠇⠇⠕</p><style>p {}</style>", "⠓⠑⠇⠇⠕"),
+        ("<p>a\x01b</p><p>c</p>", "a b\n\nc"),
+        ("<html><body><p>One</p></body></html><p>Two</p><html><body>Three</body></html>",
+         "One\n\nTwo\n\nThree"),
+    ],
+)  # fmt: skip
+def test_a_short_page_is_read_whole_block_by_block(tmp_path: Path, page: str, text: str) -> None:
+    (tmp_path / "a.html").write_text(f"<!doctype html><meta charset=utf-8>{page}")
+    document = load([str(tmp_path / "a.html")]).documents[0]
+    assert document.text == text and document.about.warnings == ()
+
+
+ARABIC = "كان هناك رجل حكيم في قرية من القرى يعرف كل شيء عن الحياة. "
+RUSSIAN = "В деревне жил мудрый человек, который знал о жизни всё. "
+
+
+@pytest.mark.parametrize(
+    ("declared", "encoding", "text", "told"),
+    [
+        ("utf-8", "cp1256", ARABIC * 5, "declared utf-8, read as windows-1256"),
+        ("iso-8859-1", "cp1256", ARABIC * 5, "declared iso-8859-1, read as windows-1256"),
+        ("utf-8", "cp1251", RUSSIAN * 5, "declared utf-8, read as windows-1251"),
+        ("windows-1251", "cp1251", RUSSIAN * 5, ""),
+        ("iso-8859-1", "cp1252", "Grüße „aus dem Süden“. " * 5, ""),
+        ("shift_jis", "cp932", "むかし村に賢い男が住んでいました。" * 5, ""),
+        ("nonsense", "cp1252", "Schöne Grüße aus dem Süden. " * 5,
+         "declared nonsense, read as windows-1252"),
+    ],
+)  # fmt: skip
+def test_a_wrong_encoding_of_a_page_is_seen_and_told(
+    tmp_path: Path, declared: str, encoding: str, text: str, told: str
+) -> None:
+    page = f"<!doctype html><html><head><meta charset={declared}></head><body><p>{text}</p>"
+    (tmp_path / "a.html").write_bytes(page.encode(encoding))
+    document = load([str(tmp_path / "a.html")]).documents[0]
+    assert document.text == text.strip() and document.about.warnings == (told,) * bool(told)
+
+
+def test_a_damaged_page_in_utf8_stays_utf8(tmp_path: Path) -> None:
+    page = "<!doctype html><meta charset=utf-8><p>Grüße aus dem Süden".encode() + b"\xff."
+    (tmp_path / "a.html").write_bytes(page)
+    document = load([str(tmp_path / "a.html")]).documents[0]
+    assert document.text == "Grüße aus dem Süden\ufffd."
+    assert document.about.warnings == ("declared utf-8, but characters that are not: 1",)
+
+
+def test_chapters_with_entities_of_their_own_and_missing_ones(tmp_path: Path) -> None:
+    page = (
+        '<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.1//EN" "x.dtd" [\n'
+        "<!ENTITY deg '&#176;'>\n]>\n<html><body><p>Text.</p></body></html>"
+    )
+    book = {
+        "META-INF/container.xml": "<c><rootfile full-path='p.opf'/></c>",
+        "p.opf": "<p><item id='a' href='a.xhtml' media-type='application/xhtml+xml'/>"
+        "<item id='b' href='b.xhtml' media-type='application/xhtml+xml'/>"
+        "<itemref idref='a'/><itemref idref='b'/></p>",
+        "a.xhtml": page,
+    }
+    (tmp_path / "a.epub").write_bytes(made.zipped(book))
+    document = load([str(tmp_path / "a.epub")]).documents[0]
+    assert document.text == "Text."
+    assert document.about.warnings == ("1 chapter is missing or broken",)
+
+
 def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
     broken = {
         "a.pdf": b"no pdf at all",
@@ -158,12 +260,11 @@ def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
         assert words in told[name]
 
 
-def test_other_office_files_and_archives_say_what_to_do(tmp_path: Path) -> None:
-    for member, words in (("xl/workbook.xml", "an Excel workbook"), ("x.txt", "a zip archive")):
-        (tmp_path / "a.bin").write_bytes(made.zipped({member: "x"}))
-        with pytest.raises(InputError, match=words) as caught:
-            load([str(tmp_path / "a.bin")])
-        assert caught.value.hint
+def test_archives_of_other_kinds_say_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(made.zipped({"x.txt": "x"}))
+    with pytest.raises(InputError, match="a zip archive") as caught:
+        load([str(tmp_path / "a.bin")])
+    assert caught.value.hint == "Unpack it."
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra(

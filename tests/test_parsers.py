@@ -44,6 +44,7 @@ SAMPLE = [
     "deep.html", "deep.docx", "deep.json", "deep-objects.json", "entities.html", "number.json",
     "kids.pdf", "count.pdf", "previous.pdf", "form.pdf", "huge-box.pdf", "negative-box.pdf",
     "array.pdf", "mark-only.pdf", "nulls.csv", "charset.eml", "base64.eml", "spaces.odt",
+    "bomb.pptx", "bomb.xlsx", "empty.pptx", "empty.xlsx", "far.xlsx", "repeated.ods", "groups.rtf",
 ]  # fmt: skip
 
 

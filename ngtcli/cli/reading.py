@@ -9,7 +9,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_not_read, files_of
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
-from ngtcli.documents.find import Skipped, kinds
+from ngtcli.documents.find import Skipped, converting, kinds
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Loaded, load
 
@@ -85,6 +85,8 @@ def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -
         notes.warn(f"left out {_files(needing)}: {reason}. {needing[0].needs}")
     if others := [s for s in skipped if s.kind]:
         notes.warn(f"left out {_files(others)} of other kinds: {kinds(others)}")
+        if command := converting(others):
+            notes.warn(f"old office files are read when converted: {command}")
 
 
 def _files(skipped: Sequence[Skipped]) -> str:

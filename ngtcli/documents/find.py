@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.documents.formats import suffix_of
+from ngtcli.documents.formats import OLD, conversion, suffix_of
 from ngtcli.documents.names import utf8
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, shortened
@@ -60,6 +60,17 @@ def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
     rest = sum(count for _, count in counts[most:])
     return ", ".join(f"{kind} {count}" for kind, count in counts[:most]) + (
         f", others {rest}" if rest else ""
+    )
+
+
+def converting(skipped: Sequence[Skipped]) -> str:
+    """How to make files that are read of those whose kinds are old; "" where there are none.
+
+    >>> converting([Skipped("a.doc", "", ".doc"), Skipped("b.jpg", "", ".jpg")])
+    'soffice --headless --convert-to docx FILE'
+    """
+    return "; ".join(
+        conversion(to) for old, to in OLD.items() if any(s.kind == old for s in skipped)
     )
 
 

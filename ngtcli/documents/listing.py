@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.find import Finder, Found, Skipped, expanded, kinds
+from ngtcli.documents.find import Finder, Found, Skipped, converting, expanded, kinds
 from ngtcli.documents.formats import FORMATS, SUFFIXES, TEXT_SUFFIXES
 from ngtcli.documents.names import utf8
 from ngtcli.documents.pool import INSTALL, MissingExtra
@@ -139,7 +139,9 @@ def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
         if not os.path.isdir(expanded(path)):
             return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
         others = f" (only {kinds(skipped)})" if skipped else ""
-        return InputError(f"{utf8(path)}: no documents in this folder{others}", READ_HERE)
+        old = converting(skipped)
+        hint = f"Convert them: {old}" if old else READ_HERE
+        return InputError(f"{utf8(path)}: no documents in this folder{others}", hint)
     reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
     more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)

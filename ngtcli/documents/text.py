@@ -1,9 +1,11 @@
 """Text from bytes: detect the encoding, or the format if it is not text."""
 
+import codecs
 import unicodedata
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable
 
+from ngtcli.documents.formats import OLD, OLE, conversion
 from ngtcli.errors import InputError
 
 # The longer mark first: UTF-32's begins with UTF-16's.
@@ -24,8 +26,14 @@ _FORMATS = (
     (b"BZh91AY&SY", "compressed (bzip2), which is not read", "Unpack it first, as with bunzip2."),
     (b"\xfd7zXZ\0", "compressed (xz), which is not read", "Unpack it first, as with unxz."),
     (b"\x28\xb5\x2f\xfd", "compressed (zstd), which is not read", "Unpack it first with unzstd."),
-    (b"{\\rtf", "RTF, which is not read", "Save it as text, as with pandoc -t plain."),
-    (b"\xd0\xcf\x11\xe0", "an old office document, which is not read", "Save it as text first."),
+    (b"{\\rtf", "RTF where plain text is wanted", _AS_TEXT),
+)
+# A stream that stands in an old office file, what the file is, and its suffix.
+_STREAMS = (
+    ("WordDocument", "an old Word document", ".doc"),
+    ("PowerPoint Document", "an old PowerPoint file", ".ppt"),
+    ("Workbook", "an old Excel workbook", ".xls"),
+    ("Book", "an old Excel workbook", ".xls"),
 )
 # Encodings among which is guessed, the most likely first, with their names in iconv.
 _GUESSES = {
@@ -81,6 +89,19 @@ def check_format(data: bytes) -> None:
     for start, what, advice in _FORMATS:
         if data.startswith(start):
             raise Unreadable(what, advice)
+    if data.startswith(OLE):
+        raise _old(data)
+
+
+def _old(data: bytes) -> Unreadable:
+    """The error for an office document that is encrypted or old, by the names of its streams."""
+    if "EncryptedPackage".encode("utf-16-le") in data:
+        return Unreadable("an encrypted office document", "Save it without a password.")
+    for stream, what, suffix in _STREAMS:
+        if stream.encode("utf-16-le") in data:
+            advice = f"Convert it: {conversion(OLD[suffix])}"
+            return Unreadable(f"{what} ({suffix}), which is not read", advice)
+    return Unreadable("an old office document, which is not read", "Save it as text first.")
 
 
 def checked_text(text: str) -> str:
@@ -141,6 +162,19 @@ def _conversion(sample: bytes) -> str:
     if not guess:
         return "Convert it first, as with iconv -f ENCODING -t utf-8."
     return f"It looks like {guess}; convert it with iconv -f {guess} -t utf-8."
+
+
+def checked_encoding(data: bytes, declared: str) -> str:
+    """The codec for `declared` if `data`, which is not UTF-8, makes sense in it; else ""."""
+    from charset_normalizer import from_bytes
+
+    try:
+        name = codecs.lookup(declared).name
+        name = "cp1252" if name in ("iso8859-1", "ascii") else name  # as browsers take it
+        data.decode(name, "replace" if name == "cp1252" else "strict")
+        return name if from_bytes(data, cp_isolation=[name]).best() is not None else ""
+    except (LookupError, UnicodeError):
+        return ""
 
 
 def guess_encoding(data: bytes) -> str:

@@ -1,122 +1,144 @@
-"""Word documents: paragraphs, headings, lists, tables as rows, footnotes and endnotes."""
+"""Word documents: paragraphs, headings, lists, tables as rows, headers, footers and notes."""
 
 import io
 from collections.abc import Iterator, Mapping
 from typing import Any
-from zipfile import BadZipFile
 
-import docx
 from docx.enum.style import WD_STYLE_TYPE
-from docx.opc.exceptions import PackageNotFoundError
+from docx.opc.part import PartFactory
 from docx.oxml import parse_xml
-from docx.oxml.ns import qn
-from docx.table import Table
-from docx.text.paragraph import Paragraph
+from docx.package import Package
+from docx.parts.document import DocumentPart
 
 from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.formats.office import ALTERNATIVES, R, W, alternative, text_of
 from ngtcli.documents.formats.packed import check_archive
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.formats.symbols import unknown_signs
 
-_T, _TAB, _BR, _CR, _P, _ID = (qn(f"w:{name}") for name in "t tab br cr p id".split())
-_HYPHEN, _NUMBERED = qn("w:noBreakHyphen"), f"{qn('w:pPr')}/{qn('w:numPr')}"
+_NUMBERED = f"{W}pPr/{W}numPr"
+_STYLE = f"{W}pPr/{W}pStyle"
 _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}  # relationship, element
-_MARKS = {qn("w:footnoteReference"): "", qn("w:endnoteReference"): "e"}
-_SKIPPED = frozenset(
-    [
-        qn("w:del"),
-        qn("w:moveFrom"),
-        "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
-    ]
-)
+# Elements around blocks, rows and cells: content controls, inserted and moved text, tags.
+_AROUND = {f"{W}{name}" for name in ("sdt", "sdtContent", "ins", "moveTo", "customXml", "smartTag")}
+_TEMPLATE = "openxmlformats-officedocument.wordprocessingml.template"
+_MACROS = ("ms-word.document.macroEnabled", "ms-word.template.macroEnabledTemplate")
+for _kind in (_TEMPLATE, *_MACROS):  # main parts that the library does not know
+    PartFactory.part_type_for[f"application/vnd.{_kind}.main+xml"] = DocumentPart
 
 
 def parse(source: Source) -> Extracted:
     """The text as Word shows it: inserted text is read, deleted text is not."""
     check_archive(source)
-    try:
-        document = docx.Document(io.BytesIO(source.data))
-    except (BadZipFile, PackageNotFoundError, KeyError, ValueError) as error:
-        raise Unreadable(
-            f"a broken Word document ({error})"[:200], "Save it anew in Word."
-        ) from None
+    part = Package.open(io.BytesIO(source.data)).main_document_part
+    body = part.element.body
     writer = Writer()
-    _write(document.iter_inner_content(), _styles(document), writer)
-    _notes(document, writer)
-    return Extracted(writer.text(), About("docx", 0, 0, writer.sections()))
+    styles = _styles(part)
+    heads, feet = (_running(part, styles, kind) for kind in ("header", "footer"))
+    for text in heads:
+        writer.add(text)
+    _Blocks(part, styles, writer).write(body)
+    for text in feet:
+        writer.add(text)
+    _notes(part, writer)
+    text = writer.text()
+    return Extracted(text, About("docx", 0, 0, writer.sections(), unknown_signs(text)))
 
 
-def _write(
-    blocks: Iterator[Paragraph | Table], styles: Mapping[str | None, str], writer: Writer
-) -> None:
-    before = ""
-    for block in blocks:
-        if isinstance(block, Table):
-            _write_table(block, writer)
-            before = ""
-            continue
-        style = styles.get(block._p.style, styles.get(None, ""))
-        text = text_of(block._p)
+class _Blocks:
+    """Writes the blocks of one part."""
+
+    def __init__(self, part: Any, styles: Mapping[str | None, str], writer: Writer) -> None:
+        self._part, self._styles, self._writer = part, styles, writer
+        self._before = ""  # "list" after an item of a list
+
+    def write(self, root: Any) -> None:
+        """Every block below `root`; a text box, chart or diagram behind its paragraph."""
+        for block in _inside(root, f"{W}p", f"{W}tbl"):
+            if block.tag == f"{W}tbl":
+                self._table(block)
+                continue
+            after: list[Any] = []
+            self._paragraph(block, text_of(block, self._related, after))
+            for more in after:
+                self._before = ""
+                if isinstance(more, str):
+                    self._writer.add(more)
+                else:
+                    self.write(more)
+
+    def _related(self, name: str) -> bytes:
+        data: bytes = self._part.related_parts[name].blob
+        return data
+
+    def _paragraph(self, block: Any, text: str) -> None:
+        named = block.find(_STYLE)
+        default = self._styles.get(None, "")
+        style = self._styles.get(named.get(f"{W}val"), default) if named is not None else default
+        is_item = style.startswith("list") or block.find(_NUMBERED) is not None
         if style.startswith("heading") or style in ("title", "subtitle"):
-            writer.heading(text)
-            before = ""
-        elif style.startswith("list") or block._p.find(_NUMBERED) is not None:
-            writer.add(f"- {text}" if text.strip() else "", "\n" if before == "list" else "\n\n")
-            before = "list"
+            self._writer.heading(text)
+        elif is_item:
+            marked = f"- {text}" if text.strip() else ""
+            self._writer.add(marked, "\n" if self._before == "list" else "\n\n")
         else:
-            writer.add(text)
-            before = ""
+            self._writer.add(text)
+        self._before = "list" if is_item else ""
+
+    def _table(self, table: Any) -> None:
+        between = "\n\n"
+        for row in _inside(table, f"{W}tr"):
+            cells = [
+                " ".join(text_of(cell, self._related).split()) for cell in _inside(row, f"{W}tc")
+            ]
+            if any(cells):
+                self._writer.add(BETWEEN_CELLS.join(cells), between)
+                between = "\n"
+        self._before = ""
 
 
-def _styles(document: Any) -> dict[str | None, str]:
+def _inside(root: Any, *tags: str) -> Iterator[Any]:
+    """The elements with these tags, in order, in `root` or in what stands around them."""
+    waiting = list(reversed(root))
+    while waiting:
+        node = waiting.pop()
+        if node.tag in tags:
+            yield node
+        elif node.tag in _AROUND:
+            waiting += reversed(node)
+        elif node.tag == ALTERNATIVES:
+            waiting += [block for form in alternative(node) for block in reversed(form)]
+
+
+def _styles(part: Any) -> dict[str | None, str]:
     """The English names of styles by their ids, in lower case; None stands for no style."""
-    styles = {s.style_id: (s.name or "").lower() for s in document.styles}
-    default = document.styles.default(WD_STYLE_TYPE.PARAGRAPH)
+    styles = {s.style_id: (s.name or "").lower() for s in part.styles}
+    default = part.styles.default(WD_STYLE_TYPE.PARAGRAPH)
     return {**styles, None: (default.name or "").lower() if default is not None else ""}
 
 
-def _write_table(table: Table, writer: Writer) -> None:
-    between = "\n\n"
-    for row in table._tbl.tr_lst:
-        cells = [" ".join(text_of(cell).split()) for cell in row.tc_lst]
-        if any(cells):
-            writer.add(BETWEEN_CELLS.join(cells), between)
-            between = "\n"
+def _running(part: Any, styles: Mapping[str | None, str], kind: str) -> list[str]:
+    """The headers or footers that sections name, each text once; numbers alone are no text."""
+    texts: dict[str, None] = {}
+    for reference in part.element.iter(f"{W}{kind}Reference"):
+        named = part.related_parts.get(reference.get(f"{R}id"))
+        if named is not None and hasattr(named, "element"):
+            writer = Writer()
+            _Blocks(named, styles, writer).write(named.element)
+            if any(c.isalpha() for c in writer.text()):
+                texts[writer.text()] = None
+    return list(texts)
 
 
-def text_of(element: Any) -> str:
-    """The text below an element: runs, tabs, breaks, and marks [^1] for notes."""
-    parts: list[str] = []
-    waiting = [element]
-    while waiting:
-        node = waiting.pop()
-        tag = node.tag
-        if tag == _T:
-            parts.append(node.text or "")
-        elif tag == _TAB:
-            parts.append("\t")
-        elif tag in (_BR, _CR):
-            parts.append("\n")
-        elif tag == _HYPHEN:
-            parts.append("-")
-        elif tag in _MARKS:
-            parts.append(f"[^{_MARKS[tag]}{node.get(_ID)}]")
-        elif tag not in _SKIPPED:
-            waiting += reversed(node)
-            if tag == _P and parts:
-                parts.append("\n")
-    return "".join(parts)
-
-
-def _notes(document: Any, writer: Writer) -> None:
+def _notes(part: Any, writer: Writer) -> None:
     """The notes below the text, each with its mark."""
-    for relation in document.part.rels.values():
+    for relation in part.rels.values():
         kind = relation.reltype.rsplit("/", 1)[-1]
         if relation.is_external or kind not in _NOTES:
             continue
         mark = "e" if kind == "endnotes" else ""
         between = "\n\n"
-        for note in parse_xml(relation.target_part.blob).iter(qn(f"w:{_NOTES[kind]}")):
-            text = " ".join(text_of(note).split())
-            if note.get(qn("w:type")) is None and text:
-                writer.add(f"[^{mark}{note.get(qn('w:id'))}]: {text}", between)
+        for note in parse_xml(relation.target_part.blob).iter(f"{W}{_NOTES[kind]}"):
+            text = " ".join(text_of(note, lambda name: b"").split())
+            if note.get(f"{W}type") is None and text:
+                writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", between)
                 between = "\n"

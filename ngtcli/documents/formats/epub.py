@@ -26,14 +26,16 @@ def parse(source: Source) -> Extracted:
             missing += 1
             continue
         try:
-            write_tree(tree_of(decode_page(member(archive, name))), writer)
+            page, _ = decode_page(member(archive, name))
+            write_tree(tree_of(page), writer)
         except Unreadable:
             missing += 1
     if not len(writer) and "META-INF/encryption.xml" in names:
         raise Unreadable(
             "copy-protected (DRM), so it cannot be read", "Ask its seller for one without."
         )
-    warnings = (f"{missing} chapters are missing or broken",) if missing else ()
+    named = "1 chapter is" if missing == 1 else f"{missing} chapters are"
+    warnings = (f"{named} missing or broken",) if missing else ()
     return Extracted(writer.text(), About("epub", 0, 0, writer.sections(), warnings))
 
 

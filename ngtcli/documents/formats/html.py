@@ -1,44 +1,131 @@
-"""HTML: the main text of a page by trafilatura; all its text where that finds none."""
+"""HTML: the main text of a page, found by trafilatura; all its text where it has few links.
 
+Every block of the page gets a mark, a sign that the page has not. The marks that come out of
+trafilatura say which blocks are the main ones; they are read off the page itself, so that its
+headings, paragraphs, lists and tables stay as they are.
+"""
+
+import re
+import unicodedata
+from copy import deepcopy
+from itertools import cycle
 from typing import Any
 
 import trafilatura
+from lxml import etree
 
 from ngtcli.documents.content import About, Extracted, Source, Writer
-from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
+from ngtcli.documents.formats.markup import HIDDEN, INLINE, decode_page, tree_of, write_tree
 
-_LITTLE = 0.5  # share of a page's characters below which it is said how much was kept; guess
-_NAMES = {"list": "ul", "item": "li", "row": "tr", "cell": "td", "lb": "br", "quote": "blockquote"}
+_LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
+_HEADING = 12  # most words that are left out silently; guess
+# About 6,000 marks. Single ones change least of what trafilatura, which counts characters, finds.
+_SIGNS = [chr(i) for i in range(0x2190, 0x1FB00) if unicodedata.category(chr(i)) == "So"]
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # of no XML
 
 
 def parse(source: Source) -> Extracted:
     """The article of a page with its headings; navigation and the like are left out."""
-    page = decode_page(source.data)
-    whole, main = Writer(), Writer()
-    write_tree(tree_of(page), whole)
+    page, told = decode_page(source.data)
+    tree = tree_of(page)
+    used = set("".join(tree.itertext()))
+    signs = frozenset(_SIGNS) - used
+    _mark(tree, sorted(signs))
+    links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
+    body = _body(tree) if links > _LINKS else None
+    if body is not None and signs.isdisjoint("".join(body.itertext())):
+        return _plain(body, told)  # the text comes from a script, as JSON
+    if body is None:
+        main = _text(tree) - _text(*tree.iter("nav")) or _text(tree)
+    else:
+        main = _text(body, *tree.iter("h1"))
+    writer = _Main(signs, main)
+    write_tree(tree, writer)
+    if writer.left > _HEADING:
+        told += (f"left out as no part of the main text: {writer.left} words",)
+    return Extracted(writer.text(), About("html", 0, 0, writer.sections(), told))
+
+
+def _plain(body: Any, told: tuple[str, ...]) -> Extracted:
+    writer = Writer()
+    for block in body.itertext():
+        writer.add(block)
+    return Extracted(writer.text(), About("html", 0, 0, (), told))
+
+
+def _mark(tree: Any, signs: list[str]) -> None:
+    """Put a sign before the first text of each block, again the first one where they run out."""
+    sign = cycle(signs)
+    is_first = True
+    for event, element in etree.iterwalk(tree, events=("start", "end")):
+        is_first = is_first or element.tag not in INLINE
+        name = "text" if event == "start" else "tail"
+        text = getattr(element, name)
+        if not text or text.isspace() or (name == "text" and element.tag in HIDDEN):
+            continue
+        setattr(element, name, next(sign) * is_first + _CONTROL.sub(" ", text))
+        is_first = False
+
+
+def _text(*roots: Any) -> frozenset[str]:
+    """The characters of elements, marks among them."""
+    return frozenset("".join("".join(root.itertext()) for root in roots))
+
+
+def _body(tree: Any) -> Any:
+    """The main text as trafilatura's elements; None if there is no such."""
     found = trafilatura.bare_extraction(
-        tree_of(page), include_comments=False, include_tables=True, include_images=False,
-        include_links=False, favor_recall=True, with_metadata=False,
-    )  # fmt: skip
-    body = getattr(found, "body", None)
-    if body is not None:
-        write_tree(_as_html(body), main)
-    used = main if len(main) else whole
-    return Extracted(used.text(), About("html", 0, 0, used.sections(), _warnings(used, whole)))
+        deepcopy(tree),
+        include_comments=False,
+        include_tables=True,
+        include_images=False,
+        include_links=False,
+        favor_recall=True,
+        with_metadata=False,
+    )
+    return getattr(found, "body", None)
 
 
-def _as_html(body: Any) -> Any:
-    """Trafilatura's elements under the names that they have in HTML."""
-    for element in body.iter():
-        if element.tag == "head":
-            element.tag = element.get("rend") or "h2"
-        elif isinstance(element.tag, str):
-            element.tag = _NAMES.get(element.tag, element.tag)
-    return body
+class _Main(Writer):
+    """Takes the blocks whose mark, one of `signs`, is in `main`; `left` counts words left out.
 
+    A heading is taken too if the block behind it is.
+    """
 
-def _warnings(used: Writer, whole: Writer) -> tuple[str, ...]:
-    share = len(used) / max(len(whole), 1)
-    if share >= _LITTLE:
-        return ()
-    return (f"{share:.0%} of the page's text is read: its main part",)
+    def __init__(self, signs: frozenset[str], main: frozenset[str]) -> None:
+        super().__init__()
+        self._main, self._waiting = main & signs, ""
+        self._marks = dict.fromkeys(map(ord, signs))
+        self._gap = False  # whether a block was left out since the last one
+        self.left = 0
+
+    def add(self, block: str, between: str = "\n\n") -> None:
+        """A block, unless it is left out; first the heading that waits for it."""
+        waiting, self._waiting = self._waiting, ""
+        if self._main.isdisjoint(block):
+            self._leave(f"{waiting} {block}")
+            return
+        if waiting:
+            self._name(waiting)
+        super().add(block.translate(self._marks), "\n\n" if self._gap else between)
+        self._gap = False
+
+    def heading(self, words: str, page: int = 0) -> None:
+        """A heading, which may have to wait for the block behind it."""
+        self._leave(self._waiting)
+        self._waiting = ""
+        if self._main.isdisjoint(words):
+            self._waiting = words
+        else:
+            self._name(words)
+
+    def _name(self, words: str) -> None:
+        words = " ".join(words.translate(self._marks).split())
+        self.mark(0, words)
+        super().add(words)
+        self._gap = False
+
+    def _leave(self, block: str) -> None:
+        if words := block.translate(self._marks).split():
+            self.left += len(words)
+            self._gap = True

@@ -6,38 +6,59 @@ from typing import Any
 from lxml import etree, html
 
 from ngtcli.documents.content import BETWEEN_CELLS, Writer
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
 
-_HIDDEN = frozenset(
+HIDDEN = frozenset(
     "script style template noscript head svg math iframe object select textarea button".split()
 )
-_INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font hi i img ins kbd label mark meter"
-    " output q ref rp rt ruby s samp small span strike strong sub sup time tt u var wbr".split()
+INLINE = frozenset(
+    "a abbr acronym b bdi bdo big br cite code data del dfn em font hi i img ins kbd label mark"
+    " meter output q ref rp rt ruby s samp small span strike strong sub sup time tt u var"
+    " wbr".split()
 )
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
+_IN_HEAD = frozenset("title meta link base script style noscript template".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _BREAK = "\v"  # stands for <br> until white space is collapsed
 _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
 _DECLARED = re.compile(
     rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE
 )
-_XML_HEAD = re.compile(r"^\s*<\?xml[^>]*\?>")
+_TAG = re.compile(rb"<(?:script|style).*?</(?:script|style)|<[^>]*>", re.DOTALL | re.I)
+_UTF8 = ("utf-8", "utf8")
+# What may stand before the page; the parser takes a document type's own entities for text.
+_HEAD = re.compile(r"^\s*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>\[]*\[.*?\]\s*>)?", re.DOTALL | re.I)
 
 
-def decode_page(data: bytes) -> str:
-    """The text of a page: by its mark, as UTF-8, or in the encoding that it declares."""
-    for mark, encoding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
+    """The text of a page, and a warning if its encoding is not the one that it declares.
+
+    It is decoded by its mark, as UTF-8, in the encoding that it declares, or in a likely one.
+    """
+    for mark in (b"\xff\xfe", b"\xfe\xff"):
         if data.startswith(mark):
-            return data.decode(encoding, "replace")
+            return data.decode("utf-16", "replace"), ()
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), ()
     except UnicodeDecodeError:
-        declared = _DECLARED.search(data[:4096])
-    try:
-        return data.decode(declared.group(1).decode() if declared else "cp1252", "replace")
-    except (LookupError, UnicodeError):
-        return data.decode("cp1252", "replace")
+        found = _DECLARED.search(data[:4096])
+    declared = found.group(1).decode().lower() if found else ""
+    told = f"declared {declared}, " if declared else ""
+    if declared in _UTF8 and _is_nearly_utf8(data):
+        page = data.decode("utf-8", "replace")
+        return page, (f"{told}but characters that are not: {page.count(chr(0xFFFD))}",)
+    encoding = checked_encoding(_TAG.sub(b" ", data), declared)
+    if encoding and declared not in _UTF8:
+        return data.decode(encoding, "replace"), ()
+    guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
+    return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
+
+
+def _is_nearly_utf8(data: bytes) -> bool:
+    """Whether more characters beyond ASCII are whole than broken."""
+    page = data.decode("utf-8", "replace")
+    broken = page.count("\ufffd")
+    return sum(c > "\x7f" for c in page) > 2 * broken
 
 
 def tree_of(page: str) -> Any:
@@ -49,13 +70,30 @@ def tree_of(page: str) -> Any:
         no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
     )
     try:  # lxml takes no str that declares an encoding, and no null characters
-        root = html.document_fromstring(_XML_HEAD.sub("", page).replace("\0", ""), parser=parser)
+        root = html.document_fromstring(_HEAD.sub("", page).replace("\0", ""), parser=parser)
     except (etree.LxmlError, ValueError) as error:
         advice = "Open it in a browser and save it anew."
         raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
+    _mend(root)
     return root
+
+
+def _mend(root: Any) -> None:
+    """Put into the body what the parser, which knows no HTML 5, leaves before and behind it."""
+    head, body = root.find("head"), root.find("body")
+    if body is None:
+        body = etree.SubElement(root, "body")
+    strays = [child for child in head if child.tag not in _IN_HEAD] if head is not None else []
+    if strays:
+        strays[-1].tail = (strays[-1].tail or "") + (body.text or "")
+        body.text = None
+    for place, child in enumerate(strays):
+        body.insert(place, child)
+    for more in list(root.itersiblings("*")):
+        more.tag = "div"
+        body.append(more)
 
 
 def write_tree(root: Any, writer: Writer, page: int = 0) -> None:
@@ -92,11 +130,11 @@ class _Walk:
     def _start(self, element: Any) -> bool:
         """Whether what is inside is done with."""
         tag = element.tag
-        if tag in _HIDDEN:
+        if tag in HIDDEN:
             return True
         if tag == "br":
             self._line.append(_BREAK)
-        elif tag not in _INLINE:
+        elif tag not in INLINE:
             self._flush()
             self._preformatted += tag == "pre"
             if tag == "tr" and element.find(".//table") is None:
@@ -116,7 +154,7 @@ class _Walk:
             self._writer.heading("".join(self._line), self._page)
             self._line.clear()
             self._before = ""
-        if tag not in _INLINE and tag not in _HIDDEN and tag != "br":
+        if tag not in INLINE and tag not in HIDDEN:
             self._flush()
             self._preformatted -= tag == "pre"
 

@@ -1,63 +1,143 @@
-"""OpenDocument texts: headings, paragraphs, lists, tables as rows, notes."""
+"""OpenDocument texts, sheets and slides: headings, paragraphs, lists, tables as rows, notes."""
 
 from typing import Any
+from zipfile import ZipFile
 
 from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
 from ngtcli.documents.formats.packed import member, open_archive
 from ngtcli.documents.formats.xml import parse_xml
 from ngtcli.documents.text import Unreadable
 
-_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
-_TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
-_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
+_NAMES = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
+_TEXT, _TABLE, _OFFICE, _DRAW, _STYLE, _SHOW = (
+    _NAMES % name for name in "text table office drawing style presentation".split()
+)
+_KINDS = {f"{_OFFICE}text": "odt", f"{_OFFICE}spreadsheet": "ods", f"{_OFFICE}presentation": "odp"}
 _SKIPPED = frozenset([f"{_TEXT}tracked-changes", f"{_OFFICE}annotation", f"{_TEXT}note-citation"])
-_SPACES = 1000  # most spaces that one element stands for: guess
+_CELLS = (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell")
+_REPEATED = 1000  # most spaces, cells or rows that one element stands for: guess
+_OBJECTS = 100  # most charts and the like that are read: guess
 
 
 def parse(source: Source) -> Extracted:
-    """The text of a document. Raises Unreadable."""
+    """The text of a document; hidden sheets and slides are left out. Raises Unreadable."""
     archive = open_archive(source)
     if b"encryption-data" in member(archive, "META-INF/manifest.xml"):
         raise Unreadable("encrypted", "Open it and save it without a password.")
-    body = parse_xml(member(archive, "content.xml")).find(f"{_OFFICE}body/{_OFFICE}text")
+    root = parse_xml(member(archive, "content.xml"))
+    body = next((e for e in root.iterfind(f"{_OFFICE}body/*") if e.tag in _KINDS), None)
     if body is None:
-        raise Unreadable("an OpenDocument file that is no text", "Save it as PDF or CSV.")
-    writer = Writer()
-    notes: list[str] = []
-    _write(body, writer, notes)
-    for number, note in enumerate(notes, 1):
+        raise Unreadable("an OpenDocument file of a kind that is not read", "Save it as PDF.")
+    blocks = _Blocks(archive, _hidden_styles(root))
+    blocks.write(body)
+    writer = blocks.writer
+    for number, note in enumerate(blocks.notes, 1):
         writer.add(f"[^{number}]: {note}", "\n" if number > 1 else "\n\n")
-    return Extracted(writer.text(), About("odt", 0, 0, writer.sections()))
+    told = (f"hidden sheets or slides left out: {blocks.left}",) if blocks.left else ()
+    return Extracted(writer.text(), About(_KINDS[body.tag], 0, 0, writer.sections(), told))
 
 
-def _write(body: Any, writer: Writer, notes: list[str]) -> None:
-    """Blocks in order; a stack of (element, whether in a list) replaces recursion."""
-    waiting = [(element, False) for element in reversed(body)]
-    together = False
-    while waiting:
-        element, listed = waiting.pop()
-        if element.tag == f"{_TEXT}h":
-            writer.heading(_text(element, notes))
-        elif element.tag == f"{_TEXT}p":
-            text = _text(element, notes)
-            marked = f"- {text}" if listed and text.strip() else text
-            writer.add(marked, "\n" if listed and together else "\n\n")
-        elif element.tag == f"{_TABLE}table":
-            _write_table(element, writer, notes)
-        elif element.tag not in _SKIPPED:
-            inside = listed or element.tag == f"{_TEXT}list"
-            waiting += [(child, inside) for child in reversed(element)]
-            continue
-        together = listed
+def _hidden_styles(root: Any) -> set[str]:
+    """The names of the styles that hide a sheet or a slide."""
+    return {
+        style.get(f"{_STYLE}name")
+        for style in root.iter(f"{_STYLE}style")
+        for found in style
+        if found.get(f"{_TABLE}display") == "false" or found.get(f"{_SHOW}visibility") == "hidden"
+    }
 
 
-def _write_table(table: Any, writer: Writer, notes: list[str]) -> None:
-    between = "\n\n"
-    for row in table.iter(f"{_TABLE}table-row"):
-        cells = [" ".join(_text(c, notes).split()) for c in row if c.tag == f"{_TABLE}table-cell"]
-        if any(cells):
-            writer.add(BETWEEN_CELLS.join(cells), between)
-            between = "\n"
+class _Blocks:
+    """Writes blocks; `notes` are the notes in them, `left` counts what was hidden."""
+
+    def __init__(self, archive: ZipFile, hidden: set[str]) -> None:
+        self._archive, self._hidden = archive, hidden
+        self.writer, self.notes, self.left = Writer(), list[str](), 0
+        self._slides = self._objects = 0
+
+    def write(self, body: Any) -> None:
+        """Blocks in order; a stack of (element, whether in a list) replaces recursion."""
+        waiting = [(element, False) for element in reversed(body)]
+        named = body.tag == f"{_OFFICE}spreadsheet"
+        together = False
+        while waiting:
+            element, listed = waiting.pop()
+            if self._is_hidden(element):
+                self.left += 1
+            elif element.tag == f"{_TEXT}h":
+                self.writer.heading(_text(element, self.notes))
+            elif element.tag == f"{_TEXT}p":
+                text = _text(element, self.notes)
+                marked = f"- {text}" if listed and text.strip() else text
+                self.writer.add(marked, "\n" if listed and together else "\n\n")
+                self._charts(element)
+            elif element.tag == f"{_TABLE}table":
+                self._table(element, (element.get(f"{_TABLE}name") or "") if named else "")
+            elif element.tag == f"{_DRAW}object":
+                self._chart(element)
+            elif element.tag not in _SKIPPED:
+                if element.tag == f"{_DRAW}page":
+                    self._slide(element)
+                inside = listed or element.tag == f"{_TEXT}list"
+                waiting += [(child, inside) for child in reversed(element)]
+                continue
+            together = listed
+
+    def _is_hidden(self, element: Any) -> bool:
+        styled = element.get(f"{_TABLE}style-name") or element.get(f"{_DRAW}style-name")
+        return styled in self._hidden and element.tag in (f"{_TABLE}table", f"{_DRAW}page")
+
+    def _slide(self, page: Any) -> None:
+        self._slides += 1
+        title = page.find(f"{_DRAW}frame[@{_SHOW}class='title']")
+        words = " ".join(" ".join(title.itertext()).split()) if title is not None else ""
+        number = f"slide {self._slides}"
+        self.writer.mark(0, f"{number}: {words}" if words else number)
+
+    def _table(self, table: Any, name: str) -> None:
+        between = "\n\n"
+        for row in table.iter(f"{_TABLE}table-row"):
+            cells = _cells(row, self.notes)
+            for _ in range(_count(row, f"{_TABLE}number-rows-repeated") if cells else 0):
+                if between != "\n":
+                    self.writer.heading(name)
+                self.writer.add(BETWEEN_CELLS.join(cells), between)
+                between = "\n"
+
+    def _charts(self, paragraph: Any) -> None:
+        for element in paragraph.iter(f"{_DRAW}object"):
+            self._chart(element)
+
+    def _chart(self, element: Any) -> None:
+        """The titles and the table of a chart, which is a document of its own in the archive."""
+        self._objects += 1
+        place = element.get("{http://www.w3.org/1999/xlink}href", "").removeprefix("./")
+        name = f"{place}/content.xml"
+        if self._objects <= _OBJECTS and place and name in self._archive.NameToInfo:
+            chart = parse_xml(member(self._archive, name)).find(f"{_OFFICE}body/{_OFFICE}chart")
+            if chart is not None:
+                self.write(chart)
+
+
+def _cells(row: Any, notes: list[str]) -> list[str]:
+    """The texts of a row's cells up to the last that has one."""
+    cells: list[str] = []
+    empty = 0
+    for cell in (c for c in row if c.tag in _CELLS):
+        text = " ".join(_text(cell, notes).split()) if cell.tag == _CELLS[0] else ""
+        count = _count(cell, f"{_TABLE}number-columns-repeated")
+        if text:
+            cells += [""] * empty + [text] * count
+            empty = 0
+        else:
+            empty = min(empty + count, _REPEATED)
+    return cells
+
+
+def _count(element: Any, name: str) -> int:
+    """How many an element stands for."""
+    value = element.get(name, "1")
+    return min(int(value), _REPEATED) if value.isdecimal() and len(value) < 10 else 1
 
 
 def _text(element: Any, notes: list[str]) -> str:
@@ -71,8 +151,7 @@ def _text(element: Any, notes: list[str]) -> str:
             continue
         waiting.append(node.tail or "")
         if node.tag == f"{_TEXT}s":
-            count = node.get(f"{_TEXT}c", "1")
-            parts.append(" " * min(int(count) if count.isdecimal() else 1, _SPACES))
+            parts.append(" " * _count(node, f"{_TEXT}c"))
         elif node.tag == f"{_TEXT}tab":
             parts.append("\t")
         elif node.tag == f"{_TEXT}line-break":

@@ -12,10 +12,12 @@ _MEMBERS = 10_000  # most files in an archive that is read; guess
 _RATIO = 1000  # most bytes that one packed byte may stand for: deflate's limit is 1032
 _SMALL = 1_000_000  # bytes, up to which any ratio passes; guess
 # A member that tells the format, and the module that reads it.
-_INSIDE = {"word/document.xml": "docx", "META-INF/container.xml": "epub", "content.xml": "odt"}
-_OTHERS = {
-    "xl/workbook.xml": ("an Excel workbook, which is not read", "Save it as CSV."),
-    "ppt/presentation.xml": ("a PowerPoint file, which is not read", "Save it as PDF."),
+_INSIDE = {
+    "word/document.xml": "docx",
+    "ppt/presentation.xml": "pptx",
+    "xl/workbook.xml": "xlsx",
+    "META-INF/container.xml": "epub",
+    "content.xml": "odt",
 }
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError)
 
@@ -27,9 +29,6 @@ def parse(source: Source) -> Extracted:
         if member in names:
             found: Extracted = import_module(f"ngtcli.documents.formats.{module}").parse(source)
             return found
-    for member, (what, advice) in _OTHERS.items():
-        if member in names:
-            raise Unreadable(what, advice)
     raise Unreadable("a zip archive, which is not read", "Unpack it.")
 
 

@@ -1,5 +1,6 @@
 """Small files of every format, made here, and what they say."""
 
+import datetime
 import gzip
 import io
 import zipfile
@@ -220,6 +221,55 @@ def mail() -> bytes:
     return message.as_bytes()
 
 
+def pptx() -> bytes:
+    """A title, text, a table and notes; a hidden slide."""
+    import pptx as powerpoint
+
+    deck = powerpoint.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    slide.shapes.title.text = "The lighthouse"
+    slide.placeholders[1].text = "Its lamp is red.\nIt turns."
+    table = slide.shapes.add_table(2, 2, 0, 0, 100, 100).table
+    for place, words in (((0, 0), "Lamp"), ((0, 1), "Price"), ((1, 0), "Red"), ((1, 1), "12")):
+        table.cell(*place).text = words
+    slide.notes_slide.notes_text_frame.text = "Say it slowly."
+    hidden = deck.slides.add_slide(deck.slide_layouts[5])
+    hidden.shapes.title.text = "Not shown"
+    hidden._element.set("show", "0")
+    last = deck.slides.add_slide(deck.slide_layouts[6])
+    last.shapes.add_textbox(0, 0, 100, 100).text_frame.text = "The end."
+    out = io.BytesIO()
+    deck.save(out)
+    return out.getvalue()
+
+
+def xlsx() -> bytes:
+    """A sheet with text, numbers, a date and a gap; a hidden sheet, and one that is empty."""
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    sheet: Any = book.active
+    sheet.title = "Prices"
+    for row in (
+        ["Lamp", "Price", "From"],
+        ["Red", 12.5, datetime.datetime(2024, 5, 1)],
+        [],
+        [None, 0.1 + 0.2, True],
+    ):
+        sheet.append(row)
+    hidden: Any = book.create_sheet("Notes")
+    hidden.append(["Not shown"])
+    hidden.sheet_state = "hidden"
+    book.create_sheet("Empty")
+    out = io.BytesIO()
+    book.save(out)
+    return out.getvalue()
+
+
+RTF = rb"""{\rtf1\ansi\ansicpg1252\deff0{\fonttbl{\f0 Times;}}{\info{\title No text}}
+Gr\'fc\'dfe from \b Varn\b0\par Ada \u-10179?\u-8704?{\footnote Not read.}\par
+\trowd\cellx1\cellx2 a\cell b\cell\row}"""
+
 FILES: dict[str, Callable[[], bytes]] = {
     "columns.pdf": pdf,
     "locked.pdf": lambda: pdf(1, password="tide"),
@@ -233,6 +283,9 @@ FILES: dict[str, Callable[[], bytes]] = {
     "texts.jsonl": JSONL.encode,
     "data.json": lambda: b'{"a": [1, 2]}',
     "letter.eml": mail,
+    "lighthouse.pptx": pptx,
+    "prices.xlsx": xlsx,
+    "greeting.rtf": lambda: RTF,
     "packed.txt.gz": lambda: gzip.compress(b"Packed text.", mtime=0),
     "packed.html.gz": lambda: gzip.compress(HTML.encode(), mtime=0),
 }

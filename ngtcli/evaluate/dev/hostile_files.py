@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ngtcli.evaluate.dev.document_files import FILES, HTML, docx, odt, pdf, zipped
+from ngtcli.evaluate.dev.document_files import FILES, HTML, docx, odt, pdf, xlsx, zipped
 
 Case = tuple[str, Callable[[], bytes]]  # a file's name, and its bytes
 MUTATIONS = 13  # of each good file
@@ -82,13 +82,14 @@ def _archives() -> Iterator[Case]:
     yield "twice.gz", lambda: gzip.compress(gzip.compress(b"text", mtime=0), mtime=0)
     yield "members.gz", lambda: gzip.compress(b"", mtime=0) * 50_000
     yield "trailing.gz", lambda: gzip.compress(b"text", mtime=0) + b"\x1f\x8b\x08" + b"x" * 100
-    for name in ("bomb.docx", "bomb.odt", "bomb.epub"):
+    for name in ("bomb.docx", "bomb.odt", "bomb.epub", "bomb.pptx", "bomb.xlsx"):
         yield name, lambda: _bomb(70)
     yield "small-bomb.docx", lambda: _bomb(50)
     yield "many.epub", lambda: zipped({f"{i}": "" for i in range(20_000)})
     yield "lie.odt", lambda: _lie(odt())
     yield "lie.docx", lambda: _lie(docx())
-    yield "empty.docx", lambda: zipped({})
+    for name in ("empty.docx", "empty.pptx", "empty.xlsx"):
+        yield name, lambda: zipped({})
     yield "self.epub", lambda: zipped({"META-INF/container.xml": "<c><rootfile full-path='META-INF/"
                                        "container.xml'/></c>"})  # fmt: skip
     yield "up.epub", lambda: _book("../../../../etc/passwd", 1)
@@ -158,6 +159,17 @@ def _documents() -> Iterator[Case]:
     yield "comment.html", lambda: b"<html><!--" * 100_000
     yield "nulls.html", lambda: b"<html><p>a\0b</p>" * 1000
     yield "long.html", lambda: (HTML * 3000).encode()
+    yield "far.xlsx", lambda: _sheet("<row r='999999999'><c r='XFD999999999'><v>1</v></c></row>")
+    yield "wide.xlsx", lambda: _sheet("<row><c r='XFD1'><v>1</v></c></row>" * 100_000)
+    yield (
+        "repeated.ods",
+        lambda: odt(
+            "<table:table><table:table-row table:number-rows-repeated='999999999'><table:table-cell"
+            " table:number-columns-repeated='999999999'><text:p>x</text:p></table:table-cell>"
+            "</table:table-row></table:table>" * 50
+        ),
+    )
+    yield "groups.rtf", lambda: b"{\\rtf1" + b"{" * 500_000 + b"text" + b"\\u-10179?" * 1000
     yield "spaces.odt", lambda: odt("<text:p>a<text:s text:c='999999999'/>b</text:p>" * 1000)
     yield "tiny.docx", lambda: _docx(_WORD.format("", "<w:p/>" * 6_000_000))
     yield (
@@ -192,14 +204,28 @@ def _odt(content: str) -> bytes:
 
 def _docx(content: str) -> bytes:
     """A good document with another body."""
+    return _with(docx(), "word/document.xml", content)
+
+
+def _with(package: bytes, part: str, content: str) -> bytes:
+    """A package with another content of one part."""
     out = io.BytesIO()
     with (
-        zipfile.ZipFile(io.BytesIO(docx())) as old,
+        zipfile.ZipFile(io.BytesIO(package)) as old,
         zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new,
     ):
         for name in old.namelist():
-            new.writestr(name, content if name == "word/document.xml" else old.read(name))
+            new.writestr(name, content if name == part else old.read(name))
     return out.getvalue()
+
+
+def _sheet(rows: str) -> bytes:
+    """A good workbook with other rows in its first sheet."""
+    sheet = "xl/worksheets/sheet1.xml"
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    return _with(
+        xlsx(), sheet, f"<worksheet xmlns='{space}'><sheetData>{rows}</sheetData></worksheet>"
+    )
 
 
 def _pdf(objects: list[bytes], tail: bytes = b"") -> bytes:

@@ -1,0 +1,93 @@
+"""PowerPoint files: the text of each slide with tables, charts and diagrams, then its notes."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pptx
+
+from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.formats.office import (
+    ALTERNATIVES,
+    CHART,
+    DIAGRAM,
+    A,
+    Related,
+    alternative,
+    drawing,
+    text_of,
+)
+from ngtcli.documents.formats.packed import check_archive
+from ngtcli.documents.formats.symbols import unknown_signs
+
+_P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_KIND = f"{_P}nvSpPr/{_P}nvPr/{_P}ph"
+_TITLES = ("title", "ctrTitle")
+_NUMBERS = ("sldNum", "dt")  # placeholders that hold no text of the author's
+_RUNNING = ("ftr", "hdr")
+
+
+def parse(source: Source) -> Extracted:
+    """The text as PowerPoint shows it: hidden slides are left out."""
+    check_archive(source)
+    deck = pptx.Presentation(io.BytesIO(source.data))
+    writer = Writer()
+    hidden = 0
+    running: set[str] = set()
+    for number, slide in enumerate(deck.slides, 1):
+        if slide._element.get("show") in ("0", "false"):
+            hidden += 1
+        else:
+            _write_slide(number, slide, running, writer)
+    text = writer.text()
+    warnings = (f"hidden slides left out: {hidden}",) * bool(hidden) + unknown_signs(text)
+    return Extracted(text, About("pptx", 0, 0, writer.sections(), warnings))
+
+
+def _write_slide(number: int, slide: Any, running: set[str], writer: Writer) -> None:
+    """A slide's title, its other text, and its notes; a footer that stood before is left out."""
+
+    def related(name: str) -> bytes:
+        data: bytes = slide.part.related_part(name).blob
+        return data
+
+    blocks = list(_blocks(slide._element, related))
+    titles = [" ".join(text.split()) for kind, text in blocks if kind in _TITLES]
+    title = " ".join(filter(None, titles))
+    writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
+    writer.add(title)
+    for kind, text in blocks:
+        if kind not in _TITLES and text not in running:
+            writer.add(text)
+        if kind in _RUNNING:
+            running.add(text)
+    if slide.has_notes_slide:
+        notes = slide.notes_slide.notes_text_frame
+        text = text_of(notes._txBody, related) if notes is not None else ""
+        writer.add(f"Notes: {text}" if text.strip() else "")
+
+
+def _blocks(root: Any, related: Related) -> Iterator[tuple[str, str]]:
+    """The kind of placeholder and the text of each shape; tables by rows."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node.tag == f"{_P}sp":
+            placeholder = node.find(_KIND)
+            kind = placeholder.get("type", "body") if placeholder is not None else ""
+            body = node.find(f"{_P}txBody")
+            if body is not None and kind not in _NUMBERS:
+                yield kind, text_of(body, related)
+        elif node.tag == f"{A}tbl":
+            yield "", "\n".join(_rows(node, related))
+        elif node.tag in (CHART, DIAGRAM):
+            yield "", drawing(node, related)
+        else:
+            waiting += alternative(node) if node.tag == ALTERNATIVES else reversed(node)
+
+
+def _rows(table: Any, related: Related) -> Iterator[str]:
+    for row in table.iterfind(f"{A}tr"):
+        cells = [" ".join(text_of(cell, related).split()) for cell in row.iterfind(f"{A}tc")]
+        if any(cells):
+            yield BETWEEN_CELLS.join(cells)

@@ -1,0 +1,30 @@
+"""RTF: paragraphs, and tables by rows."""
+
+from striprtf.striprtf import rtf_to_text
+
+from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.text import Unreadable
+
+_LEFT = {"footnote": "footnotes", "header": "headers", "footer": "footers", "shptxt": "text boxes"}
+
+
+def parse(source: Source) -> Extracted:
+    """The text of a document. Raises Unreadable."""
+    if not source.data.startswith(b"{\\rtf"):
+        raise Unreadable("not RTF", "Name it .txt to have it read as text.")
+    marked = source.data.decode("latin-1")
+    plain = rtf_to_text(marked, errors="replace")
+    writer, between = Writer(), "\n\n"
+    for line in _whole(plain).split("\n"):
+        is_row = line.endswith("|")  # which the library puts behind each cell
+        cells = [" ".join(cell.split()) for cell in line[:-1].split("|")] if is_row else [line]
+        writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", between if is_row else "\n\n")
+        between = "\n" if is_row else "\n\n"
+    left = [what for word, what in _LEFT.items() if f"{{\\{word}" in marked]
+    told = (f"not read: {', '.join(left)}",) if left else ()
+    return Extracted(writer.text(), About("rtf", 0, 0, writer.sections(), told))
+
+
+def _whole(text: str) -> str:
+    """`text` with the halves of characters that RTF stores apart put together."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,73 @@
+"""Excel workbooks: the sheets with their names, a line a row, values as they were last computed."""
+
+import datetime
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import openpyxl
+
+from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.formats.packed import check_archive
+from ngtcli.documents.text import Unreadable
+
+_ROWS = 1_048_576  # most rows that Excel's sheets have
+
+
+def parse(source: Source) -> Extracted:
+    """The text of all sheets that Excel shows. Raises Unreadable for more than `source.most`."""
+    check_archive(source)
+    warnings.simplefilter("ignore")  # of styles and extensions that are not read
+    book = openpyxl.load_workbook(
+        io.BytesIO(source.data), read_only=True, data_only=True, keep_links=False
+    )
+    writer = Writer()
+    hidden = 0
+    for sheet in book.worksheets:
+        if sheet.sheet_state != "visible":
+            hidden += 1
+            continue
+        between = "\n\n"
+        for row in _rows(sheet):
+            if between != "\n":
+                writer.heading(sheet.title)
+            writer.add(row, between)
+            between = "\n"
+            if len(writer) > source.most:
+                raise Unreadable("an Excel workbook with too much text in it", "Save it as CSV.")
+    told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
+    return Extracted(writer.text(), About("xlsx", 0, 0, writer.sections(), told))
+
+
+def _rows(sheet: Any) -> Iterator[str]:
+    """The rows with text, as lines."""
+    sheet.reset_dimensions()  # which files tell wrong
+    for number, row in enumerate(sheet.iter_rows(values_only=True)):
+        if number >= _ROWS:
+            return
+        if cells := _without_end([_shown(value) for value in row]):
+            yield BETWEEN_CELLS.join(cells)
+
+
+def _without_end(cells: Sequence[str]) -> Sequence[str]:
+    """`cells` up to the last one with text."""
+    last = next((i for i in range(len(cells), 0, -1) if cells[i - 1]), 0)
+    return cells[:last]
+
+
+def _shown(value: Any) -> str:
+    """A value as Excel shows it in a cell without a format of its own.
+
+    >>> [_shown(v) for v in (None, True, 0.1 + 0.2, 3.0, datetime.datetime(2024, 5, 1))]
+    ['', 'TRUE', '0.3', '3', '2024-05-01']
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
+        return value.date().isoformat()
+    return " ".join(str(value).split())
