@@ -22,7 +22,7 @@ from ngtcli.decode.packed import (
     packable,
     packed_copy,
 )
-from ngtcli.decode.packing import Trial, pack_if_it_pays, remembered_trial
+from ngtcli.decode.packing import Trial, pack_if_it_pays, remembered_trial, try_packing
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -336,6 +336,23 @@ def test_a_model_of_any_dtype_is_tried_and_gives_the_tokens_that_it_gave(
         after = hf(ids).logits.float()
     step = 40 * torch.finfo(dtype).eps
     torch.testing.assert_close(after, before, rtol=step, atol=step * float(before.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_trial_compares_in_any_dtype_that_a_cpu_has_products_for(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """float16 on a CPU that has them, which most have not."""
+    places = packable(make_hf("llama").to(dtype))
+    for scale, agrees in ((1.0, True), (1.1, False)):
+
+        def other(layer: nn.Linear, scale: float = scale) -> Any:
+            copy = nn.Linear(layer.in_features, layer.out_features, bias=False).to(layer.weight)
+            copy.weight = nn.Parameter(layer.weight.detach() * scale, requires_grad=False)
+            return copy
+
+        monkeypatch.setattr("ngtcli.decode.packing.packed_copy", other)
+        assert try_packing(places).agrees == agrees
 
 
 def test_small_layers_are_left_alone() -> None:

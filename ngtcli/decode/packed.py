@@ -117,7 +117,10 @@ def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> Layout | None:
     marked[:, 0] = (column + 1).to(dtype)
     packed = _packed_weight(marked)
     found = elements(packed)
-    below, above = _in_order(found, found > 0, column), _in_order(found, found < 0, row[1:])
+    places = found.nonzero()[:, 0]
+    marks = found[places].to(torch.int64)
+    below = _in_order(places[marks > 0], marks[marks > 0], column + 1)
+    above = _in_order(places[marks < 0], -marks[marks < 0], row[1:] + 1)
     if below is None or above is None:
         return None
     along = torch.cat([below[:1], above]) - below[0]
@@ -125,15 +128,13 @@ def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> Layout | None:
     return Layout(below, along) if 0 <= lowest <= highest < len(found) else None
 
 
-def _in_order(found: Tensor, chosen: Tensor, marks: Tensor) -> Tensor | None:
-    """Where the elements marked 1 + `marks` lie, in their order; None unless these were found.
+def _in_order(places: Tensor, found: Tensor, marks: Tensor) -> Tensor | None:
+    """The places, rising, of marks as `found` there, in the order of `marks`; None for others.
 
     Of elements with the same mark the first is taken to lie first.
     """
-    places = chosen.nonzero()[:, 0]
-    values = found[places].abs().to(torch.int64) - 1
-    by_mark, order = values.argsort(stable=True), marks.argsort(stable=True)
-    if len(values) != len(marks) or not torch.equal(values[by_mark], marks[order]):
+    by_mark, order = found.argsort(stable=True), marks.argsort(stable=True)
+    if not torch.equal(found[by_mark], marks[order]):
         return None
     out = torch.empty_like(places)
     out[order] = places[by_mark]
