@@ -123,6 +123,8 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
     if answer.finish_reason == "length":
         facts.append("stopped at max-tokens")
+    if answer.finish_reason == "repetition":
+        facts.append("stopped where it repeats itself")
     facts += _policy_facts(answer.policy)
     if answer.trie.status != "none":
         facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")

@@ -22,7 +22,7 @@ def ask(
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: Annotated[
         list[str] | None,
-        typer.Option("--docs", "-d", help="File, folder, glob or -; may be given again."),
+        typer.Option("--docs", "-d", help="File, folder, glob or -; give -d before each."),
     ] = None,
     show_passages: Annotated[
         bool,

@@ -6,6 +6,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.cli.passages import tell_passages
 from ngtcli.errors import ContextOverflowError
+from ngtcli.model_files.card import script_words
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt
@@ -42,6 +43,8 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
             print_line(dump_json(dry_run_json(request, None, context)))
         raise
     notes.clear()
+    if words := script_words(s.model, prompt.documents, request.question):
+        notes.warn(words)
     tell_passages(request, prompt.selection, notes)
     remark_look_alikes(request, tokenizer, notes)
     if request.json:

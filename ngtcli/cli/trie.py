@@ -16,9 +16,8 @@ from ngtcli.cli.reading import read_documents, skipped_json, standard_input
 from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
 from ngtcli.config import READING, Settings
 from ngtcli.documents.load import Document
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
 from ngtcli.system.storage import DamagedFileError, home

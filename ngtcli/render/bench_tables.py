@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ngtcli.errors import counted
 from ngtcli.render.bench_columns import (
     LIVE,
     LIVE_NOTE,
@@ -13,7 +14,7 @@ from ngtcli.render.bench_columns import (
     R,
     Shown,
 )
-from ngtcli.render.numbers import MISSING, counted, number, percent, times
+from ngtcli.render.numbers import MISSING, number, percent, times
 from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
 from ngtcli.render.rows import OVERALL, LiveRow, Refusal, ReplayRow, SplitRow
 from ngtcli.render.shape_rows import ShapeRow

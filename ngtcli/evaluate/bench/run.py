@@ -155,7 +155,7 @@ def record(
         try:
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
-                run = session.answer(prompt, AnswerOptions(BASELINE)).run.finish()
+                run = session.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).run.finish()
                 trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
                 lengths.append(len(run.output))
         except KeyboardInterrupt:

@@ -55,7 +55,7 @@ class Running:
             self._sessions[key] = session
             short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
             prompt = self._prompt(short, self.prompts[0])
-            short.answer(prompt, AnswerOptions(BASELINE)).finish()
+            short.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).finish()
             self._loading = False
         return self._sessions[key].with_settings(settings)
 
@@ -74,7 +74,7 @@ class Running:
     def _begin(self, settings: Settings) -> Answering[Item]:
         session = self._session(settings)
         method, drafter = session.parse_method(), session.new_drafter(settings.method)
-        own, options = method.settings, AnswerOptions(drafter=drafter)
+        own, options = method.settings, AnswerOptions(drafter=drafter, to_the_end=True)
         tries = method.entry.documents and not session.model.plain_reason
 
         def answer(item: Item) -> Generation:
