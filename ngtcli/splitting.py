@@ -178,7 +178,7 @@ class Splitting:
 
     def _announce(self, what: str, count: int, how: str) -> None:
         self.total += count
-        self._warn(f"{what}: split into {count} parts, {how}")
+        self._warn(f"{what}: split into {counted(count, 'part')}, {how}")
 
     def _summaries(self, parts: Sequence[Part], level: int) -> list[Document]:
         """The parts' summaries as documents; blank ones are left out."""
@@ -203,7 +203,8 @@ class Splitting:
 
     def _tell_taken(self) -> None:
         if self._taken:
-            self._warn(f"took {self._taken} of {self.total} parts from a run that was interrupted")
+            of = f"{self._taken} of {counted(self.total, 'part')}"
+            self._warn(f"took {of} from a run that was interrupted")
         self._taken = 0
 
     def _answer(self, part: Part, name: str) -> tuple[str, int]:
@@ -230,9 +231,8 @@ class Splitting:
         """How many parts are done, as the end of a sentence; "" for none."""
         if not self.reports:
             return ""
-        return (
-            f"; kept {len(self.reports)} of {self.total} parts: the same command goes on from there"
-        )
+        of = f"{len(self.reports)} of {counted(self.total, 'part')}"
+        return f"; kept {of}: the same command goes on from there"
 
     def forget(self) -> None:
         """The whole is done: what was kept of it is removed."""

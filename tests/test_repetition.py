@@ -111,3 +111,18 @@ def test_check_compares_answers_to_their_ends(tmp_path: Path) -> None:
     done = ngt("check", str(text), "--drafts", "8", "--json", *LOOP, NGT_MAX_REPEATS="2")
     assert done.returncode == 0
     assert {run["new_tokens"] for run in json.loads(done.stdout)["results"]} == {200}
+
+
+def test_an_answer_that_is_cut_inside_a_character_ends_before_it(tmp_path: Path) -> None:
+    """The ids of `--json-tokens` are all there; the text has whole characters only."""
+    text = tmp_path / "a.txt"
+    text.write_text("The 屋根屋根屋根 was old. The 屋根屋根屋根 was not.\n")
+    cut = set()
+    for most in range(1, 14):
+        done = ngt("summarize", str(text), "--json-tokens", "--max-tokens", str(most))
+        body = json.loads(done.stdout)
+        assert len(body["tokens"]) == body["statistics"]["new_tokens"]
+        assert "\ufffd" not in body["text"]
+        assert body["text"] == "".join(token["text"] for token in body["tokens"])
+        cut.add(body["tokens"][-1]["text"] == "" and body["finish_reason"] == "length")
+    assert True in cut

@@ -255,6 +255,13 @@ def _merged(layers: list[Layer]) -> Resolved:
     return resolved
 
 
+def card_words(resolved: Resolved) -> str:
+    """The settings that are as the model's card has them; "" for none."""
+    card = load_card(resolved.settings.model).settings
+    held = [f"{n} {v}" for n, v in card.values.items() if resolved.origins[n] == card.origin]
+    return f"From the {card.origin}: {', '.join(held)}." if held else ""
+
+
 def command_line() -> str:
     """The command line as it was given, but for a password: it goes into pages and reports."""
     words = ["ngt", *sys.argv[1:]]

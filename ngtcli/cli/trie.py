@@ -72,7 +72,7 @@ def _build(
         body = _build_datastore(documents, name or "default", tokenizer)
     else:
         body = _build_background(documents, name or "own", tokenizer, settings.model)
-    return body, f"built: {kind} {one_line(body['name'])}, {body['tokens']} tokens"
+    return body, f"built: {kind} {one_line(body['name'])}, {counted(body['tokens'], 'token')}"
 
 
 def _build_trie(
@@ -84,7 +84,7 @@ def _build_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
     body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
-    built = f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
+    built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
     return body, f"{built} in {report.seconds * 1000:.0f} ms"
 
 

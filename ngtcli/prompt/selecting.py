@@ -76,8 +76,7 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     found = _built(task, ranking, room, s.passages or len(ranking.found))
     if found is None:
         raise ContextOverflowError(
-            f"no passage fits: there are {room} tokens of {task.context} beside question and"
-            " answer",
+            f"no passage fits: question and answer leave {room} of {task.context} tokens",
             "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
         )
     prompt, excerpts, passages = found

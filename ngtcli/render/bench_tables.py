@@ -82,7 +82,7 @@ def facts(result: Measured) -> list[str]:
             counted(result.rounds, "round"),
         ]
     if isinstance(result, LiveResult):
-        parts.append(f"at most {result.max_tokens} tokens")
+        parts.append(f"at most {counted(result.max_tokens, 'token')}")
         parts += [counted(result.noise, "unrelated passage")] if result.noise else []
     else:
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]
