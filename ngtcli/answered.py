@@ -29,6 +29,7 @@ class AnswerOptions:
     `method` and `num_draft` take the place of the settings' values. With `split_times` the device
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
+    `to_the_end`: the answer goes on where it repeats itself, as that of other programs.
     """
 
     method: str | None = None
@@ -36,6 +37,7 @@ class AnswerOptions:
     split_times: bool = False
     trie: DocumentsTrie | None = None
     drafter: Drafter | None = None
+    to_the_end: bool = False
 
 
 class Answer:
@@ -77,7 +79,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer, or the `error` in its place; then all but `key` and `prompt` is empty.
+    """An answer; or an `error`, and then nothing else but `key` and `prompt`.
 
     `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
     are all steps; an engine that does not tell them has one with all tokens. `policy` is what the

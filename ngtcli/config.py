@@ -48,6 +48,7 @@ class Settings:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     stop: tuple[str, ...] = ()
+    max_repeats: int = 6
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0
@@ -58,6 +59,7 @@ class Settings:
     passages: int = 5
     passage_tokens: int = 200
     passage_overlap: int = 0
+    whole_tokens: int = 0
     embedder: str = ""
     reranker: str = ""
     max_mb: int = 256
@@ -100,8 +102,10 @@ READING = (
     "max_mb", "max_files", "max_depth", "strict", "password", "field", "parser_seconds",
     "parser_mb",
 )  # fmt: skip
-# The settings that decide which passages are read where not everything fits.
-RETRIEVING = ("passages", "passage_tokens", "passage_overlap", "embedder", "reranker")
+# The settings that decide whether passages are read, and which.
+RETRIEVING = (
+    "passages", "passage_tokens", "passage_overlap", "whole_tokens", "embedder", "reranker",
+)  # fmt: skip
 # The settings that say how a vLLM engine spreads over devices, and whether there is one.
 SPREADING = ("tensor_parallel", "pipeline_parallel", "data_parallel", "ray")
 OF_ENGINE = ("engine", *SPREADING)

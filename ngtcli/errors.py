@@ -109,3 +109,12 @@ def plain_number(value: float) -> str:
     if isinstance(value, int) or value.is_integer():
         return str(int(value))
     return f"{value:.12f}".rstrip("0")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> counted(1, "prompt"), counted(12_000, "prompt"), counted(0, "summary", "summaries")
+    ('1 prompt', '12000 prompts', '0 summaries')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

@@ -20,9 +20,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "max_repeats": (0, 1_000_000),
     "passages": (0, 1_000_000),
     "passage_tokens": (16, 100_000),
     "passage_overlap": (0, 50_000),
+    "whole_tokens": (0, 1_000_000_000),
     "max_mb": (1, 1_000_000),
     "max_files": (1, 100_000_000),
     "max_depth": (1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders

@@ -21,6 +21,7 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
@@ -155,7 +156,7 @@ class Session:
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
         try:
-            return prompt_for(
+            prompt = prompt_for(
                 preset, documents, question, self.model.tokenizer, self.settings,
                 context=self.model.context, vocabulary=self.model.vocabulary,
                 status=self._progress, warn=self._warn,
@@ -163,9 +164,16 @@ class Session:
         except ContextOverflowError as error:
             reason = self.model.context_reason
             raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
+        self._tell_scripts(prompt.documents, question)
+        return prompt
+
+    def _tell_scripts(self, documents: Sequence[Document], question: str) -> None:
+        if words := script_words(self.settings.model, documents, question):
+            self._warn(words)
 
     def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
         """The parts of a prompt, and the room that the model has for it."""
+        self._tell_scripts(documents, question)
         return Task(
             preset, documents, question, self.model.tokenizer, self.model.context,
             self.settings.max_tokens, self.model.vocabulary, self._progress,
@@ -225,7 +233,7 @@ class Session:
         context, report = self.context(
             prompt, parsed, options.trie, rows=rows, drafts=bool(num_draft)
         )
-        limits = Limits(s.max_tokens, num_draft, s.stop)
+        limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ngtcli.answered import Answer, AnswerOptions
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import Preset
@@ -38,7 +38,7 @@ _INTERVAL_S = 0.3  # between two status lines; guess
 # Settings that decide the text of a part.
 _DECIDE = (
     "overflow", "engine", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
-    "stop", "device", "dtype", "exact", "repetition_penalty", "presence_penalty",
+    "stop", "max_repeats", "device", "dtype", "exact", "repetition_penalty", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
 
@@ -124,7 +124,7 @@ class Splitting:
 
     def prompt(self) -> Prompt:
         """The prompt of everything, or the one after all parts. Raises ContextOverflowError."""
-        task = self._task(self._documents)
+        task = self._session.task(self._preset, self._documents)
         if (whole := fits(task)) is not None:
             return whole
         process.unwind_on_interrupt()  # what is finished is told
@@ -142,9 +142,6 @@ class Splitting:
         whole = prompt.documents == tuple(self._documents)
         given = () if whole else tuple(self._documents)
         return self._session.answer(replace(prompt, given=given), self._options)
-
-    def _task(self, documents: Sequence[Document]) -> Task:
-        return self._session.task(self._preset, documents)
 
     def _refined(self, task: Task) -> Prompt:
         """The prompt of the last part, with the summary of all parts before it."""
@@ -172,7 +169,7 @@ class Splitting:
                 )
             self._announce(what, len(parts), "each is summarized, then their summaries")
             documents = self._summaries(parts, level)
-            task = self._task(documents)
+            task = replace(task, documents=documents)
             if (prompt := fits(task)) is not None:
                 trie = self._session.documents_trie(documents, keep=False)
                 self._options = AnswerOptions(trie=trie)
@@ -181,7 +178,7 @@ class Splitting:
 
     def _announce(self, what: str, count: int, how: str) -> None:
         self.total += count
-        self._warn(f"{what}: split into {count} parts, {how}")
+        self._warn(f"{what}: split into {counted(count, 'part')}, {how}")
 
     def _summaries(self, parts: Sequence[Part], level: int) -> list[Document]:
         """The parts' summaries as documents; blank ones are left out."""
@@ -206,7 +203,8 @@ class Splitting:
 
     def _tell_taken(self) -> None:
         if self._taken:
-            self._warn(f"took {self._taken} of {self.total} parts from an earlier run")
+            of = f"{self._taken} of {counted(self.total, 'part')}"
+            self._warn(f"took {of} from an earlier run")
         self._taken = 0
 
     def _answer(self, part: Part, name: str) -> tuple[str, int]:
@@ -214,11 +212,14 @@ class Splitting:
         self._status(f"{part.name} …")
         texts, told = [], time.monotonic()
         try:
-            for step in self.answer(part.prompt):
+            answer = self.answer(part.prompt)
+            for step in answer:
                 texts += [token.text for token in step.tokens]
                 if time.monotonic() - told > _INTERVAL_S:
                     told = time.monotonic()
-                    self._status(f"{len(texts)} tokens …")
+                    self._status(f"{counted(len(texts), 'token')} …")
+            if answer.finish_reason == "repetition":
+                self._warn(f"{name}: its summary is cut off: it repeats itself")
         except Exception:
             if process.interrupted():  # a library made this of the Ctrl-C
                 raise KeyboardInterrupt from None
@@ -230,9 +231,8 @@ class Splitting:
         """How many parts are done, as the end of a sentence; "" for none."""
         if not self.reports:
             return ""
-        return (
-            f"; kept {len(self.reports)} of {self.total} parts: the same command goes on from there"
-        )
+        of = f"{len(self.reports)} of {counted(self.total, 'part')}"
+        return f"; kept {of}: the same command goes on from there"
 
     def forget(self) -> None:
         """The whole is done: what was kept of it is removed."""

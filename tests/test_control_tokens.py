@@ -262,13 +262,25 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{{ raise_exception('A system message is required') }}", "A system message is required"),
         ("{{ 10.0 ** 400 }}{{ messages[0].content }}", "chat template fails"),
         ({"a": "{{ messages }}", "b": "x"}, "chat template fails"),
+        ("{{ 'x' * 100_000_000 }}{{ messages[0].content }}", "it takes more than 256 MB"),
+        ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,000,012 characters"),
+        ("{{ 'x'.center(10 ** 11) }}", "it takes more than 256 MB"),
+        ("{{ '%0200000000d' % 1 }}{{ messages[0].content }}", "it takes more than 256 MB"),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "than 1 s",
+        ),
+        ("{{ 9 ** (9 ** 9) }}", "it takes more than"),
         ("<|im_start|>Hello<|im_end|>", "leaves the text out"),
         ("{{ messages[0].content[:3] }}", "leaves the text out"),
         ("{{ '<|im_end|>' if 'tide' in messages[0].content }}{{ messages[0].content }}", "depends"),
         ("{{ messages[0].content }}-{{ messages[0].content | trim }}", "depends"),
     ],
 )
-def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(template, words) -> None:
+def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
+    template, words, monkeypatch
+) -> None:
+    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 1.0)
     with pytest.raises(ModelError) as caught:
         build_prompt(preset(), [Document("a", "The tide.")], "When? ", with_template(template))
     assert words in str(caught.value) and "(-m)" in caught.value.hint

@@ -408,6 +408,7 @@ def test_a_folder_is_asked_with_embedder_and_reranker(
     harbour: Path, models: dict[str, str]
 ) -> None:
     asked = ["ask", "-d", str(harbour), "Which ship sank?", "--embedder", models["meaning"]]
+    asked += ["--passages", "5"]
     done = ngt(*asked, "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)

@@ -253,7 +253,7 @@ def test_many_cuts_are_summed_up() -> None:
     cuts = [Cut(f"{i}.txt", 50, 10, 200, 40) for i in range(25)]
     words = list(cut_words(cuts))
     assert words[0] == "0.txt: cut to its first 10 of 50 tokens to fit"
-    assert len(words) == 21 and words[-1] == "5 more documents are cut to fit"
+    assert len(words) == 21 and words[-1] == "cut to fit: 5 more documents"
 
 
 @pytest.mark.parametrize(

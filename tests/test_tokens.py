@@ -49,8 +49,9 @@ def test_pieces_join_to_the_whole_and_never_split_a_character(text: str) -> None
     assert all("\ufffd" not in piece for piece in pieces)
 
 
-def test_an_unfinished_character_comes_out_at_the_end() -> None:
-    assert "".join(streamed(Letters(), list("한".encode())[:2])) == "\ufffd"
+def test_an_unfinished_character_at_the_end_is_left_out() -> None:
+    assert "".join(streamed(Letters(), list("a 한".encode())[:-1])) == "a "
+    assert "".join(streamed(Letters(), list("한".encode())[:2])) == ""
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

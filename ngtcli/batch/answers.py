@@ -106,7 +106,7 @@ def _begun(
             continue
         session = own(key)
         s = session.settings
-        limits = Limits(s.max_tokens, method.settings.num_draft, s.stop)
+        limits = Limits(s.max_tokens, method.settings.num_draft, s.stop, s.max_repeats)
         try:
             context, trie = session.context(prompt, method)
             text = Continuation(session.model, context, sampling_settings(s), limits)

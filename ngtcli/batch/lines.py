@@ -22,8 +22,8 @@ _TEXTS = ("documents", "paths", "context")
 # The settings that may differ from line to line: what one answer is, not what is loaded and how.
 PER_LINE = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "stop", "overflow", "passages", "passage_tokens",
-    "passage_overlap", "field",
+    "presence_penalty", "frequency_penalty", "stop", "max_repeats", "overflow", "passages",
+    "passage_tokens", "passage_overlap", "whole_tokens", "field",
 )  # fmt: skip
 Id = str | int
 _LONGEST_ID = 1000  # characters; guess

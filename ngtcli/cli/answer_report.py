@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings, shown_settings
+from ngtcli.errors import counted
 from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources
 
@@ -111,7 +112,7 @@ def _documents(request: AnswerRequest) -> list[dict[str, Any]]:
 def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     """What the line under an answer says."""
     s = answer.run.statistics
-    facts = [f"{s.new_tokens} tokens", f"{s.tokens_per_s:.1f} tokens/s"]
+    facts = [counted(s.new_tokens, "token"), f"{s.tokens_per_s:.1f} tokens/s"]
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         facts += [
@@ -123,6 +124,8 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
     if answer.finish_reason == "length":
         facts.append("stopped at max-tokens")
+    if answer.finish_reason == "repetition":
+        facts.append("stopped where it repeats itself")
     facts += _policy_facts(answer.policy)
     if answer.trie.status != "none":
         facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")
@@ -136,7 +139,7 @@ def _policy_facts(policy: dict[str, Any]) -> list[str]:
         return []
     facts = [f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"]
     if policy["stand_downs"]:
-        facts.append(f"drafting stood down {policy['stand_downs']} times")
+        facts.append(f"drafting stood down {counted(policy['stand_downs'], 'time')}")
     return facts
 
 

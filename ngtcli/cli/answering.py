@@ -22,12 +22,12 @@ from ngtcli.cli.answer_report import (
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import REPEATS, Notes
 from ngtcli.cli.output import write_result
 from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
-from ngtcli.errors import INTERRUPTED
+from ngtcli.errors import INTERRUPTED, counted
 from ngtcli.ranges import IN_PARTS
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.sources import Sources, sources_of
@@ -145,7 +145,8 @@ def _run_into(
 ) -> None:
     for step in answer:
         if request.whole:
-            notes.status(f"Writing the answer: {len(kept.tokens)} tokens …")
+            written = counted(len(kept.tokens), "token")
+            notes.status(f"Writing the answer: {written} …")
         elif kept.tokens:
             notes.clear()
         else:
@@ -169,6 +170,8 @@ def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes:
         notes.remark(eager_words(answer))
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
+    if answer.finish_reason == "repetition":
+        notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
     if answer.interrupted:
         notes.warn("interrupted; the answer is incomplete")
         raise typer.Exit(INTERRUPTED)

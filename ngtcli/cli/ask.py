@@ -10,7 +10,8 @@ import typer
 
 from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
-from ngtcli.cli.options import resolve, with_flags, with_settings
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import card_words, resolve, with_flags, with_settings
 from ngtcli.documents.names import utf8
 from ngtcli.errors import UsageError
 from ngtcli.prompt.tasks import for_task
@@ -22,7 +23,7 @@ def ask(
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: Annotated[
         list[str] | None,
-        typer.Option("--docs", "-d", help="File, folder, glob or -; may be given again."),
+        typer.Option("--docs", "-d", help="File, folder, glob or -; give -d before each."),
     ] = None,
     show_passages: Annotated[
         bool,
@@ -38,6 +39,8 @@ def ask(
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     resolved, chosen = resolve(flags or {}, given.preset, "ask")
     settings = for_task("ask", resolved.settings, chosen)
+    if given.verbose:
+        Notes(True).remark(card_words(resolved))
     request = given.request(
         task="ask", question=utf8(question.strip()), settings=settings, preset=chosen,
         show_passages=show_passages,

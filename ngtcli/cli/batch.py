@@ -33,9 +33,8 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file
 from ngtcli.documents.listing import STDIN
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, counted
 from ngtcli.prompt.tasks import TASKS
-from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.yaml_file import shown
 

@@ -7,11 +7,10 @@ from ngtcli.batch.lines import Id
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.answer_report import Told, answer_json
 from ngtcli.cli.answer_request import AnswerRequest
-from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.reading_bar import time_left
-from ngtcli.errors import NgtError
+from ngtcli.errors import NgtError, counted
 from ngtcli.prompt.counting import short
-from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources, sources_of
 
@@ -83,6 +82,8 @@ class Progress:
         self._documents += len(outcome.work.loaded.documents) if outcome.work else 0
         self._tokens += outcome.answered.statistics.new_tokens
         self._tokens += sum(part.new_tokens for part in outcome.parts)
+        if outcome.answered.finish_reason == "repetition":
+            self.warn(f"{self._what} {outcome.line.id}: the answer is cut off: {REPEATS}")
         self.show()
 
     def show(self, message: str = "") -> None:

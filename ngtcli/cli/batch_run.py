@@ -12,8 +12,7 @@ from ngtcli.cli.app import unexpected
 from ngtcli.cli.batch_rows import Progress
 from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings
-from ngtcli.errors import INTERRUPTED, FailedLinesError
-from ngtcli.render.numbers import counted
+from ngtcli.errors import INTERRUPTED, FailedLinesError, counted
 from ngtcli.system import process
 
 if TYPE_CHECKING:

@@ -21,11 +21,10 @@ from ngtcli.cli.combinations import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim, check_not_read
-from ngtcli.errors import INTERRUPTED
+from ngtcli.errors import INTERRUPTED, counted
 from ngtcli.evaluate.machine import versions
 from ngtcli.evaluate.replay.shape_files import find_shape
 from ngtcli.render.forms import bench_forms, record_forms
-from ngtcli.render.numbers import counted
 from ngtcli.render.results import (
     Invocation,
     LiveResult,

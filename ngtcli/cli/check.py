@@ -12,7 +12,7 @@ from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.errors import DifferenceError, UsageError
+from ngtcli.errors import DifferenceError, UsageError, counted
 from ngtcli.evaluate.prompts import QUESTIONS, example_texts
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.sinks import dump_json
@@ -120,7 +120,7 @@ def _compare(
     session = Session(settings, once(notes.status), notes.warn, persist=False)
     found: list[Comparison] = []
     for done, item in enumerate(items):
-        notes.status(f"{done} of {len(items)} prompts compared")
+        notes.status(f"{done} of {counted(len(items), 'prompt')} compared")
         prompt = session.prompt(item.preset, [item.document], item.question)
         found += compare(session, [(item.name, prompt)], num_drafts)
     notes.clear()
@@ -163,7 +163,7 @@ def _check_identical(found: "Sequence[Comparison]") -> None:
     hint = "Near-ties flip in half precision; with --exact or --dtype float32 nothing may differ."
     if any(c.exact for c in different):
         hint = "With --exact nothing may differ; report this with the device and the versions."
-    what = f"{len(different)} of {len(found)} runs differ from plain decoding"
+    what = f"{len(different)} of {counted(len(found), 'run')} gave other tokens than plain decoding"
     raise DifferenceError(what, hint)
 
 

@@ -24,9 +24,8 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.documents.survey import Row, Survey, TokenCounter, survey
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.errors import NgtError, UsageError, counted
 from ngtcli.model_files.checkpoint import find
-from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.system.reading import read_bounded

@@ -5,7 +5,8 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.cli.passages import tell_passages
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.model_files.card import script_words
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt
@@ -42,13 +43,15 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
             print_line(dump_json(dry_run_json(request, None, context)))
         raise
     notes.clear()
+    if words := script_words(s.model, prompt.documents, request.question):
+        notes.warn(words)
     tell_passages(request, prompt.selection, notes)
     remark_look_alikes(request, tokenizer, notes)
     if request.json:
         print_line(dump_json(dry_run_json(request, prompt, context)))
         return
     print_line(visible(prompt.text))
-    notes.say(f"{len(prompt.ids)} tokens of {context}")
+    notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 
 def _of_parts(
@@ -65,5 +68,7 @@ def _of_parts(
     if (whole := fits(task)) is not None:
         return whole
     parts = split(task) if s.overflow == "split" else split_to_refine(task)
-    notes.warn(f"not everything fits: it is split into {len(parts)} parts; this is the first one's")
+    notes.warn(
+        f"not everything fits: split into {counted(len(parts), 'part')}; this is the first one's"
+    )
     return parts[0].prompt

@@ -19,13 +19,17 @@ class Entry:
     help: str
 
 
+_ABOVE = (
+    "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"
+    " ngt config show [-p PRESET] prints what holds."
+).replace("[", r"\[")
 # In the order of the listing; the tests hold each line against what the command itself says.
 COMMANDS: dict[str, Entry] = {
     "summarize": Entry("summarize", "summarize", "Summarize documents: ngt summarize article.txt"),
     "ask": Entry(
         "ask",
         "ask",
-        'Answer a question from documents: ngt ask --docs ./notes "When is high tide?" ',
+        'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
     ),
     "batch": Entry(
         "batch",
@@ -76,9 +80,21 @@ def load(name: str) -> Any:
     with without_collection():
         found = getattr(import_module(f"ngtcli.cli.{entry.module}"), entry.name)
     app = typer.Typer(add_completion=False)
-    if not isinstance(found, typer.Typer):
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+    else:
         app.command(name)(found)
-        return typer.main.get_command(app)
-    app.add_typer(found, name=name)
-    group: Any = typer.main.get_command(app)
-    return group.commands[name]
+    command: Any = typer.main.get_command(app)
+    command = command.commands[name] if isinstance(found, typer.Typer) else command
+    _finish(command)
+    return command
+
+
+def _finish(command: Any) -> None:
+    """Join the lines of a help text's paragraphs, and say below settings what stands above them."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    if any(parameter.name == "max_tokens" for parameter in command.params):
+        command.epilog = _ABOVE
+    for below in getattr(command, "commands", {}).values():
+        _finish(below)

@@ -20,6 +20,7 @@ from ngtcli.render.terminal import (
 from ngtcli.system import process
 
 LONGEST_LINE = 2000  # characters of a line of an error: guessed
+REPEATS = "it repeats itself"
 _SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 

@@ -28,10 +28,10 @@ from ngtcli.config import (
     names_of,
     unknown_variables,
 )
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, counted
+from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.ranges import CHOICES, SWITCH
-from ngtcli.render.numbers import counted
 from ngtcli.system.storage import in_bounds
 
 _DEFAULTS = Settings()
@@ -62,11 +62,9 @@ def _parameter(name: str) -> inspect.Parameter:
     flag = f"--{word}/--no-{word}" if switch else f"--{word}"
     flags = [flag, "-m"] if name == "model" else [flag]
     kind: Any = list[str] if isinstance(default, tuple) else bool if switch else type(default)
-    text = ", ".join(default) if isinstance(default, tuple) else default
-    shown = "" if text == "" else f" [default: {text}]"
     option = typer.Option(
         *flags,
-        help=HELP[name] + shown,
+        help=f"{HELP[name]} {_default(default)}".rstrip(),
         rich_help_panel=_panel(name),
         show_default=False,
         autocompletion=of_setting(name),
@@ -77,6 +75,13 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
+
+
+def _default(value: Any) -> str:
+    """The default as help pages show it; its bracket is escaped, being one of markup."""
+    words = {True: "on", False: "off"} if isinstance(value, bool) else {}
+    text = ", ".join(value) if isinstance(value, tuple) else words.get(value, value)
+    return "" if text == "" else rf"\[default: {text}]"
 
 
 def _without(name: str) -> inspect.Parameter:
@@ -113,8 +118,9 @@ def with_settings(command: Command) -> Command:
 
 
 def with_own_engine(command: Command) -> Command:
-    """As `with_settings`, for a command that runs models by ngt alone."""
-    return _with([name for name in SETTING_NAMES if name not in OF_ENGINE], command)
+    """As `with_settings`, for a command that compares whole answers of models that ngt runs."""
+    unread = (*OF_ENGINE, "max_repeats")
+    return _with([name for name in SETTING_NAMES if name not in unread], command)
 
 
 def with_some_settings(*names: str) -> Callable[[Command], Command]:
@@ -236,12 +242,20 @@ def _remark_variables() -> None:
 
 def _merged(layers: list[Layer]) -> Resolved:
     resolved = merge(layers)
+    resolved = merge([*layers, load_card(resolved.settings.model).settings])
     s = resolved.settings
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     models = [name or "builtin" for name in (s.model, s.draft_model, s.embedder, s.reranker)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return resolved
+
+
+def card_words(resolved: Resolved) -> str:
+    """The settings that are as the model's card has them; "" for none."""
+    card = load_card(resolved.settings.model).settings
+    held = [f"{n} {v}" for n, v in card.values.items() if resolved.origins[n] == card.origin]
+    return f"From the {card.origin}: {', '.join(held)}." if held else ""
 
 
 def command_line() -> str:

@@ -7,7 +7,7 @@ import typer
 
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.render.numbers import counted
+from ngtcli.errors import counted
 from ngtcli.render.sinks import dump_json
 
 pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)

@@ -12,6 +12,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped, converting, kinds
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Loaded, load
+from ngtcli.errors import counted
 
 _STDIN_FILE = 0  # its descriptor
 _SHOWN = 5  # lines about single files; -v shows all
@@ -68,8 +69,8 @@ def tell_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: No
     if more := len(warnings) - len(shown):
         notes.warn(f"{more} more such remarks; -v has them all")
     if dropped := [lines for _, _, lines in documents if lines]:
-        of = "1 document" if len(dropped) == 1 else f"{len(dropped)} documents"
-        notes.warn(f"left out {sum(dropped)} lines of repeated headers and footers, in {of}")
+        lines, of = counted(sum(dropped), "line"), counted(len(dropped), "document")
+        notes.warn(f"left out {lines} of repeated headers and footers, in {of}")
 
 
 def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -> None:
@@ -82,15 +83,11 @@ def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -
         notes.warn(f"left out {more} more; -v names them all")
     if needing := [s for s in skipped if s.needs]:
         reason = needing[0].reason if len(needing) == 1 else "their formats need more packages"
-        notes.warn(f"left out {_files(needing)}: {reason}. {needing[0].needs}")
+        notes.warn(f"left out {counted(len(needing), 'file')}: {reason}. {needing[0].needs}")
     if others := [s for s in skipped if s.kind]:
-        notes.warn(f"left out {_files(others)} of other kinds: {kinds(others)}")
+        notes.warn(f"left out {counted(len(others), 'file')} of other kinds: {kinds(others)}")
         if command := converting(others):
             notes.warn(f"old office files are read when converted: {command}")
-
-
-def _files(skipped: Sequence[Skipped]) -> str:
-    return "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
 
 
 def skipped_json(skipped: Sequence[Skipped]) -> list[dict[str, str]]:

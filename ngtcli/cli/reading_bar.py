@@ -3,6 +3,7 @@
 import time
 
 from ngtcli.cli.notes import Notes
+from ngtcli.errors import counted
 from ngtcli.prompt.counting import short
 
 _CELLS = 10  # of the bar: then the line stays below 60 columns
@@ -25,7 +26,7 @@ class ReadingBar:
         if self._notes.wipes:
             self._notes.status(reading_line(read, total, rate))
         elif read == 0:
-            self._notes.status(f"Reading the prompt: {total} tokens …")
+            self._notes.status(f"Reading the prompt: {counted(total, 'token')} …")
 
 
 def reading_line(read: int, total: int, rate: float) -> str:

@@ -21,7 +21,7 @@ class _Stdout(io.FileIO):
             raise ClosedPipeError("standard output is closed") from None
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            hint = "Send the answer elsewhere: to another file or disk, or to the terminal."
+            hint = "Send the output elsewhere: to another file or disk, or to the terminal."
             raise NgtError(f"standard output: {reason}", hint) from None
 
 

@@ -16,9 +16,8 @@ from ngtcli.cli.reading import read_documents, skipped_json, standard_input
 from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
 from ngtcli.config import READING, Settings
 from ngtcli.documents.load import Document
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.numbers import counted
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
 from ngtcli.system.storage import DamagedFileError, home
@@ -73,7 +72,7 @@ def _build(
         body = _build_datastore(documents, name or "default", tokenizer)
     else:
         body = _build_background(documents, name or "own", tokenizer, settings.model)
-    return body, f"built: {kind} {one_line(body['name'])}, {body['tokens']} tokens"
+    return body, f"built: {kind} {one_line(body['name'])}, {counted(body['tokens'], 'token')}"
 
 
 def _build_trie(
@@ -85,7 +84,7 @@ def _build_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
     body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
-    built = f"{report.status}: {trie.tokens} tokens, {len(trie)} nodes"
+    built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
     return body, f"{built} in {report.seconds * 1000:.0f} ms"
 
 

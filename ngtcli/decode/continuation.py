@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
+from ngtcli.decode.repetition import Repetition
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import OWN, Limits, Step, Token
@@ -43,6 +44,7 @@ class Continuation:
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
         self._text = TextStream(Detokenizer(model.tokenizer), limits.stop)
+        self._repetition = Repetition(limits.max_repeats)
 
     @property
     def depth(self) -> int:
@@ -83,16 +85,19 @@ class Continuation:
             text, stopped = ("", False) if ends else self._text.push(token)
             origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
             shown.append(Token(token, text, origin))
-            self.finish_reason = self._reason(ends or stopped)
+            repeats = self._repetition.push(token)
+            self.finish_reason = self._reason(ends or stopped, repeats)
             if self.finish_reason:
                 if not stopped:
                     shown[-1] = Token(token, text + self._text.flush(), origin)
                 break
         return Step(tuple(shown), self.finish_reason, tree.drafts)
 
-    def _reason(self, ended: bool) -> str:
+    def _reason(self, ended: bool, repeats: bool) -> str:
         if ended:
             return "stop"
+        if repeats:
+            return "repetition"
         if len(self.output) < self._room:
             return ""
         return "length" if self._room == self._limits.max_tokens else "context"

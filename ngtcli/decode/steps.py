@@ -12,6 +12,7 @@ class Limits:
     max_tokens: int = 256
     num_draft: int = 32
     stop: tuple[str, ...] = ()
+    max_repeats: int = 0  # of the same tokens in a row; see Repetition
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Token:
 class Step:
     """What one step emitted; `nodes` were drafted; `finish_reason` is "" but in the last step.
 
-    Reasons: "stop" (an end token or stop string), "length" (max_tokens), "context" (no room left).
+    Reasons: "stop" (an end token or stop string), "repetition" (the text repeats itself), "length"
+    (max_tokens), "context" (no room left).
     """
 
     tokens: tuple[Token, ...]

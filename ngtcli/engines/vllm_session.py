@@ -16,6 +16,7 @@ from ngtcli.answered import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.repetition import Repetition
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Limits, Step, Token
 from ngtcli.decode.text_stream import TextStream
@@ -84,13 +85,16 @@ class VllmRun:
                 "Shorten the prompt.",
             )
         self.model, self.output = model, list[int]()
-        self.limits = Limits(settings.max_tokens, settings.num_draft, settings.stop)
+        self.limits = Limits(
+            settings.max_tokens, settings.num_draft, settings.stop, settings.max_repeats
+        )
         self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
         self.statistics = Statistics(prompt_tokens=len(ids))
         self.finish_reason = ""
         self._engine, self._ids, self._room = engine, ids, room
         self._parameters = sampling_arguments(settings, room)
         self._text = TextStream(Detokenizer(model.tokenizer), settings.stop)
+        self._repetition = Repetition(settings.max_repeats)
 
     def __iter__(self) -> Iterator[Step]:
         steps = self.steps()
@@ -111,7 +115,7 @@ class VllmRun:
                 else:
                     s.prefill_s = seconds
                 yield self._step(piece)
-                if self.finish_reason:  # by a stop string perhaps before vLLM has seen it
+                if self.finish_reason:  # perhaps before vLLM has seen it
                     return
 
     def _step(self, piece: Piece) -> Step:
@@ -122,6 +126,8 @@ class VllmRun:
             ends = last and piece.ended
             text, stopped = ("", False) if ends else self._text.push(token)
             self.finish_reason = "stop" if stopped else self._reason(piece) if last else ""
+            if self._repetition.push(token) and self.finish_reason != "stop":
+                self.finish_reason = "repetition"
             text += self._text.flush() if self.finish_reason and not stopped else ""
             shown.append(Token(token, text))
             if self.finish_reason:

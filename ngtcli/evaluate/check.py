@@ -83,7 +83,7 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
-    return session.answer(prompt, AnswerOptions(method, num_draft)).run.finish()
+    return session.answer(prompt, AnswerOptions(method, num_draft, to_the_end=True)).run.finish()
 
 
 def _generated(session: Session, prompt: Prompt) -> list[int] | None:

@@ -11,9 +11,15 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import TEMPLATE_HINT
+from ngtcli.system.bounded import BoundError, bounded
 
 # Digits, since no filter of a template changes them.
 _PLACEHOLDER = "730281946572"
+# A template's program: real ones take milliseconds and some thousand characters; guesses.
+_SECONDS = 5.0
+_MEGABYTES = 256
+_LONGEST = 1_000_000  # characters around the copies of a message
+_COPIES = 8  # of a message, for each of which there is memory
 # How a template that takes no list of parts writes one.
 _SPELLED_OUT = ("'text': '", '"text": "')
 Content = str | list[dict[str, str]]
@@ -60,6 +66,8 @@ def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
         try:
             pieces = _apply(backend, form(_PLACEHOLDER)).split(_PLACEHOLDER)
         except ModelError as error:
+            if isinstance(error.__cause__, BoundError):
+                raise
             failure = failure or error
             continue
         if len(pieces) > 1 and not pieces[0].endswith(_SPELLED_OUT):
@@ -90,11 +98,16 @@ def _text_length(text: str, pieces: list[str]) -> int | None:
 
 def _apply(backend: Any, content: Content) -> str:
     """The rendered chat of one user's turn. Raises ModelError with the template's message."""
+    size = len(content if isinstance(content, str) else content[0]["text"])
+    turn = [{"role": "user", "content": content}]
     try:
-        text: str = backend.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-    except Exception as error:  # a template is a program and can raise anything
+        text: str = bounded(
+            lambda: backend.apply_chat_template(turn, tokenize=False, add_generation_prompt=True),
+            seconds=_SECONDS, megabytes=_MEGABYTES + 4 * _COPIES * size // 1_000_000,
+        )  # fmt: skip
+        if len(text) > _LONGEST + _COPIES * size:
+            raise BoundError(f"it writes {len(text):,} characters")
+    except (Exception, BoundError) as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
     return text

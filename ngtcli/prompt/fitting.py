@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.prompt.build import Cut, Message, Prompt, build_prompt, code, word
 from ngtcli.prompt.counting import PIECE, Head, Progress, Status, count
 from ngtcli.prompt.preset import Preset
@@ -87,9 +87,9 @@ def fit_prompt(
     whole = whole_prompt(task)
     if isinstance(whole, Prompt) and len(whole.ids) < context:
         return whole
-    counted = str(len(whole.ids)) if isinstance(whole, Prompt) else whole
+    number = str(len(whole.ids)) if isinstance(whole, Prompt) else whole
     raise ContextOverflowError(
-        f"the prompt has {counted} tokens, the model takes {context - 1}",
+        f"the prompt has {number} tokens, the model takes {context - 1}",
         "Give fewer or shorter documents, use --overflow truncate to cut them,"
         " or name a model with a longer context (-m).",
     )
@@ -97,8 +97,8 @@ def fit_prompt(
 
 def whole_prompt(task: Task) -> Prompt | str:
     """The prompt with all documents; if that is far too long, its number of tokens in words."""
-    counted = _count_beyond(task, _near(max(task.context, _EXACT)))
-    return task.build(task.documents) if counted is None else counted
+    number = _count_beyond(task, _near(max(task.context, _EXACT)))
+    return task.build(task.documents) if number is None else number
 
 
 def _near(limit: int) -> int:
@@ -178,12 +178,14 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
     """A sentence per document that was cut; beyond _SHOWN one for the rest."""
     for cut in cuts[:_SHOWN]:
         if cut.tokens is not None:
-            yield f"{cut.name}: cut to its first {cut.kept} of {cut.tokens} tokens to fit"
+            whole = counted(cut.tokens, "token")
+            yield f"{cut.name}: cut to its first {cut.kept} of {whole} to fit"
         else:
             share = cut.kept_characters / cut.characters
-            yield f"{cut.name}: cut to its first {cut.kept} tokens, {share:.2%} of its text, to fit"
+            kept = counted(cut.kept, "token")
+            yield f"{cut.name}: cut to its first {kept}, {share:.2%} of its text, to fit"
     if len(cuts) > _SHOWN:
-        yield f"{len(cuts) - _SHOWN} more documents are cut to fit"
+        yield f"cut to fit: {counted(len(cuts) - _SHOWN, 'more document')}"
 
 
 def no_room(task: Task) -> ContextOverflowError:

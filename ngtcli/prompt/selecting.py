@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, place
-from ngtcli.errors import ContextOverflowError, UsageError
+from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
@@ -60,13 +60,15 @@ def prompt_for(
 
 
 def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], None]) -> Prompt:
-    """Everything if that leaves room for the answer; else the best passages."""
+    """Everything if it fits and is not more than `whole_tokens`; else the best passages."""
     if not task.question.strip():
         raise UsageError("passages are chosen by a question, and there is none",
                          "Use --overflow truncate to cut the documents.")  # fmt: skip
-    if (whole := fits(task)) is not None:
+    whole = fits(task)
+    frame = frame_tokens(replace(task, documents=()))
+    if whole is not None and len(whole.ids) - frame <= (s.whole_tokens or task.room):
         return whole
-    room = task.room - frame_tokens(replace(task, documents=()))
+    room = task.room - frame
     clock = time.perf_counter()
     ranking = _ranked(task, cutting, s, room, warn)
     seconds = time.perf_counter() - clock
@@ -74,15 +76,14 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     found = _built(task, ranking, room, s.passages or len(ranking.found))
     if found is None:
         raise ContextOverflowError(
-            f"no passage fits: there are {room} tokens of {task.context} beside question and"
-            " answer",
+            f"no passage fits: question and answer leave {room} of {task.context} tokens",
             "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
         )
     prompt, excerpts, passages = found
     index = ranking.index
     selection = Selection(
         passages, excerpts, len(index), len(task.documents), index.status, seconds,
-        ranking.dense, ranking.embedded,
+        ranking.dense, ranking.embedded, whole is not None,
     )  # fmt: skip
     return replace(prompt, selection=selection)
 
@@ -162,8 +163,8 @@ def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
 def _selection_words(selection: Selection | None) -> Iterator[str]:
     """What of the documents was read, as a sentence."""
     if selection is not None:
+        why = "more than --whole-tokens" if selection.fits else "not everything fits"
         yield (
-            f"not everything fits: read {len(selection.passages)} of {selection.of_passages}"
-            f" passages, from {selection.documents} of {selection.of_documents}"
-            f" document{'s' if selection.of_documents != 1 else ''}"
+            f"{why}: read {selection.read} of {counted(selection.of_passages, 'passage')},"
+            f" from {selection.documents} of {counted(selection.of_documents, 'document')}"
         )

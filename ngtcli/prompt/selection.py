@@ -36,7 +36,7 @@ class Selection:
 
     `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
     index was had (see `Index.status`); passages were chosen in `seconds`. For `dense` and
-    `embedded` see `Ranking`.
+    `embedded` see `Ranking`. `fits`: everything would fit, but is more than `whole_tokens`.
     """
 
     passages: tuple[Chosen, ...]
@@ -47,6 +47,12 @@ class Selection:
     seconds: float
     dense: str | None = None
     embedded: int = 0
+    fits: bool = False
+
+    @property
+    def read(self) -> int:
+        """How many passages the prompt has."""
+        return len(self.passages)
 
     @property
     def documents(self) -> int:

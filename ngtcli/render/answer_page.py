@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
+from ngtcli.errors import counted
 from ngtcli.render.page import page, text
 from ngtcli.render.sources import Source, Sources, short
 from ngtcli.render.terminal import visible
@@ -160,7 +161,7 @@ def _document(index: int, document: Document, found: Sequence[Source], crowded: 
     if marks or not crowded:
         body = "".join(_marked(document, marks, 2 * _NEAR if crowded else _MOST))
     opened = " open" if found else ""
-    count = f"{len(marks)} place{'s' if len(marks) != 1 else ''}" if marks else "not quoted"
+    count = counted(len(marks), "place") if marks else "not quoted"
     return (
         f'<details style="--hue:{_hue(index)}"{opened}><summary>{_isolated(document.name)}'
         f' <small>{count}</small></summary><div class="text" dir="auto">{body}</div></details>'

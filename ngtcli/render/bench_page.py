@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ngtcli.errors import counted
 from ngtcli.render.bench_tables import facts, label, overall, tables
 from ngtcli.render.charts import Bar, Stack, bars, histogram, stacks
 from ngtcli.render.numbers import number, times
@@ -88,7 +89,7 @@ def _histograms(result: Measured) -> list[str]:
             label(r, rows),
             [*counts, *[0] * (longest - len(counts))],
             most,
-            f"length {number(r.drafting.mean_acceptance_length)}, {sum(counts)} steps",
+            f"length {number(r.drafting.mean_acceptance_length)}, {counted(sum(counts), 'step')}",
         )
         for r, counts in found
     )

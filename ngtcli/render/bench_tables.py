@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ngtcli.errors import counted
 from ngtcli.render.bench_columns import (
     LIVE,
     LIVE_NOTE,
@@ -13,7 +14,7 @@ from ngtcli.render.bench_columns import (
     R,
     Shown,
 )
-from ngtcli.render.numbers import MISSING, counted, number, percent, times
+from ngtcli.render.numbers import MISSING, number, percent, times
 from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
 from ngtcli.render.rows import OVERALL, LiveRow, Refusal, ReplayRow, SplitRow
 from ngtcli.render.shape_rows import ShapeRow
@@ -81,7 +82,7 @@ def facts(result: Measured) -> list[str]:
             counted(result.rounds, "round"),
         ]
     if isinstance(result, LiveResult):
-        parts.append(f"at most {result.max_tokens} tokens")
+        parts.append(f"at most {counted(result.max_tokens, 'token')}")
         parts += [counted(result.noise, "unrelated passage")] if result.noise else []
     else:
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]

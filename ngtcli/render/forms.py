@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ngtcli.errors import counted
 from ngtcli.render.bench_page import bench_page
 from ngtcli.render.bench_tables import facts, tables
-from ngtcli.render.numbers import counted
 from ngtcli.render.results import Measured, RecordResult
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.sweep_page import sweep_page

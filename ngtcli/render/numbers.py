@@ -1,4 +1,4 @@
-"""Numbers as text: decimals, percent, speed-ups, counts."""
+"""Numbers as text: decimals, percent, speed-ups."""
 
 MISSING = "–"
 
@@ -16,8 +16,3 @@ def percent(value: float | None, digits: int = 0) -> str:
 def times(value: float | None) -> str:
     """A speed-up in the form 2.11×; a dash for None."""
     return MISSING if value is None else f"{value:.2f}×"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 prompt, 2 prompts."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

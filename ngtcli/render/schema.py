@@ -30,6 +30,7 @@ from ngtcli.render.schema_types import (
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",
+    "repetition": "the same tokens came max_repeats times in a row, 128 or more in all",
     "length": "max_tokens were made",
     "context": "the model's context is full",
     "interrupted": "Ctrl-C ended it",

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.render.numbers import MISSING, counted
+from ngtcli.errors import counted
+from ngtcli.render.numbers import MISSING
 from ngtcli.render.sweep_rows import CellRow, SweepReport, as_written
 from ngtcli.render.tables import Column, Table
 

@@ -147,9 +147,9 @@ class Detokenizer:
         return self._advance(before, after)
 
     def flush(self) -> str:
-        """The rest of the text, with U+FFFD for incomplete characters."""
+        """The rest of the text, without a character at its end that is incomplete."""
         before = self._tokenizer.decode(self._ids[self._start : self._shown])
-        return self._advance(before, self._tokenizer.decode(self._ids[self._start :]))
+        return self._advance(before, self._tokenizer.decode(self._ids[self._start :])).rstrip("�")
 
     def _advance(self, before: str, after: str) -> str:
         if self._shown < len(self._ids):

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.draft.auto.pause import Pause
+from ngtcli.errors import counted
 from ngtcli.system.compiled import njit
 
 Floats = npt.NDArray[np.float64]
@@ -126,7 +127,7 @@ class Policy:
         """Begin a step; whether it is one of a pause. `has_repeated`, of the text, ends a pause."""
         if not self._pause.goes_on(has_repeated):
             return False
-        self.skip(f"paused, {self._pause.left} more steps")
+        self.skip(f"paused, {counted(self._pause.left, 'more step')}")
         return True
 
     def skip(self, why: str) -> None:
@@ -153,7 +154,7 @@ class Policy:
         best, expected, speedup = best_size(
             probabilities, costs, self.drafting_s, self.tally, sequences
         )
-        self.why = f"{best} nodes, {expected:.2f} tokens expected"
+        self.why = f"{counted(best, 'node')}, {expected:.2f} tokens expected"
         pays = speedup > CONFIG.min_speedup
         size = self._explore(probabilities, int(best), pays, sequences)
         self.budgets[size] += 1
@@ -185,7 +186,7 @@ class Policy:
             self._trials += 1
         size = min(len(probabilities), self.curve.filled(size) if size else 0)
         if size != best:
-            self.why = f"{size} nodes, to learn what they cost"
+            self.why = f"{counted(size, 'node')}, to learn what they cost"
         return size
 
     def learn_drafting(self, seconds: float) -> None:

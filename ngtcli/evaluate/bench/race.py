@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ngtcli.errors import NgtError
+from ngtcli.errors import NgtError, counted
 from ngtcli.evaluate.refusals import refusal
 from ngtcli.evaluate.runner.contestants import BASELINE
 from ngtcli.evaluate.runner.memory import PeakMemory
@@ -63,9 +63,10 @@ def race(
     made.samples = {c.key: [[] for _ in prompts] for c in made.contestants}
     try:
         timed = by_prompt(made.contestants, count, rounds)
-        words = "Round {} of {}: {} of {} prompts"
+        all_prompts = counted(count, "prompt")
+        words = "Round {} of {}: {} of {}"
         for turn, sample in take(
-            timed, describe=lambda t: words.format(t.round + 1, rounds, t.prompt + 1, count)
+            timed, describe=lambda t: words.format(t.round + 1, rounds, t.prompt + 1, all_prompts)
         ):
             made.samples[turn.contestant.key][turn.prompt].append(sample)
         _split(made, take, count)
@@ -78,7 +79,9 @@ def race(
 
 def _warm_up(made: Race, take: Take, prompts: int) -> None:
     def words(turn: Turn[Prompt]) -> str:
-        return f"Warming up: {turn.contestant.key}, {turn.prompt + 1} of {prompts} prompts"
+        return (
+            f"Warming up: {turn.contestant.key}, {turn.prompt + 1} of {counted(prompts, 'prompt')}"
+        )
 
     for contestant in list(made.contestants):
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ngtcli.answered import AnswerOptions
-from ngtcli.errors import ContextOverflowError, NgtError
+from ngtcli.errors import ContextOverflowError, NgtError, counted
 from ngtcli.evaluate.bench.quality import Quality
 from ngtcli.evaluate.bench.race import race
 from ngtcli.evaluate.bench.rows import RaceRows
@@ -154,8 +154,8 @@ def record(
     with TraceWriter(folder, model.tokenizer.fingerprint, name, model.vocabulary) as trace:
         try:
             for item, prompt in zip(items, prompts, strict=True):
-                progress(f"Recording: {len(lengths) + 1} of {len(items)} prompts")
-                run = session.answer(prompt, AnswerOptions(BASELINE)).run.finish()
+                progress(f"Recording: {len(lengths) + 1} of {counted(len(items), 'prompt')}")
+                run = session.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).run.finish()
                 trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
                 lengths.append(len(run.output))
         except KeyboardInterrupt:

@@ -1,13 +1,14 @@
 """Answers from passages that must be found: `python -m ngtcli.evaluate.dev.found_answers`.
 
 `--data` is a folder with newwiki-qa.jsonl.xz. The questions are of articles that the built-in model
-was not trained on. Each is answered as `ngt ask` does: from its own paragraph alone, and from a
-collection of paragraphs, its own among them. An answer is right if it holds a gold answer.
+was not trained on. Each is answered as `ngt ask` does, from `--of` neighbouring paragraphs, its own
+among them, with each combination of the settings given. An answer is right if it holds a gold one.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from ngtcli.builtin.training.corpus import Article, read_corpus
@@ -57,18 +58,16 @@ def collection(articles: Sequence[Article], count: int) -> tuple[list[Document],
 
 
 def outcomes(
-    session: Session, documents: Sequence[Document], questions: Sequence[Question], found: bool
+    session: Session, documents: Sequence[Document], questions: Sequence[Question], size: int
 ) -> Iterator[Outcome]:
-    """The answers; with `found` from passages of all documents, else from the right one."""
+    """The answers from `size` neighbouring paragraphs, the question's own among them."""
     preset = load_preset("ask")
     for question in questions:
-        given = documents if found else [documents[question.own]]
-        prompt = session.prompt(preset, given, question.text)
+        first = question.own // size * size
+        prompt = session.prompt(preset, documents[first : first + size], question.text)
         chosen = prompt.selection
-        passages = chosen.passages if chosen else ()
-        read = not found or any(p.document == question.own for p in passages)
-        answer = session.answer(prompt)
-        text = "".join(token.text for step in answer for token in step.tokens)
+        read = chosen is None or any(first + p.document == question.own for p in chosen.passages)
+        text = "".join(t.text for step in session.answer(prompt) for t in step.tokens)
         yield Outcome(read, holds_gold(text, question.golds))
 
 
@@ -86,24 +85,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Answers from passages that must be found.")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--passages", type=int, nargs="+", default=[Settings().passages])
-    parser.add_argument("--embedder", default="")
+    parser.add_argument("--of", type=int, nargs="+", default=[1, 5, COLLECTION])
+    parser.add_argument("--passages", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--passage-tokens", type=int, nargs="+", default=[200])
+    parser.add_argument("--whole-tokens", type=int, nargs="+", default=[0])
+    parser.add_argument("--embedder", nargs="+", default=[""])
     parser.add_argument("--threads", type=int, default=0)
     given = parser.parse_args()
     documents, questions = collection(read_corpus(given.data), COLLECTION)
     questions = questions[:: max(1, len(questions) // given.questions)][: given.questions]
     settings = Settings(overflow="retrieve", threads=given.threads)
+    names = ("passages", "passage_tokens", "whole_tokens", "embedder")
     with own_cache():
         session = Session(settings, persist=False)
-        alone = list(outcomes(session, documents, questions, False))
-        print(line("own paragraph alone", alone), flush=True)
-        for passages in given.passages:
-            for embedder in dict.fromkeys(("", given.embedder)):
-                other = replace(settings, passages=passages, embedder=embedder)
-                among = outcomes(session.with_settings(other), documents, questions, True)
-                by = "BM25 and vectors" if embedder else "BM25"
-                name = f"{passages} passages of {len(documents)} paragraphs by {by}"
-                print(line(name, list(among)), flush=True)
+        for size, *values in product(given.of, *(getattr(given, name) for name in names)):
+            other = replace(settings, **dict(zip(names, values, strict=True)))
+            got = list(outcomes(session.with_settings(other), documents, questions, size))
+            words = ", ".join(f"{n} {v}" for n, v in zip(names, values, strict=True) if v)
+            print(line(f"of {size} paragraphs, {words}", got), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.errors import NgtError, UsageError, nearest
+from ngtcli.errors import NgtError, UsageError, counted, nearest
 from ngtcli.evaluate.replay.backgrounds import recorded_background
 from ngtcli.evaluate.replay.traces import Trace, TraceSet, is_odd, read_traces
 from ngtcli.evaluate.runner.figures import drafting
@@ -128,7 +128,7 @@ def run_replay(
     for one in able:
         try:
             for num_draft in budgets(one, num_drafts):
-                progress(f"{one.spec} at {num_draft} nodes, {len(chosen)} questions …")
+                progress(f"{one.spec} at {num_draft} nodes, {counted(len(chosen), 'question')} …")
                 made = _answers(one, num_draft, traces, chosen, fresh)
                 rows += _rows(one.spec, num_draft, chosen, made)
         except NgtError as error:

@@ -65,7 +65,7 @@ class RecordedText(Continuation):
 
         return choose
 
-    def _reason(self, ended: bool) -> str:
+    def _reason(self, ended: bool, repeats: bool) -> str:
         return "stop" if len(self.output) >= len(self._recorded) else ""
 
 

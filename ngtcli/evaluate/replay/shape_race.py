@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ngtcli.errors import NgtError
+from ngtcli.errors import NgtError, counted
 from ngtcli.evaluate.refusals import refusal
 from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.evaluate.runner.contestants import BASELINE
@@ -50,7 +50,7 @@ def race(
     made.samples = {c.key: [[] for _ in traces] for c in made.contestants}
 
     def describe(turn: Turn[Trace]) -> str:
-        of = f"{turn.prompt + 1} of {len(traces)} questions: {turn.contestant.key}"
+        of = f"{turn.prompt + 1} of {counted(len(traces), 'question')}: {turn.contestant.key}"
         return f"Round {turn.round + 1} of {rounds}, {of}" if rounds > 1 else of
 
     turns = by_prompt(made.contestants, len(traces), rounds)

@@ -29,7 +29,9 @@ def ours(session: Session, method: str, num_draft: int) -> Contestant[Prompt]:
     spec = method if method == BASELINE else _with_num_draft(method, num_draft)
 
     def begin(split: bool = False) -> Answering[Prompt]:
-        options = AnswerOptions(spec, split_times=split, drafter=session.new_drafter(spec))
+        options = AnswerOptions(
+            spec, split_times=split, drafter=session.new_drafter(spec), to_the_end=True
+        )
         return lambda prompt: answered(session, prompt, options)
 
     own = None if method == BASELINE else session.parse_method(spec).settings.num_draft

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ngtcli.errors import counted
 from ngtcli.evaluate.runner.state import Record
 from ngtcli.render.sweep_rows import CellRow
 
@@ -142,7 +143,7 @@ def _reason(
     if len(level) == 1 and known:
         return "faster than every other cell beyond the noise of rounds and prompts"
     if len(level) == 1:
-        return f"the fastest of {len(cells)} cells; {unknown}"
+        return f"the fastest of {counted(len(cells), 'cell')}; {unknown}"
     if known:
         return f"{len(level)} cells are within the noise of the best; {_why(chosen, near)}"
     return f"{len(level)} cells cannot be told apart; {_why(chosen, near)}; {unknown}"

@@ -9,6 +9,7 @@ import torch
 
 from ngtcli.answered import AnswerOptions
 from ngtcli.config import Settings
+from ngtcli.errors import counted
 from ngtcli.evaluate.prompts import Item
 from ngtcli.evaluate.runner.contestants import BASELINE, answered
 from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, Notify
@@ -41,7 +42,7 @@ class Running:
             "source": "live",
             "model": settings.model,
             "device": f"{_device(model.device)}, {str(model.dtype).removeprefix('torch.')}",
-            "data": f"{len(items)} prompts of preset {preset.name}",
+            "data": f"{counted(len(items), 'prompt')} of preset {preset.name}",
             "data_sha256": digest([preset.template, prompts]),
             "prompts": len(items),
         }
@@ -55,7 +56,7 @@ class Running:
             self._sessions[key] = session
             short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
             prompt = self._prompt(short, self.prompts[0])
-            short.answer(prompt, AnswerOptions(BASELINE)).finish()
+            short.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).finish()
             self._loading = False
         return self._sessions[key].with_settings(settings)
 
@@ -74,7 +75,7 @@ class Running:
     def _begin(self, settings: Settings) -> Answering[Item]:
         session = self._session(settings)
         method, drafter = session.parse_method(), session.new_drafter(settings.method)
-        own, options = method.settings, AnswerOptions(drafter=drafter)
+        own, options = method.settings, AnswerOptions(drafter=drafter, to_the_end=True)
         tries = method.entry.documents and not session.model.plain_reason
 
         def answer(item: Item) -> Generation:
@@ -93,4 +94,4 @@ def _device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"{device.type} with {threads} thread{'s' if threads > 1 else ''}"
+    return f"{device.type} with {counted(threads, 'thread')}"

@@ -1,0 +1,125 @@
+"""What a model's card says to ngt: settings that suit the model, and the scripts that it reads."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers import ngt
+
+from ngtcli.documents.load import Document
+from ngtcli.errors import UsageError
+from ngtcli.model_files.card import load_card, script_words
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+PARAGRAPHS = [
+    "The slate quarry was opened in 1802 by two brothers.\n",
+    "A ferry crosses the sound four times a day in summer.\n",
+]
+
+
+def card(folder: Path, text: str) -> str:
+    (folder / "README.md").write_text(text)
+    return str(folder)
+
+
+def shown(*arguments: str, **environ: str) -> dict[str, dict[str, object]]:
+    return json.loads(ngt("config", "show", "--json", *arguments, **environ).stdout)
+
+
+def test_the_card_stands_above_the_default_and_below_all_else(tmp_path: Path) -> None:
+    assert shown()["passages"] == {"value": 1, "origin": "card of builtin"}
+    assert shown("--passages", "7")["passages"]["origin"] == "flag"
+    assert shown(NGT_PASSAGES="7")["passages"] == {"value": 7, "origin": "environment"}
+    other = card(tmp_path, "# A model\n")
+    assert shown("-m", other)["passages"] == {"value": 5, "origin": "default"}
+    assert shown(NGT_MODEL=other)["whole_tokens"] == {"value": 0, "origin": "default"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("---\nngt: {settings: {passages: 1, engine: vllm}}\n---\n", "'engine' is not a setting"),
+        ("---\nngt: {settings: {passages: -1}}\n---\n", "passages is -1"),
+        ("---\nngt: [1]\n---\n", "ngt is"),
+    ],
+)
+def test_a_card_sets_nothing_else(tmp_path: Path, text: str, wrong: str) -> None:
+    with pytest.raises(UsageError, match=wrong):
+        load_card(card(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["", "---\nlanguage: en\n---\n", "---\n[: *\n---\n", "---\n- 1\n"])
+def test_cards_of_others_say_nothing(tmp_path: Path, text: str) -> None:
+    found = load_card(card(tmp_path, text))
+    assert not (found.settings.values or found.reads or found.scripts)
+
+
+def test_other_scripts_are_named() -> None:
+    english, hindi = Document("a.txt", PARAGRAPHS[0]), Document("h.txt", "यह एक घर है।")
+    assert script_words("builtin", [english], "Wer ist das, bitte schön? Ω") == ""
+    words = script_words("builtin", [english, hindi], "这是什么?")
+    assert words == (
+        "the built-in model reads English; the question and h.txt are in CJK and Devanagari script"
+    )
+    assert script_words("builtin", [Document("1.txt", "12 % of 3 + 4")], "") == ""
+
+
+def test_a_model_whose_card_names_no_scripts_gets_no_line(tmp_path: Path) -> None:
+    assert script_words(card(tmp_path, "# A model\n"), [], "这是什么?") == ""
+
+
+@pytest.mark.parametrize("command", [["ask"], ["ask", "--dry-run"], ["summarize"], ["batch"]])
+def test_a_command_says_once_that_a_script_is_not_read(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "h.txt").write_text("यह एक घर है। इसमें दो कमरे हैं।\n" * 3)
+    given = {
+        "ask": ["-d", "h.txt", "How many rooms?"],
+        "summarize": ["h.txt"],
+        "batch": ["-"],
+    }[command[0]]
+    line = json.dumps({"paths": ["h.txt"], "question": "How many rooms?"}).encode()
+    done = ngt(*command, *given, "--max-tokens", "4", stdin=line, cwd=tmp_path)
+    said = [line for line in done.stderr.decode().splitlines() if "reads English" in line]
+    assert said == ["ngt: the built-in model reads English; h.txt is in Devanagari script"]
+
+
+def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -> None:
+    for i, text in enumerate(PARAGRAPHS):
+        (tmp_path / f"{i}.txt").write_text(text * 20)
+    ask = [
+        "ask",
+        "-d",
+        "0.txt",
+        "-d",
+        "1.txt",
+        "When was the slate quarry opened?",
+        "--json",
+        "--max-tokens",
+        "4",
+    ]
+    done = ngt(*ask, cwd=tmp_path)
+    read = json.loads(done.stdout)["retrieval"]["passages"]
+    assert [passage["document"] for passage in read] == [0]
+    assert b"ngt: more than --whole-tokens: read 1 of " in done.stderr
+    whole = ngt(*ask, "--whole-tokens", "0", cwd=tmp_path)
+    assert json.loads(whole.stdout)["retrieval"] is None
+    assert whole.stderr == b""
+
+
+def test_v_says_what_the_card_has_set(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(PARAGRAPHS[0])
+    ask = ["ask", "-d", "a.txt", "When?", "-v", "--max-tokens", "4"]
+    done = ngt(*ask, "--passages", "3", cwd=tmp_path)
+    assert b"From the card of builtin: whole_tokens 240.\n" in done.stderr
+
+
+def test_short_texts_are_read_whole(tmp_path: Path) -> None:
+    for i, text in enumerate(PARAGRAPHS):
+        (tmp_path / f"{i}.txt").write_text(text)
+    done = ngt("ask", "-d", ".", "When?", "--json", "--max-tokens", "4", cwd=tmp_path)
+    assert json.loads(done.stdout)["retrieval"] is None
+
+
+def test_a_copy_of_the_builtin_model_has_its_card(tmp_path: Path) -> None:
+    shutil.copy(BUILTIN_PATH / "README.md", tmp_path)
+    assert load_card(str(tmp_path)).settings.values == load_card("builtin").settings.values

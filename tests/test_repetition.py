@@ -1,0 +1,128 @@
+"""An answer that repeats itself ends, whatever is drafted, and never without a word."""
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from helpers import make_drafter, make_target, ngt, prompts
+from hypothesis import given
+from hypothesis import strategies as st
+from test_batch_decoding import joint, own, target, together
+
+from ngtcli.decode.loop import Run
+from ngtcli.decode.repetition import LEAST, LONGEST, Repetition
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.drafter import Context, DraftSettings
+
+LOOPING = SamplingSettings(frequency_penalty=-30.0)  # what was said is said again
+
+
+def repeats(ids: Sequence[int], times: int) -> bool:
+    """The rule literally: one period alone makes up the last tokens, `times` times and LEAST."""
+    for period in range(1, LONGEST + 1):
+        size = max(times * period, LEAST)
+        end = list(ids[-size:])
+        if len(end) == size and end[period:] == end[:-period]:
+            return True
+    return False
+
+
+@given(st.integers(0, 10**6), st.integers(1, 70), st.integers(2, 9), st.integers(0, 400))
+def test_it_is_seen_at_the_first_token_at_which_the_rule_holds(
+    seed: int, period: int, times: int, before: int
+) -> None:
+    rng = random.Random(seed)
+    loop = [rng.randrange(5) for _ in range(period)]
+    ids = [rng.randrange(5) for _ in range(before)] + loop * (400 // period + times)
+    watch = Repetition(times)
+    at = next((i for i, token in enumerate(ids) if watch.push(token)), None)
+    assert at is not None and repeats(ids[: at + 1], times)
+    assert not any(repeats(ids[:i], times) for i in range(at + 1) if i % 7 == 0 or i == at)
+
+
+def test_what_nearly_repeats_is_left_alone() -> None:
+    watch = Repetition(6)
+    assert not any(watch.push(token) for i in range(40) for token in (*range(30), 100 + i))
+    assert not any(Repetition(0).push(7) for _ in range(1000))
+
+
+@pytest.mark.parametrize("method", ["none", "trie", "prompt-lookup"])
+def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
+    model = make_target("llama")
+    ends = 0
+    for prompt in prompts(4):
+        context = Context(prompt, outside=((*prompt, *[prompt[0]] * 40),))
+        long, cut = (
+            Run(model, make_drafter(drafts, DraftSettings(learn_output=True)), context, LOOPING,
+                Limits(180, 16, max_repeats=most)).finish()
+            for drafts, most in (("none", 0), (method, 6))
+        )  # fmt: skip
+        at = next((i for i in range(len(long.output)) if repeats(long.output[: i + 1], 6)), None)
+        assert cut.output == (long.output if at is None else long.output[: at + 1])
+        assert (cut.finish_reason == "repetition") == (at is not None)
+        assert long.finish_reason != "repetition"
+        assert cut.statistics.new_tokens == len(cut.output)
+        ends += at is not None
+    assert ends
+
+
+def test_texts_that_share_passes_end_where_they_do_alone() -> None:
+    model, texts = target("llama"), prompts(5, seed=3)
+    limits = Limits(180, 8, max_repeats=6)
+    for drafts in (own("trie"), joint()):
+        found = together(model, texts, drafts, 3, LOOPING, lambda i: limits)
+        for member, ids in zip(found, texts, strict=True):
+            run = Run(model, make_drafter("none"), Context(ids), LOOPING, limits).finish()
+            assert member.text.output == run.output
+            assert member.text.finish_reason == run.finish_reason
+    assert "repetition" in {member.text.finish_reason for member in found}
+
+
+LOOP = ["--frequency-penalty", "-30", "--max-tokens", "200"]
+
+
+def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("The slate roof was old. It let the rain in.\n")
+    cut = ngt("summarize", str(text), "--json", *LOOP)
+    assert json.loads(cut.stdout)["finish_reason"] == "repetition"
+    assert cut.stderr.decode().splitlines() == [
+        "ngt: the answer is cut off: it repeats itself; --max-repeats 0 lets it go on"
+    ]
+    whole = ngt("summarize", str(text), "--json", *LOOP, "--max-repeats", "0")
+    assert json.loads(whole.stdout)["finish_reason"] == "length"
+    assert json.loads(whole.stdout)["text"].startswith(json.loads(cut.stdout)["text"])
+    assert whole.stderr == b""
+
+
+def test_a_batch_names_the_lines_that_were_cut_off(tmp_path: Path) -> None:
+    line = {"id": "one", "context": "The slate roof was old. It let the rain in."}
+    done = ngt("batch", "-", *LOOP, stdin=json.dumps(line).encode() + b"\n", cwd=tmp_path)
+    assert json.loads(done.stdout)["finish_reason"] == "repetition"
+    assert b"line one: the answer is cut off: it repeats itself" in done.stderr
+
+
+def test_check_compares_answers_to_their_ends(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("The slate roof was old. It let the rain in.\n")
+    done = ngt("check", str(text), "--drafts", "8", "--json", *LOOP, NGT_MAX_REPEATS="2")
+    assert done.returncode == 0
+    assert {run["new_tokens"] for run in json.loads(done.stdout)["results"]} == {200}
+
+
+def test_an_answer_that_is_cut_inside_a_character_ends_before_it(tmp_path: Path) -> None:
+    """The ids of `--json-tokens` are all there; the text has whole characters only."""
+    text = tmp_path / "a.txt"
+    text.write_text("The 屋根屋根屋根 was old. The 屋根屋根屋根 was not.\n")
+    cut = set()
+    for most in range(1, 14):
+        done = ngt("summarize", str(text), "--json-tokens", "--max-tokens", str(most))
+        body = json.loads(done.stdout)
+        assert len(body["tokens"]) == body["statistics"]["new_tokens"]
+        assert "\ufffd" not in body["text"]
+        assert body["text"] == "".join(token["text"] for token in body["tokens"])
+        cut.add(body["tokens"][-1]["text"] == "" and body["finish_reason"] == "length")
+    assert True in cut
