@@ -62,10 +62,10 @@ class StreamOutput:
 class FileOutput:
     """The file of a batch and its journal, for `lines` in their order.
 
-    Lines of at most `most` bytes are read of the file.
-    `done` are the indices of lines that are finished, `failed` those of them that are errors.
-    Raises UsageError where the file is not one that this command began, or where another process
-    writes it; NgtError where it cannot be written. `close` it.
+    Lines of at most `most` bytes are read of the file. `done` are the indices of lines that are
+    finished, `failed` those of them that are errors. Raises UsageError where the file is not one
+    that this command began, or where another process writes it; NgtError where it cannot be
+    written. `close` it.
     """
 
     def __init__(

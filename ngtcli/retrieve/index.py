@@ -125,7 +125,7 @@ class _Part:
 
 
 def _known(cut: Cut) -> dict[bytes, Callable[[], _Part]]:
-    """What an index has of each document; nothing where it has words that are none."""
+    """What an index has of each document; nothing where it has unknown words."""
     words = cut.words
     if len(words) and not 0 <= int(words.min()) <= int(words.max()) < len(cut.terms):
         return {}

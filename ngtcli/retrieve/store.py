@@ -144,4 +144,4 @@ def _check(stored: Stored) -> None:
     if least < 0 or bool((cut.ends <= cut.starts).any()):
         raise DamagedFileError("negative numbers")
     if bool((scores.borders[:1] != 0).any()) or bool((np.diff(scores.borders) < 0).any()):
-        raise DamagedFileError("words that are none")
+        raise DamagedFileError("words out of range")

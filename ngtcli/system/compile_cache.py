@@ -51,7 +51,7 @@ class CompileCache:
             return
         damaged = self._take_stored() if base.is_dir() and not self.remark else []
         if damaged and self.empty:
-            self.remark = f"the compiled functions in {base} are damaged; they are compiled anew"
+            self.remark = f"the compiled functions in {base} are damaged; they are compiled again"
         if writable:
             self._tidy(damaged)
 

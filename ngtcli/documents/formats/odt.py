@@ -21,7 +21,7 @@ def parse(source: Source) -> Extracted:
         raise Unreadable("encrypted", "Open it and save it without a password.")
     body = parse_xml(member(archive, "content.xml")).find(f"{_OFFICE}body/{_OFFICE}text")
     if body is None:
-        raise Unreadable("an OpenDocument file that is no text", "Save it as PDF or CSV.")
+        raise Unreadable("an OpenDocument file that is not a text", "Save it as PDF or CSV.")
     writer = Writer()
     notes: list[str] = []
     _write(body, writer, notes)
