@@ -42,7 +42,7 @@ class PassCosts:
         try:
             return load_costs(self._model)
         except DamagedFileError as error:
-            then = "measured anew" if measure else "not used"
+            then = "measured again" if measure else "not used"
             self._warn(f"the cost file is {then}: {error}")
             return None
 
@@ -110,7 +110,7 @@ class AutoMemory:
         try:
             return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
         except DamagedFileError as error:
-            self._warn(f"the pool of earlier answers is begun anew: {error}")
+            self._warn(f"the pool of earlier answers is started again: {error}")
             return self.empty_pool()
 
     def save(self) -> None:

@@ -154,7 +154,7 @@ def test_a_damaged_cache_is_read_anew_and_told(folder: Path, damage: bytes) -> N
         path.write_bytes(damage)
     again = load([str(folder)])
     assert {d.name: d.text for d in again.documents} == first
-    assert again.remarks and "anew" in again.remarks[0]
+    assert again.remarks and "again" in again.remarks[0]
     assert texts(folder) == first  # and it is whole again
 
 

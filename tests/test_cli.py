@@ -105,7 +105,7 @@ def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
     (file,) = (own_home / "cache" / "tries").glob("*.pool.safetensors")
     file.write_bytes(file.read_bytes()[:-9])
     done = ngt(*arguments)
-    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"anew" in done.stderr
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"again" in done.stderr
     assert json.loads(done.stdout)["text"] == first["text"]
     assert ngt(*arguments).stderr == b""
 

@@ -129,7 +129,7 @@ def test_a_damaged_or_unbelievable_cost_file_is_measured_anew_with_a_line(text: 
     session.memory.load()
     found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows()[1] == MEASURED[1]
-    assert len(said) == 1 and said[0].startswith("the cost file is measured anew: ")
+    assert len(said) == 1 and said[0].startswith("the cost file is measured again: ")
     assert costs.load_costs(session.model) is not None  # and stored
     again = tiny_session(said)
     again.memory.load()
@@ -150,7 +150,7 @@ def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind:
         path.mkdir()
     session.memory.load()
     assert session.memory.costs is not None
-    assert len(said) == 1 and "measured anew" in said[0]
+    assert len(said) == 1 and "measured again" in said[0]
     assert path.is_file() == (kind != "folder")
     assert not list(path.parent.glob("*.partial"))
 

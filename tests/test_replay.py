@@ -115,7 +115,7 @@ def without(row: dict[str, Any], key: str) -> str:
         ("trace.json", "[" * 300_000, "not JSON"),
         ("trace.json", "[]", "no JSON object"),
         ("trace.json", without(HEAD, "model"), "key 'model' is missing"),
-        ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "vocabulary is not a whole number"),
+        ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "not a whole number"),
         ("traces.jsonl", "", "empty"),
         ("traces.jsonl", "7\n", ":1: no JSON object"),
         ("traces.jsonl", '\n{"id": "a", "ta', ":2: not JSON"),

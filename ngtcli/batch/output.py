@@ -25,7 +25,7 @@ from ngtcli.system.storage import write_atomically
 
 _FIRST = b'{"format": "'  # what a journal begins with
 _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess
-_ANEW = "Name another file with -o, or write it anew with --restart."
+_ANEW = "Name another file with -o, or write it again with --restart."
 
 
 def journal_of(path: Path) -> Path:

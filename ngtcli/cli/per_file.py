@@ -110,7 +110,7 @@ class _PerFile:
         progress.before = before = len(self.targets) - len(lines)
         if before:
             of = f"{before} of {len(self.targets)} files"
-            self._notes.warn(f"{of} are as they were: not made anew")
+            self._notes.warn(f"{of} are as they were: not made again")
         run_lines(
             KnownLines(lines),
             engine=lambda shown: open_engine(self._request.settings, 0, shown),

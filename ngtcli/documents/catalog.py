@@ -79,7 +79,7 @@ class Catalog:
         except FileNotFoundError:
             pass
         except (DamagedFileError, KeyError, ValueError, TypeError, AttributeError) as error:
-            self.remark = f"what was known of the files is read anew: {error}"
+            self.remark = f"what was known of the files is read again: {error}"
 
     def known(self, path: str) -> Entry | None:
         """What came of the file at this real path, if it is as it was. Reads no file."""

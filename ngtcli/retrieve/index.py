@@ -99,7 +99,7 @@ def index_of(
     try:
         before = store.load(path)
     except DamagedFileError as error:
-        warn(f"the index of passages is built anew: {error}")
+        warn(f"the index of passages is built again: {error}")
         how = "rebuilt"
     if before is not None and before.cut.digests == digests:
         return Index(before, path.stem, "cached")

@@ -116,7 +116,7 @@ def _kept(path: Path, width: int, warn: Status) -> _Kept | None:
         coded = _faiss().deserialize_index(arrays["index"].view(np.uint8))
         kept = _Kept(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
     except (DamagedFileError, RuntimeError, ValueError) as error:
-        warn(f"the index of vectors is built anew: {error}")
+        warn(f"the index of vectors is built again: {error}")
         return None
     coded.nprobe = PROBED
     return kept if coded.d == width else None

@@ -160,7 +160,7 @@ def _kept(path: Path, warn: Status) -> _Kept | None:
         if width < 1 or len(hashes) * width != len(vectors) * _HASH:
             raise DamagedFileError("arrays of different lengths")
     except (DamagedFileError, ValueError) as error:
-        warn(f"the vectors of passages are made anew: {error}")
+        warn(f"the vectors of passages are made again: {error}")
         return None
     texts = [hashes[i : i + _HASH] for i in range(0, len(hashes), _HASH)]
     return _Kept(metadata.get("of", _PARTIAL), texts, vectors.reshape(-1, width))

@@ -37,7 +37,7 @@ def parse(source: Source) -> Extracted:
         document = docx.Document(io.BytesIO(source.data))
     except (BadZipFile, PackageNotFoundError, KeyError, ValueError) as error:
         raise Unreadable(
-            f"a broken Word document ({error})"[:200], "Save it anew in Word."
+            f"a broken Word document ({error})"[:200], "Save it again in Word."
         ) from None
     writer = Writer()
     _write(document.iter_inner_content(), _styles(document), writer)

@@ -16,7 +16,7 @@ from ngtcli.documents.formats.running import without_running_lines
 from ngtcli.documents.text import Unreadable
 
 _OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."
-_AGAIN = "Save it anew, as by printing it to a PDF."
+_AGAIN = "Save it again, as by printing it to a PDF."
 _PASSWORD = 4  # PDFium's error code FPDF_ERR_PASSWORD
 
 

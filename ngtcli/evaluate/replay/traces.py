@@ -24,7 +24,7 @@ from ngtcli.evaluate.json_lines import read_rows
 
 FORMAT = "ngt-trace"
 VERSION = 1
-_ANEW = "Record it anew with `ngt bench --record`, or mend that place."
+_ANEW = "Record it again with `ngt bench --record`, or mend that place."
 _KINDS = {str: "text", int: "whole number", list: "list"}
 TURNS = ("first", "all")  # of a conversation
 
