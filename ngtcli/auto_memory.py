@@ -118,7 +118,7 @@ class AutoMemory:
         try:
             return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
         except DamagedFileError as error:
-            self._warn(f"the pool of earlier answers is begun anew: {error}")
+            self._warn(f"the pool of earlier answers is started again: {error}")
             return self.empty_pool()
 
     def save(self) -> None:

@@ -73,7 +73,7 @@ class KeptParts:
         except FileNotFoundError:
             return {}
         except DamagedFileError as error:
-            self._warn(f"the parts that were kept are made anew: {error}")
+            self._warn(f"the parts that were kept are made again: {error}")
             return {}
 
     @staticmethod

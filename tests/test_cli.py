@@ -105,7 +105,7 @@ def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
     (file,) = (own_home / "cache" / "tries").glob("*.pool.safetensors")
     file.write_bytes(file.read_bytes()[:-9])
     done = ngt(*arguments)
-    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"anew" in done.stderr
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"again" in done.stderr
     assert json.loads(done.stdout)["text"] == first["text"]
     assert ngt(*arguments).stderr == b""
 
@@ -302,9 +302,9 @@ def test_a_hostile_document_cannot_reach_the_terminal(tmp_path: Path) -> None:
 def test_dry_run_prints_the_prompt_and_its_size() -> None:
     done = ngt("ask", "-d", HARBOUR, "Who dug it?", "--dry-run")
     assert b"Who dug it?" in done.stdout and b"slate" in done.stdout
-    tokens = int(done.stderr.split()[0])
+    tokens = int(done.stderr.splitlines()[-1].split()[0])
     body = json.loads(ngt("ask", "-d", HARBOUR, "Who dug it?", "--dry-run", "--json").stdout)
-    assert body["prompt_tokens"] == tokens > 400
+    assert body["prompt_tokens"] == tokens > 150
 
 
 def test_trie_commands() -> None:

@@ -430,8 +430,8 @@ def test_a_folder_is_asked_with_embedder_and_reranker(
     ("flag", "model", "message"),
     [
         ("--embedder", "nowhere/at/all", "embedder nowhere/at/all: no such folder"),
-        ("--embedder", "builtin", "is no embedding model: it is a LlamaForCausalLM"),
-        ("--embedder", "reranker", "is no embedding model: it is a BertForSequenceClassif"),
+        ("--embedder", "builtin", "is not an embedding model: it is a LlamaForCausalLM"),
+        ("--embedder", "reranker", "is not an embedding model: it is a BertForSequenceClassif"),
         ("--reranker", "nowhere/at/all", "reranker nowhere/at/all: no such folder"),
         ("--reranker", "two labels", "has 2 labels"),
         ("--reranker", "meaning", "is a BertModel"),

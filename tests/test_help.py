@@ -1,6 +1,6 @@
 """The help pages, word for word: at 80 columns, without colour.
 
-What they should say is in `tests/help.txt`. After a change that is meant, write it anew and read
+What they should say is in `tests/help.txt`. After a change that is meant, write it again and read
 the difference: `python -m tests.test_help`.
 """
 

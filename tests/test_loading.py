@@ -57,7 +57,7 @@ def changed(folder: Path, **values: Any) -> str:
         ({"num_hidden_layers": 7}, r"lack model\.layers\.5\..* and 16 more"),
         ({"intermediate_size": 700}, r"down_proj.weight has shape 256×704 .* 256×700"),
         ({"model_type": "bert"}, "lack bert"),
-        ({"model_type": "t5"}, "T5 is no decoder"),
+        ({"model_type": "t5"}, "T5 is not a decoder"),
         ({"max_position_embeddings": 0}, "max_position_embeddings: 0"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     for flag in ("-o", "--html"):
         done = ngt(*replay, flag, name, cwd=tmp_path)
         if name == "-":
-            assert done.returncode == 2 and b"-: this is no file" in done.stderr
+            assert done.returncode == 2 and b"-: this is not a file" in done.stderr
         else:
             assert done.returncode == 0, done.stderr
             assert (tmp_path / "-").stat().st_size > 0

@@ -115,13 +115,13 @@ def without(row: dict[str, Any], key: str) -> str:
         ("trace.json", "[" * 300_000, "not JSON"),
         ("trace.json", "[]", "no JSON object"),
         ("trace.json", without(HEAD, "model"), "key 'model' is missing"),
-        ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "vocabulary is no whole number"),
+        ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "not a whole number"),
         ("traces.jsonl", "", "empty"),
         ("traces.jsonl", "7\n", ":1: no JSON object"),
         ("traces.jsonl", '\n{"id": "a", "ta', ":2: not JSON"),
         ("traces.jsonl", '{"id": 1}\n', ":1: key 'prompt_ids' is missing"),
         ("traces.jsonl", without(LINE, "task"), ":1: key 'task' is missing"),
-        ("traces.jsonl", json.dumps({**LINE, "room": True}), ":1: room is no whole number"),
+        ("traces.jsonl", json.dumps({**LINE, "room": True}), ":1: room is not a whole number"),
         ("traces.jsonl", json.dumps({**LINE, "output_ids": []}), ":1: output_ids is empty"),
         ("traces.jsonl", json.dumps({**LINE, "task": "\ud800"}), ":1: half of a character"),
         ("traces.jsonl", "\0", "binary"),
@@ -163,13 +163,13 @@ def test_a_recording_past_the_bound_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"question_id": [7]}, "question_id is no text or number"),
+        ({"question_id": [7]}, "question_id is not a text or number"),
         ({"question_id": 8}, "no question 8"),
-        ({"model_id": None}, "model_id is no text"),
+        ({"model_id": None}, "model_id is not a text"),
         ({"choices": []}, "choices holds no answer"),
         ({"choices": [{"turns": ["a"]}]}, "key 'new_tokens' is missing"),
         ({"choices": [{"turns": ["a"] * 3, "new_tokens": [1] * 3}]}, "3 turns are answered"),
-        ({"choices": [{"turns": [1], "new_tokens": [1]}]}, "a turn is no text"),
+        ({"choices": [{"turns": [1], "new_tokens": [1]}]}, "a turn is not a text"),
     ],
 )
 def test_a_broken_answer_of_spec_bench_is_named(

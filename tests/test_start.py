@@ -131,7 +131,8 @@ def test_what_is_read_of_a_configuration_is_what_its_class_says(
 
 def test_without_a_model_to_run_torch_is_not_loaded() -> None:
     commands = [
-        ["summarize", HARBOUR, "--dry-run"], ["ask", "When?", "-d", HARBOUR, "--dry-run"],
+        ["summarize", HARBOUR, "--dry-run"],
+        ["ask", "When?", "-d", HARBOUR, "--dry-run", "--whole-tokens", "0"],
         ["trie", "build", HARBOUR], ["trie", "show", HARBOUR], ["trie", "list"], ["env"],
     ]  # fmt: skip
     run_and_look(commands, {"torch", "numba"})

@@ -680,7 +680,7 @@ def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
         (["--sweep", "n=8", "--replay", "nowhere"], 3, "no recording"),
         (["--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
         (["--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
-        (["--sweep", "n=8", "--write", "a/b"], 2, "no name"),
+        (["--sweep", "n=8", "--write", "a/b"], 2, "not a name"),
         (["--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
         (["--sweep", "n=8", "--prompts", "p.jsonl", "notes.txt"], 2, "leave out one"),
     ],

@@ -105,7 +105,7 @@ def test_a_request_without_the_pool_is_marked() -> None:
     ("settings", "environ", "words"),
     [
         (Settings(method="trie"), {}, "method trie does not draft for vLLM"),
-        (Settings(min_p=0.1), {}, "vLLM has no min_p beside drafts"),
+        (Settings(min_p=0.1), {}, "vLLM has no min_p with drafts"),
         (Settings(temperature=3.0), {}, "temperature is 3.0"),
         (Settings(pipeline_parallel=2), {}, "drafts for a pipeline"),
         (Settings(), {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "VLLM_USE_V2_MODEL_RUNNER asks for"),

@@ -191,7 +191,7 @@ def test_a_background_of_the_configuration_is_drafted_from() -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"pol": True}, "no option 'pol'"), ({"pool": 1}, "pool is 1"), ([1], "no mapping")],
+    [({"pol": True}, "no option 'pol'"), ({"pool": 1}, "pool is 1"), ([1], "not a mapping")],
 )
 def test_wrong_options_are_named(given: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -34,7 +34,7 @@ Counted = tuple[Wide, Wide, Wide]
 # odd questions: 1 and 20 give the same acceptance lengths within 0.5%.
 WEIGHT = 5
 # What a word is encoded behind, so that its ids are those in a text: letters behind a bracket,
-# from which all tokenizers part them, anything else behind a letter.
+# after which all tokenizers begin a new token, anything else behind a letter.
 _BEFORE_LETTERS, _BEFORE_OTHERS = "(", "a"
 
 

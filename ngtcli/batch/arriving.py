@@ -79,7 +79,7 @@ class StreamLines:
         return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
 
     def wait(self) -> bool:
-        """Wait for a line; False at the end. Raises InputError for a stream that is none of lines.
+        """Wait for a line; False at the end. Raises InputError for a stream that is not lines.
 
         What else fails in reading is raised here as well.
         """

@@ -61,7 +61,7 @@ class Head:
         if not changed:
             return
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-        hint = "Name another file with -o, or write it anew with --restart."
+        hint = "Name another file with -o, or write it again with --restart."
         if self.input != now.input:
             hint = f"Put new and mended lines into a file of their own. {hint}"
         raise UsageError(f"{path} was begun with {changed[0]}{more}", hint)

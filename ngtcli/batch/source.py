@@ -181,7 +181,7 @@ def asked_of(line: Line, path: Path | None = None) -> Asked:
         except OSError as error:
             raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
         if hash(raw) != line.hash:
-            hint = "Begin anew with --restart, and leave the input as it is meanwhile."
+            hint = "Start again with --restart, and leave the input as it is meanwhile."
             raise InputError("the line has changed since the run began", hint)
     _, asked = read_line(raw)
     if isinstance(asked, NgtError):

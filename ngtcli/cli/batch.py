@@ -48,7 +48,7 @@ _SIZE = typer.Option(
     "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
 )
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
-_RESTART = typer.Option("--restart", help="Begin anew, over what is in the file.")
+_RESTART = typer.Option("--restart", help="Start again, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
 _SHOWN = 5  # ids that a line names
 _LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
@@ -185,7 +185,7 @@ class _Batch:
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
             raise UsageError(
                 f"{out}: it is there, and what comes from a stream cannot be resumed",
-                "Name another file with -o, or write it anew with --restart.",
+                "Name another file with -o, or write it again with --restart.",
             )
         most = self._settings.max_mb * 1_000_000
         name = "standard input" if source == STDIN else source

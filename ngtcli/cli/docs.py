@@ -84,7 +84,7 @@ def docs_list(
     """List documents with format, pages, characters, tokens, and what was left out."""
     settings = resolve_without_preset(flags or {}).settings
     if "-" in paths:
-        raise UsageError("standard input is no file to list", "Name files or folders.")
+        raise UsageError("standard input is not a file to list", "Name files or folders.")
     notes = Notes(verbose)
     notes.status("Looking for documents …")
     counter = _Counter(settings.model, notes)

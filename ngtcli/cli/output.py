@@ -44,7 +44,7 @@ def check_output_file(path: Path | None) -> None:
 def check_name(path: Path) -> None:
     """Raise UsageError for a path under which nothing can be, and for -."""
     if str(path) == "-":
-        what = "-: this is no file, and what goes to standard output needs no name"
+        what = "-: this is not a file, and what goes to standard output needs no name"
         raise UsageError(what, "Leave the option out, or give another name.")
     try:
         os.stat(path)

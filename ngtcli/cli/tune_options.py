@@ -15,7 +15,7 @@ _ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measu
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
 _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each cell.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")
-_FRESH = typer.Option("--fresh", help="Start anew, whatever was measured before.")
+_FRESH = typer.Option("--fresh", help="Start again, whatever was measured before.")
 _COSTS = "Seconds of a pass by its rows, as JSON, for a recording."
 _PAGE = file_option(help="Write a page to this file.", rich_help_panel="Output")
 _FILE = file_option("--output", "-o", help="Write the report to this file, whole.")

@@ -3,8 +3,8 @@
 At first a shape is passed eagerly. When it is due it is captured on an input of other tokens, and
 what the capture gives for the true input is compared with the eager scores: what a model decides in
 Python by its tokens would show. Where a model cannot be captured, its passes stay eager. A shape is
-recorded when its passes so far would have saved what recording takes, so that a big model, whose
-passes take long beside what is saved, is hardly ever; a CUDA graph is made at first use.
+recorded when its passes so far would have saved what recording takes: for a big model, whose passes
+take long compared to what is saved, almost never. A CUDA graph is made at first use.
 """
 
 import time

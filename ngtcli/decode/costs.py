@@ -43,7 +43,7 @@ def _border(text: str) -> int:
     while str(border) != text:
         border *= 4
         if border > _LONGEST:
-            raise ValueError("lengths of context that are none")
+            raise ValueError("a length of context that is not known")
     return border
 
 
@@ -67,7 +67,7 @@ def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None
     slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
     for known in (curve.by_rows(), curve.measured):
         if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
-            raise ValueError("costs that cannot be")
+            raise ValueError("impossible costs")
 
 
 def _write(costs: Costs) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from ngtcli.decode.shapes import capacity_for
 from ngtcli.draft.auto.costs import SHORT, Costs
 from ngtcli.errors import ModelError
 
-# A pass over all rows may take this much longer than one over a single row where exactness is left
-# to us. Guess: less than two measurements on a machine in use differ by.
+# With --exact auto, a pass over all rows may take this many times as long as one over a single row.
+# Guess: two measurements on a machine in use differ by more.
 _MOST_COST = 1.05
 _BLOCK = 32  # rows that attention kernels take at once; other sizes gave other bits (33, in SDPA)
 

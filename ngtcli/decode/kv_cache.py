@@ -83,7 +83,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def reset(self, ids: Sequence[int] = ()) -> None:
         """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay.
 
-        A number that is none must not outlive a sequence.
+        A NaN must not outlive a sequence.
         """
         kept, same = 0, 0
         while same < len(self._chunks) and self._chunks[same] == tuple(

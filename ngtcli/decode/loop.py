@@ -21,9 +21,9 @@ from ngtcli.draft.tree import DraftTree
 class Run:
     """One generation: iterate over it for its steps, or `finish` it; `statistics` grows meanwhile.
 
-    With `split_times` the device is waited for
-    between the parts of a step, so that `statistics.split_s` tells them apart on an asynchronous
-    device, too. `progress` is told how many ids of the prompt are read.
+    With `split_times` the device is waited for between the parts of a step, so that
+    `statistics.split_s` has the time of each on an asynchronous device, too. `progress` is told how
+    many ids of the prompt are read.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 

@@ -80,7 +80,7 @@ class TargetModel:
         self._use_way()
 
     def _use_way(self) -> None:
-        # Why several sequences cannot be decoded together, "" if they can; None: not asked yet.
+        # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
         self.joint_reason: str | None = None
         self.use(Way())
         if not _proven(self.config):

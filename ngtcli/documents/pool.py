@@ -271,4 +271,4 @@ def _told(reply: Mapping[str, Any], form: Format, mb: int) -> Unreadable:
         return FailedParser(f"{form.what} that takes more than {mb} MB of memory to read", limit)
     if kind == "too long":
         return Unreadable(f"{form.what} with too much text in it", "Raise the bound with --max-mb.")
-    return Unreadable(f"broken {form.name} ({reason})", "Save it anew.")
+    return Unreadable(f"broken {form.name} ({reason})", "Save it again.")

@@ -100,7 +100,7 @@ class Drafter:
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """A tree of at most `budget` nodes to follow `ids` (prompt and output so far).
 
-        It may be empty: then the step is a plain one. Probes come on top of the budget.
+        If it is empty the step decodes plainly. Probes come on top of the budget.
         """
         raise NotImplementedError
 

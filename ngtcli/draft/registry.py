@@ -103,7 +103,7 @@ def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
-            raise UsageError(f"method {spec!r}: {pair!r} is no option", "Write NAME:KEY=VALUE.")
+            raise UsageError(f"method {spec!r}: {pair!r} is not an option", "Write NAME:KEY=VALUE.")
         options[key] = value
     shared = read_options(settings, {k: v for k, v in options.items() if k in _SHARED})
     with _named(name):

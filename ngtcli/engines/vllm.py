@@ -90,7 +90,7 @@ class Options:
 def read_options(given: Any) -> Options:
     """The options of `additional_config["ngt"]`. Raises UsageError for unknown or wrong ones."""
     if not isinstance(given, Mapping):
-        raise UsageError('additional_config["ngt"] is no mapping', 'Give {"pool": true} or so.')
+        raise UsageError('additional_config["ngt"] is not a mapping', 'Give {"pool": true} or so.')
     known = {f.name: type(f.default) for f in fields(Options)}
     for name, value in given.items():
         if name not in known:

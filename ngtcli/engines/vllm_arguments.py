@@ -55,7 +55,7 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
             "Give --method none as well, or --tensor-parallel alone.",
         )
     if settings.min_p > 0:
-        raise UsageError("vLLM has no min_p beside drafts", "Give --method none as well.")
+        raise UsageError("vLLM has no min_p with drafts", "Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
         raise UsageError(
             f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program",

@@ -167,13 +167,13 @@ class _Line:
         """The line's id; its number where it has none."""
         given = self.data.get(key, self._number)
         if isinstance(given, bool) or not isinstance(given, str | int):
-            raise self._wrong(f"{key} is no string or number", "Give one or leave it out.")
+            raise self._wrong(f"{key} is not a string or number", "Give one or leave it out.")
         return str(given)
 
     def _spec_bench(self) -> Item:
         turns = self.data["turns"]
         if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
-            raise self._wrong("turns is no list of messages", 'Give "turns": ["…"].')
+            raise self._wrong("turns is not a list of messages", 'Give "turns": ["…"].')
         documents = (Document("message", turns[0]),)
         return Item(
             self._id("question_id"), self._text("category", "chat"), documents, message=True
@@ -192,7 +192,7 @@ class _Line:
     def _text(self, key: str, default: str | None = None) -> str:
         value = self.data.get(key, default)
         if not isinstance(value, str) or (default is None and not value.strip()):
-            raise self._wrong(f"{key} is no text", f'Give "{key}": "…".')
+            raise self._wrong(f"{key} is not a text", f'Give "{key}": "…".')
         return value
 
     def _documents(self, key: str) -> tuple[Document, ...]:
@@ -211,7 +211,7 @@ class _Line:
             if "file" in value:
                 name = value.get("name") or value["file"]
             if not isinstance(name, str):
-                raise self._wrong(f"{key} holds a name that is no text", 'Give "name": "…".')
+                raise self._wrong(f"{key} holds a name that is not a text", 'Give "name": "…".')
         if not isinstance(text, str) or not text.strip():
             raise self._wrong(
                 f"{key} holds something without text", f'Give "{key}": ["…"] or [{{"text": "…"}}].'
@@ -243,4 +243,4 @@ class _Line:
         if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
             parts = [value[k] for k in ("value", "answer", "text", "aliases") if k in value]
             return self._answers(parts)
-        raise self._wrong("an answer is no text", 'Give "answers": ["…"].')
+        raise self._wrong("an answer is not a text", 'Give "answers": ["…"].')

@@ -177,7 +177,7 @@ def why_not_loaded(error: BaseException) -> str:
         return "its tokenizer cannot be read"
     if "Unrecognized configuration class" in text:
         kind = re.search(r"\.(\w+)Config'", text)
-        return f"{kind[1] if kind else 'it'} is no decoder: it does not generate text"
+        return f"{kind[1] if kind else 'it'} is not a decoder: it does not generate text"
     if "Weights only load failed" in text:
         return "its weights are a pickle that could run code"
     return text

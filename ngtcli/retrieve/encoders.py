@@ -86,7 +86,7 @@ class Embedder:
             pooled = _pooled(hidden, coded["attention_mask"], self._use.pooling)
             found: Floats = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
         if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: its vectors are no numbers", _EMBEDDER)
+            raise ModelError(f"{self.name}: its vectors are not numbers", _EMBEDDER)
         return found, longer
 
 
@@ -118,7 +118,7 @@ class Reranker:
             coded, _ = self._loaded.encode(*pairs, cut="longest_first")
             found: Floats = self._loaded.model(**coded).logits[:, 0].float().cpu().numpy()
         if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: its scores are no numbers", _RERANKER)
+            raise ModelError(f"{self.name}: its scores are not numbers", _RERANKER)
         return found
 
 

@@ -73,7 +73,8 @@ def _check_encoder(name: str, folder: Path) -> None:
     for kind in architectures(name, folder):
         if not kind.endswith(_ENCODERS):
             raise ModelError(
-                f"{name} is no embedding model: it is a {kind} without a modules.json", _OTHER_KIND
+                f"{name} is not an embedding model: it is a {kind} without a modules.json",
+                _OTHER_KIND,
             )
 
 

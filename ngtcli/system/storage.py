@@ -150,7 +150,7 @@ def _real(text: str) -> float:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError):  # an impossible date, a number of too many digits
-            problem = f"{shown(node.value)} looks like a date or a number and is none"
+            problem = f"{shown(node.value)} looks like a date or a number and is not one"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -57,7 +57,7 @@ class Regions(RollbackCache):
             layer.values[:, :, b : b + length] = layer.values[:, :, a : a + length]
 
     def clear(self, region: int) -> None:
-        """Zeros, for a number that is none must not outlive its sequence."""
+        """Zeros: a NaN must not outlive its sequence."""
         start = region * self.places
         for layer in self._filled():
             layer.keys[:, :, start : start + self.places] = 0

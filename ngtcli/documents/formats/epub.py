@@ -44,7 +44,7 @@ def _chapters(archive: ZipFile) -> Iterator[str]:
     container = parse_xml(member(archive, _CONTAINER))
     book = next((e.get("full-path") for e in container.iter() if _name(e) == "rootfile"), None)
     if not book:
-        raise Unreadable("broken: no book in it", "Save or copy it anew.")
+        raise Unreadable("broken: no book in it", "Save or copy it again.")
     package = parse_xml(member(archive, book))
     items = {e.get("id"): e for e in package.iter() if _name(e) == "item"}
     for reference in (e for e in package.iter() if _name(e) == "itemref"):

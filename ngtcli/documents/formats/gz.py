@@ -8,7 +8,7 @@ from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats import GZ, GZIP, format_of
 from ngtcli.documents.text import Unreadable, decode_text
 
-_ANEW = "Copy or pack it anew."
+_ANEW = "Copy or pack it again."
 
 
 def parse(source: Source) -> Extracted:

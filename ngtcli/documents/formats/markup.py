@@ -72,7 +72,7 @@ def tree_of(page: str) -> Any:
     try:  # lxml takes no str that declares an encoding, and no null characters
         root = html.document_fromstring(_HEAD.sub("", page).replace("\0", ""), parser=parser)
     except (etree.LxmlError, ValueError) as error:
-        advice = "Open it in a browser and save it anew."
+        advice = "Open it in a browser and save it again."
         raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")

@@ -40,7 +40,9 @@ def open_archive(source: Source) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(source.data))
     except (*_BROKEN, ValueError) as error:
-        raise Unreadable(f"a broken zip archive ({error})"[:200], "Save or copy it anew.") from None
+        raise Unreadable(
+            f"a broken zip archive ({error})"[:200], "Save or copy it again."
+        ) from None
     members = archive.infolist()
     size = sum(member.file_size for member in members)
     if len(members) > _MEMBERS:
@@ -62,6 +64,8 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)
     except KeyError:
-        raise Unreadable(f"broken: {name[:100]} is missing", "Save or copy it anew.") from None
+        raise Unreadable(f"broken: {name[:100]} is missing", "Save or copy it again.") from None
     except (*_BROKEN, ValueError, zlib.error) as error:
-        raise Unreadable(f"broken: {name[:100]} ({error})"[:200], "Save or copy it anew.") from None
+        raise Unreadable(
+            f"broken: {name[:100]} ({error})"[:200], "Save or copy it again."
+        ) from None

@@ -13,7 +13,7 @@ def parse_xml(data: bytes) -> Any:
         return ElementTree.fromstring(data, forbid_entities=True, forbid_external=True)
     except DefusedXmlException:
         raise Unreadable(
-            "it defines XML entities, which are not expanded", "Save it anew."
+            "it defines XML entities, which are not expanded", "Save it again."
         ) from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise Unreadable(f"broken XML ({error})"[:200], "Save or copy it anew.") from None
+        raise Unreadable(f"broken XML ({error})"[:200], "Save or copy it again.") from None

@@ -151,9 +151,9 @@ def read_points(stored: Any) -> dict[int, float]:
     points = {}
     for rows, seconds in stored.items():
         if not (rows.isascii() and rows.isdecimal() and 1 <= int(rows[:9]) <= _MOST_ROWS):
-            raise ValueError("rows that are no number from 1 to 4096")
+            raise ValueError("rows that are not a number from 1 to 4096")
         if type(seconds) not in (int, float) or not 0 < seconds < 1e9:
-            raise ValueError("seconds that are no number above zero")
+            raise ValueError("seconds that are not a number above zero")
         points[int(rows[:9])] = float(seconds)
     return points
 

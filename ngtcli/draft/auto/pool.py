@@ -3,8 +3,8 @@
 The pool keeps token ids of answers, at most so many; the least recently used go first. One is used
 when a later answer has a run of QUOTE tokens in common with it. Of an answer it leaves out, unless
 told otherwise, every run of QUOTE tokens that stands in the prompt: so it holds a model's own
-phrases and no text of documents. One file a model, by the rules of the
-trie cache; a file that is wrong in any way is begun anew.
+phrases and no text of documents. One file a model, by the rules of the trie cache; a file that is
+wrong in any way is replaced by an empty one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -138,7 +138,7 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
         raise DamagedFileError("ids out of range")
     if len(predicted) != len(reached) or (predicted < 0).any() or (reached < predicted).any():
-        raise DamagedFileError("tallies that cannot be")
+        raise DamagedFileError("impossible tallies")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
     pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE

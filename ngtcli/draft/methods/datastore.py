@@ -123,4 +123,4 @@ def check_bounds(stream: Ints, order: Ints, vocabulary: int) -> None:
     if order.size and not 0 <= int(order.min()) <= int(order.max()) < len(stream):
         raise DamagedFileError("places outside the text")
     if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
-        raise DamagedFileError("places that are no tokens")
+        raise DamagedFileError("places out of range")

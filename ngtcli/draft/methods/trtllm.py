@@ -4,15 +4,15 @@ A pool maps keys, all n-grams of 1 to `max_matching_ngram_size` tokens, to value
 `max_draft_len` tokens that followed a key. Before each draft the new text is added to the pool. The
 draft is a chain: a value of the longest key that is a suffix of the text.
 
-What decides drafts, all as in the source: - Each update starts `max_draft_len` +
-`max_matching_ngram_size` - 1 tokens before the end of the last
-  one, so that values cut by the end of the text are added again, longer. The shorter values of
+What decides drafts, all as in the source:
+
+- Each update starts `max_draft_len` + `max_matching_ngram_size` - 1 tokens before the end of the
+  last one, so that values cut by the end of the text are added again, longer. The shorter values of
   their keys are then dropped, whatever text they came from.
 - The drop removes entries of a list while iterating over it and so skips the entry after each one
   removed: a short value can stay and be drafted.
 - `is_use_oldest` takes a key's oldest value, otherwise its newest. When a short value is dropped,
-its
-  longer form is the newest.
+  its longer form is the newest.
 - With `is_keep_all` off, a value longer than the oldest replaces all values of its key. One that is
   not longer is still added, so a key can have several.
 - The longest key has one token less than the text; a text of one token has no draft.

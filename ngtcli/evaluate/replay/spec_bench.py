@@ -59,7 +59,7 @@ def read_spec_bench(
 def _question_id(row: Row) -> str | int:
     id = row.data.get("question_id")
     if isinstance(id, bool) or not isinstance(id, str | int):
-        what = "is no text or number" if "question_id" in row.data else "is missing"
+        what = "is not a text or number" if "question_id" in row.data else "is missing"
         raise row.wrong(f"question_id {what}", "Each question and answer has one.")
     return id
 
@@ -133,5 +133,5 @@ def _turns(question: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple
         )
     turns = list(zip(asked, said, recorded, strict=False))
     if not all(isinstance(a, str) and isinstance(s, str) and type(n) is int for a, s, n in turns):
-        raise WrongRow("a turn is no text, or its new_tokens no number")
+        raise WrongRow("a turn is not a text, or its new_tokens not a number")
     return turns

@@ -24,7 +24,7 @@ from ngtcli.evaluate.json_lines import read_rows
 
 FORMAT = "ngt-trace"
 VERSION = 1
-_ANEW = "Record it anew with `ngt bench --record`, or mend that place."
+_ANEW = "Record it again with `ngt bench --record`, or mend that place."
 _KINDS = {str: "text", int: "whole number", list: "list"}
 TURNS = ("first", "all")  # of a conversation
 
@@ -200,7 +200,7 @@ def _head(path: Path, reader: Reader) -> dict[str, Any]:
         for key in ("model", "tokenizer"):
             get(head, key, str)
         if get(head, "vocabulary", int) < 1:
-            raise WrongRow("vocabulary is no number of ids")
+            raise WrongRow("vocabulary is not a number of ids")
     except Unreadable as error:
         raise error.of(str(path)) from None
     except WrongRow as error:
@@ -216,7 +216,7 @@ def get(row: Mapping[str, Any], key: str, kind: type) -> Any:
         raise WrongRow(f"key {key!r} is missing")
     value = row[key]
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise WrongRow(f"{key} is no {_KINDS[kind]}")
+        raise WrongRow(f"{key} is not a {_KINDS[kind]}")
     return value
 
 

@@ -91,7 +91,7 @@ class State:
                 other = "version of ngt"
             raise UsageError(
                 f"{self.path}: from another {other}",
-                "Name another with --state, or start anew with --fresh.",
+                "Name another with --state, or start again with --fresh.",
             )
         for line in lines[1:]:
             row = _object(line)

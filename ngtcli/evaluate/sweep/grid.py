@@ -23,7 +23,7 @@ from ngtcli.ranges import check_value
 from ngtcli.render.sweep_rows import SkippedCell, as_written
 
 Value = int | float | str | bool | tuple[str, ...]
-MOST = 1000  # values of one name, and cells in all: more is a slip of the pen
+MOST = 1000  # values of one name, and cells in all: more are a typing error
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z_-]*=")

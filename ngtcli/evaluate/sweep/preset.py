@@ -38,7 +38,7 @@ def preset_path(name: str, force: bool) -> Path:
     """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a preset",
+            f"{name!r} is not a name for a preset",
             "Use letters, digits, dots, dashes and underscores.",
         )
     path = home("config") / "presets" / f"{name}.yaml"

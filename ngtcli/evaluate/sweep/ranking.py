@@ -159,8 +159,8 @@ def _why(chosen: CellSummary, near: Sequence[CellSummary]) -> str:
     sizes = [c.trie_bytes or 0 for c in near]
     if len(near) == 1:
         return f"{chosen.label} is the best, no other within {NEAR:.0%} of its speed"
-    virtues = "the fewest drafts and shortest lengths"
+    least = "the fewest drafts and shortest lengths"
     if len(set(sizes)) > 1:
-        also = f" and {virtues}" if sizes.count(min(sizes)) > 1 else ""
-        virtues = f"the smallest trie{also}"
-    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.label} has {virtues}"
+        also = f" and {least}" if sizes.count(min(sizes)) > 1 else ""
+        least = f"the smallest trie{also}"
+    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.label} has {least}"
