@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 ROOT_FOLDER = Path(__file__).parents[1]
 HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
+# As a new process, which takes seconds: where starting is the point. Else see `warm`.
 # Without a background: else a process is started that outlives the test.
 NGT = ["env", "NGT_BACKGROUND=none", sys.executable, "-m", "ngtcli"]
 SHARED = Path(os.environ.get("NGT_SHARED", ROOT_FOLDER.parent / "shared")) / "data"
@@ -99,12 +100,6 @@ def _threads_kept() -> Iterator[None]:
     finally:
         if torch:
             torch.set_num_threads(threads)
-
-
-def ngt_process(*arguments: str | bytes | Path, stdin: bytes = b"", **options: Any) -> Any:
-    """`ngt ARGUMENTS` as a process of its own, which takes seconds: where that is the point."""
-    return subprocess.run([*NGT, *arguments], input=stdin, capture_output=True, timeout=120,
-                          **options)  # fmt: skip
 
 
 def run_and_look(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:

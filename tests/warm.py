@@ -3,9 +3,10 @@
 A server, started by the first test that wants one, has one thread, which a fork can take over. Each
 request names the descriptors 0 to 2 and comes back as a process with its own id, group, folder and
 environment, which signals reach as they do any other. Only what starting up itself does is left
-out: tests of that start a new process (`helpers.ngt_process`, `sys.executable`).
+out: tests of that start a new process (`helpers.NGT`, `sys.executable`).
 """
 
+import atexit
 import functools
 import json
 import os
@@ -27,7 +28,7 @@ _LONGEST = 1 << 20  # bytes of a request
 
 
 class Warm:
-    """A forked process, with the names of `subprocess.Popen`; streams are pipes by default.
+    """A forked process, with the names of `subprocess.Popen`; its outputs are pipes by default.
 
     `arguments` are ngt's, or with `code` those of that Python program. `closed` are descriptors
     that the process lacks; `environ` is added to this process's environment.
@@ -35,7 +36,7 @@ class Warm:
 
     def __init__(
         self, *arguments: str | Path, code: str = "", cwd: Path | None = None,
-        stdin: int | IO[Any] = subprocess.PIPE, stdout: int | IO[Any] = subprocess.PIPE,
+        stdin: int | IO[Any] = subprocess.DEVNULL, stdout: int | IO[Any] = subprocess.PIPE,
         stderr: int | IO[Any] = subprocess.PIPE, closed: Sequence[int] = (),
         start_new_session: bool = False, **environ: str,
     ) -> None:  # fmt: skip
@@ -130,7 +131,7 @@ class Warm:
 
 def run(*arguments: str | Path, input: bytes = b"", timeout: float = 120, **more: Any) -> Any:
     """`subprocess.run` of a forked process, whose output is captured."""
-    process = Warm(*arguments, **more)
+    process = Warm(*arguments, stdin=subprocess.PIPE, **more)
     out, errors = process.communicate(input, timeout)
     return subprocess.CompletedProcess(arguments, process.returncode or 0, out, errors)
 
@@ -153,13 +154,19 @@ def _handle(stream: Any) -> int:
 
 @functools.cache
 def _server() -> socket.socket:
-    """The server's socket; it ends when that is closed, at the latest with this process."""
+    """The server's socket; the server ends when that is closed, at the latest with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        subprocess.Popen(
+        server = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
     return ours
 
 
@@ -200,7 +207,7 @@ def _be(request: dict[str, Any], streams: list[int], status: int) -> None:
     """In the fork of a fork: become the process. Never returns."""
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         if request["session"]:
             os.setsid()
         os.chdir(request["cwd"])
@@ -215,6 +222,7 @@ def _be(request: dict[str, Any], streams: list[int], status: int) -> None:
         if request["code"]:
             program = compile(request["code"], "<test>", "exec")
             main = functools.partial(exec, program, {"__name__": "__main__"})
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
         code = become(main, request["arguments"], request["environ"])
     finally:
         os._exit(code)
