@@ -72,50 +72,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 
-# Files with a test of more than 2 s of one core (measured); with them first no long test is the
-# last, for which one worker would wait while the others have nothing to do.
-FIRST = [
-    f"test_{name}.py"
-    for name in (
-        "packaging killed gpu_report process bench lossless live_methods builtin parsers auto cli"
-        " splitting backgrounds exact"
-    ).split()
-]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in FIRST)
-
-
-def pytest_collection_finish() -> None:
-    """What was imported stays for good: collections need not look through it."""
-    gc.collect()
-    gc.freeze()
-    _given_back[:] = [_resident()]
-
-
-GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
-_given_back: list[int] = []  # resident bytes after the last collection
-
-
-def _resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not tell."""
-    with suppress(OSError), open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """Models lie in circles of references, which Python leaves uncollected for long."""
-    yield
-    if _resident() > _given_back[0] + GROWTH:
-        gc.collect()
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # of glibc
-        _given_back[:] = [_resident()]
-
-
 def pytest_sessionfinish() -> None:
     """Keep what else was compiled: a worker may be ended before its `atexit` comes."""
     if "ngtcli.system.compiled" in sys.modules:
@@ -170,3 +126,47 @@ def kept_workers(_workers: dict[tuple[int, int], Pool], monkeypatch: pytest.Monk
         return _Lent(_workers.setdefault(limits, Pool(settings)))
 
     monkeypatch.setattr("ngtcli.documents.files.Pool", lent)
+
+
+# Files with a test of more than 2 s of one core (measured); with them first no long test is the
+# last, for which one worker would wait while the others have nothing to do.
+FIRST = [
+    f"test_{name}.py"
+    for name in (
+        "packaging killed gpu_report process bench lossless live_methods builtin parsers auto cli"
+        " splitting backgrounds exact"
+    ).split()
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays for good: collections need not look through it."""
+    gc.collect()
+    gc.freeze()
+    _given_back[:] = [_resident()]
+
+
+GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
+_given_back: list[int] = []  # resident bytes after the last collection
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not tell."""
+    with suppress(OSError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Models lie in circles of references, which Python leaves uncollected for long."""
+    yield
+    if _resident() > _given_back[0] + GROWTH:
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # of glibc
+        _given_back[:] = [_resident()]
