@@ -35,6 +35,27 @@ def wait_ready(process: "subprocess.Popen[bytes]") -> None:
     assert process.stdout and process.stdout.readline() == b"ready\n"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, sys\nprint(os.getcwd(), sys.argv[1:], sys.stdin.read(), os.getenv('NGT_HOME'))",
+        "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)",
+        "import os\nos.kill(os.getpid(), 9)",
+        "import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(60)",
+        "import sys\nsys.exit('words')",
+        "import sys\nprint(sys.stdout.isatty(), sys.stdout.line_buffering, sys.stderr.encoding)",
+    ],
+)
+def test_a_forked_process_is_as_a_new_one(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    forked = warm.run("an ö", code=code, input=b"typed")
+    new = subprocess.run([sys.executable, "-c", code, "an ö"], input=b"typed", capture_output=True)
+    assert (forked.returncode, forked.stdout) == (new.returncode, new.stdout)
+    assert forked.stderr == new.stderr
+
+
 # --- streams ---
 
 

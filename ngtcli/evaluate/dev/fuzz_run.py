@@ -224,6 +224,8 @@ def become(main: Callable[[], object], arguments: Sequence[str], environ: Mappin
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):  # as Python does
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = 1
