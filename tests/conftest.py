@@ -143,15 +143,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 
+GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
+_after = {"collection": 0, "whole collection": 0}  # bytes in memory after the last one of each
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays for good: collections need not look through it."""
+    _collect_all()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Models lie in circles of references, which Python leaves uncollected for long."""
+    yield
+    if _resident() > _after["collection"] + GROWTH:
+        gc.collect()
+        _trim()
+        if _resident() > _after["whole collection"] + 2 * GROWTH:
+            _collect_all()
+        _after["collection"] = _resident()
+
+
+def _collect_all() -> None:
+    """Collect also what the imports of commands have excluded since (`without_collection`)."""
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
-    _given_back[:] = [_resident()]
+    _trim()
+    _after["collection"] = _after["whole collection"] = _resident()
 
 
-GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
-_given_back: list[int] = []  # resident bytes after the last collection
+def _trim() -> None:
+    """Give memory that is free back to the system, where glibc does so."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident() -> int:
@@ -159,14 +184,3 @@ def _resident() -> int:
     with suppress(OSError), open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """Models lie in circles of references, which Python leaves uncollected for long."""
-    yield
-    if _resident() > _given_back[0] + GROWTH:
-        gc.collect()
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # of glibc
-        _given_back[:] = [_resident()]
