@@ -1,6 +1,8 @@
 """Every test has settings and caches of its own, needs no network, and compiles nothing twice."""
 
 import atexit
+import ctypes
+import gc
 import os
 import shutil
 import signal
@@ -120,3 +122,61 @@ def kept_workers(_workers: dict[tuple[int, int], Pool], monkeypatch: pytest.Monk
         return _Lent(_workers.setdefault(limits, Pool(settings)))
 
     monkeypatch.setattr("ngtcli.documents.files.Pool", lent)
+
+
+# Files with a test of more than 2 s of one core (measured); with them first no long test is the
+# last, for which one worker would wait while the others have nothing to do.
+FIRST = [
+    f"test_{name}.py"
+    for name in (
+        "packaging killed gpu_report process bench lossless live_methods builtin parsers auto cli"
+        " splitting backgrounds exact"
+    ).split()
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)
+
+
+GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
+_after = {"collection": 0, "whole collection": 0}  # bytes in memory after the last one of each
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays for good: collections need not look through it."""
+    _collect_all()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Models lie in circles of references, which Python leaves uncollected for long."""
+    yield
+    if _resident() > _after["collection"] + GROWTH:
+        gc.collect()
+        _trim()
+        if _resident() > _after["whole collection"] + 2 * GROWTH:
+            _collect_all()
+        _after["collection"] = _resident()
+
+
+def _collect_all() -> None:
+    """Collect also what the imports of commands have excluded since (`without_collection`)."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    _trim()
+    _after["collection"] = _after["whole collection"] = _resident()
+
+
+def _trim() -> None:
+    """Give memory that is free back to the system, where glibc does so."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not tell."""
+    with suppress(OSError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

@@ -142,7 +142,7 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
     script = Path(__file__).parent / "hostile_background.py"
     ran = subprocess.run(
-        [sys.executable, str(script), "1", "200"],
+        [sys.executable, str(script), "1", "80"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         stdout=subprocess.PIPE, text=True, check=True, timeout=60,
     )  # fmt: skip

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import HARBOUR, NGT, Done, FakeBackend, in_terminal, ngt
+from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
+from warm import Warm
 
 from ngtcli.answered import Answered, Given, failed
 from ngtcli.batch.arriving import KnownLines
@@ -655,11 +656,8 @@ def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
 
 @needs_model
 def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream() -> None:
-    command = [*NGT, "batch", "-", "--max-tokens", "4", "--method", "none"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "NGT_THREADS": "1"},
-    ) as process:  # fmt: skip
+    command = ("batch", "-", "--max-tokens", "4", "--method", "none", "--threads", "1")
+    with Warm(*command, stdin=subprocess.PIPE) as process:
         assert process.stdin and process.stdout and process.stderr
         for number in (1, 2):
             process.stdin.write(b'{"context": "The tide came in at noon."}\n')

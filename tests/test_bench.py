@@ -3,10 +3,10 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm
 from helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
 from ngtcli.evaluate.replay.traces import TraceWriter
@@ -73,7 +73,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
         f"sys.argv = ['ngt', 'bench', {HARBOUR!r}, '--methods=trie', '--rounds=999',"
         " '--max-tokens=5', '--json']\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    done = warm.run(code=code)
     assert done.returncode == 130, done.stderr
     body = json.loads(done.stdout)
     assert body["interrupted"] and body["questions"] == 1 and len(body["rows"]) == 2

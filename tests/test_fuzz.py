@@ -1,4 +1,4 @@
-"""The guard against hostile input: half a minute of it finds nothing, and it can find something."""
+"""The guard against hostile input: it can find something. What it finds is told by .ci/run."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import HARBOUR, ngt
 
 if sys.platform != "linux":  # it forks, limits memory, reads /proc and opens pseudo-terminals
     pytest.skip("the fuzzer runs on Linux", allow_module_level=True)
@@ -16,35 +17,24 @@ if sys.platform != "linux":  # it forks, limits memory, reads /proc and opens ps
 from ngtcli.evaluate.dev import fuzz
 from ngtcli.evaluate.dev.fuzz_case import Command, Place, Result, Streams, World, command
 from ngtcli.evaluate.dev.fuzz_judge import judge
-from ngtcli.evaluate.dev.fuzz_report import report
 from ngtcli.evaluate.dev.fuzz_run import ONE_THREAD, run
 from ngtcli.evaluate.dev.fuzz_worker import KINDS, adopt, run_case
-from ngtcli.evaluate.dev.fuzz_world import HARBOUR, make_world, warm_up
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-JOBS = min(4, os.cpu_count() or 1)
-QUICK = [kind for kind in KINDS if kind not in ("streams", "starts")]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Without recordings and the answers to compare with, for which the kinds here do not ask."""
     folder = tmp_path_factory.mktemp("fuzz")
+    made = World(folder, folder / "home", folder / "none", folder / "none", (), {})
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**ONE_THREAD, "NGT_HOME": str(folder / "warm")}.items():
+        for name, value in {**ONE_THREAD, "NGT_HOME": str(made.home)}.items():
             patch.setenv(name, value)
-        warm_up()
-        made = make_world(folder)
+        assert ngt("summarize", HARBOUR, "--max-tokens", "2").returncode == 0
         adopt(made)
         yield made
-
-
-def test_half_a_minute_of_it_finds_nothing(world: World) -> None:
-    asked = [*islice(fuzz.cases(9, QUICK), 100), ("streams", 1), ("starts", 5)]
-    verdicts = list(fuzz.run_cases(iter(asked), world, JOBS, len(asked), None))
-    assert len(verdicts) == len(asked)
-    failed = [v for v in verdicts if v.complaints]
-    assert not failed, report(failed, 9, 0.0)
 
 
 def test_an_injected_fault_is_reported_with_its_seed(
@@ -82,8 +72,8 @@ def test_a_report_for_machines_counts_by_kind(
 
 
 def test_cases_are_the_same_for_the_same_seed(world: World) -> None:
-    assert list(islice(fuzz.cases(4, QUICK), 50)) == list(islice(fuzz.cases(4, QUICK), 50))
-    assert list(islice(fuzz.cases(4, QUICK), 50)) != list(islice(fuzz.cases(5, QUICK), 50))
+    four, again, five = (list(islice(fuzz.cases(seed, list(KINDS)), 50)) for seed in (4, 4, 5))
+    assert four == again != five
     first, second = run_case("settings", 11), run_case("settings", 11)
     assert (first.what, first.code, first.command) == (second.what, second.code, second.command)
 

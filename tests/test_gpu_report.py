@@ -10,6 +10,7 @@ from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.evaluate.dev import gpu_report
+from ngtcli.evaluate.dev.gpu_parts import Parts
 from ngtcli.evaluate.dev.gpu_sameness import score_error
 from ngtcli.evaluate.dev.gpu_times import read_bytes
 from ngtcli.evaluate.replay.shape_files import Shape
@@ -63,6 +64,8 @@ def test_a_part_that_fails_or_has_no_time_says_so(
     args = gpu_report._arguments([*FLAGS, "--shapes", f"nonesuch,{shape}", "--methods", "trie"])
     made = gpu_report.own_recording(Settings(device="cpu"), args)
     monkeypatch.setattr(gpu_report, "own_recording", lambda *_: made)
+    for other in ("builtin_scores", "sameness", "shape_sameness", "replay"):  # run above
+        monkeypatch.setattr(Parts, other, lambda *_: (None, []))
     with patch("ngtcli.evaluate.dev.gpu_parts.score_error", side_effect=ValueError("so\nit is")):
         lines = {(x.part, x.of): x for x in gpu_report.run(args).lines}
     assert lines["shape", "nonesuch"].value.startswith("UsageError: no shape 'nonesuch'")

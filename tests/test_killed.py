@@ -2,12 +2,11 @@
 that the next write, or `ngt trie clear`, removes."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from warm import Warm
 
 from ngtcli.draft.auto.pool import TOKENS, load_pool, pool_path
 from ngtcli.draft.methods import datastore
@@ -66,9 +65,7 @@ def test_files_of_killed_runs_are_whole_or_absent_and_leftovers_go(tmp_path: Pat
     for folder in folders:
         folder.mkdir(parents=True)
     for turn in range(KILLS):
-        with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(answer)], stdout=subprocess.PIPE
-        ) as process:
+        with Warm(str(answer), code=WRITER) as process:
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
             patience = time.monotonic() + 10
             before = set(leftovers(*folders))

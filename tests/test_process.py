@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import warm
 from helpers import HARBOUR, NGT, in_terminal, read_terminal
+from warm import Warm
 
 from ngtcli.cli import app as app_module
 from ngtcli.cli.app import run
@@ -19,13 +21,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc and /dev")
-
-
-def shell(words: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """`ngt ARGUMENTS` with the shell's redirections in `words`."""
-    return subprocess.run(
-        ["sh", "-c", f'"$@" {words}', "sh", *NGT, *arguments], capture_output=True, timeout=120
-    )
 
 
 def python(code: str) -> "subprocess.Popen[bytes]":
@@ -40,32 +35,60 @@ def wait_ready(process: "subprocess.Popen[bytes]") -> None:
     assert process.stdout and process.stdout.readline() == b"ready\n"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, sys\nprint(os.getcwd(), sys.argv[1:], sys.stdin.read(), os.getenv('NGT_HOME'))",
+        "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)",
+        "import os\nos.kill(os.getpid(), 9)",
+        "import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(60)",
+        "import sys\nsys.exit('words')",
+        "import sys\nprint(sys.stdout.isatty(), sys.stdout.line_buffering, sys.stderr.encoding)",
+    ],
+)
+def test_a_forked_process_is_as_a_new_one(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    forked = warm.run("an ö", code=code, input=b"typed")
+    new = subprocess.run([sys.executable, "-c", code, "an ö"], input=b"typed", capture_output=True)
+    assert (forked.returncode, forked.stdout) == (new.returncode, new.stdout)
+    assert forked.stderr == new.stderr
+
+
 # --- streams ---
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_missing_stream_is_as_good_as_dev_null(closed: str) -> None:
-    done = shell(closed, "presets", "list")
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_a_missing_stream_is_as_good_as_dev_null(closed: list[int]) -> None:
+    done = warm.run("presets", "list", closed=closed)
     assert done.returncode == 0 and done.stderr == b""
-    assert (b"summarize" in done.stdout) is (">&-" not in closed or closed == "2>&-")
+    assert (b"summarize" in done.stdout) is (1 not in closed)
+
+
+def test_a_process_that_starts_without_streams_ends_as_any_other() -> None:
+    command = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *NGT]
+    assert subprocess.run([*command, "presets", "list"], timeout=120).returncode == 0
+    assert subprocess.run([*command, "nonsense"], timeout=120).returncode == 2
 
 
 def test_exit_codes_are_kept_with_streams_missing() -> None:
-    assert shell("2>&-", "summarize", "nowhere.txt").returncode == 3
-    assert shell(">&- 2>&-", "nonsense").returncode == 2
-    assert shell("<&-", "summarize").returncode == 3
+    assert warm.run("summarize", "nowhere.txt", closed=[2]).returncode == 3
+    assert warm.run("nonsense", closed=[1, 2]).returncode == 2
+    assert warm.run("summarize", closed=[0]).returncode == 3
 
 
 @needs_model
 def test_the_answer_goes_to_stdout_when_stderr_is_closed() -> None:
-    done = shell("2>&-", "summarize", HARBOUR, "--max-tokens", "5")
+    done = warm.run("summarize", HARBOUR, "--max-tokens", "5", closed=[2])
     assert done.returncode == 0 and done.stdout.startswith(b"The harbour")
 
 
 @needs_linux
 @pytest.mark.parametrize("arguments", [["presets", "list"], ["--help"], ["config", "show"]])
 def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
-    done = shell(">/dev/full", *arguments)
+    with open("/dev/full", "wb") as full:
+        done = warm.run(*arguments, stdout=full)
     first, second = done.stderr.decode().splitlines()
     assert done.returncode == 1 and first == "ngt: standard output: no space left on device"
     assert "elsewhere" in second
@@ -73,13 +96,14 @@ def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
 
 @needs_linux
 def test_an_errors_own_code_is_kept_when_stderr_is_full() -> None:
-    assert shell("2>/dev/full", "summarize", "nowhere.txt").returncode == 3
-    assert shell("2>/dev/full", "nonsense").returncode == 2
-    assert shell("2>/dev/full", "presets", "list").returncode == 0
+    with open("/dev/full", "wb") as full:
+        assert warm.run("summarize", "nowhere.txt", stderr=full).returncode == 3
+        assert warm.run("nonsense", stderr=full).returncode == 2
+        assert warm.run("presets", "list", stderr=full).returncode == 0
 
 
 def test_help_into_a_closed_pipe_is_silent() -> None:
-    process = subprocess.Popen([*NGT, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = Warm("--help")
     assert process.stdout
     process.stdout.close()
     assert process.communicate()[1] == b"" and process.returncode == 0
@@ -100,10 +124,15 @@ def wait_for_handlers(process: "subprocess.Popen[bytes]") -> None:
 
 
 @needs_linux
-@pytest.mark.parametrize("arguments", [["--help"], ["trie", "list"]])
-def test_ctrl_c_at_any_moment_leaves_no_traceback(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "moments"),
+    [(["--help"], (0, 0.05, 0.2)), (["trie", "list"], (0, 0.02, 0.1, 0.3, 0.6))],
+)
+def test_ctrl_c_at_any_moment_of_a_start_leaves_no_traceback(
+    arguments: list[str], moments: Sequence[float]
+) -> None:
     codes = set()
-    for moment in (0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.6):
+    for moment in moments:
         process = subprocess.Popen(
             [*NGT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -118,10 +147,7 @@ def test_ctrl_c_at_any_moment_leaves_no_traceback(arguments: list[str]) -> None:
 
 @needs_model
 def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
-    process = subprocess.Popen(
-        [*NGT, "summarize", HARBOUR, "--temperature", "9", "--max-tokens", "3000"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    process = Warm("summarize", HARBOUR, "--temperature", "9", "--max-tokens", "3000")
     assert process.stdout
     first = os.read(process.stdout.fileno(), 10)
     process.send_signal(signal.SIGINT)
@@ -137,10 +163,7 @@ def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
 @needs_linux
 def test_sigterm_wipes_the_status_line() -> None:
     main, other = pty.openpty()
-    process = subprocess.Popen(
-        [*NGT, "summarize", HARBOUR], stdin=other, stdout=other, stderr=other,
-        env={**os.environ, "TERM": "xterm"},
-    )  # fmt: skip
+    process = Warm("summarize", HARBOUR, stdin=other, stdout=other, stderr=other, TERM="xterm")
     os.close(other)
     shown = b""
     while "…".encode() not in shown:

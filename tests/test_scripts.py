@@ -3,14 +3,12 @@
 import json
 import random
 import sys
-import time
 from itertools import accumulate, cycle
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from helpers import make_target
 
 from ngtcli.draft.auto.blend import SCORES
@@ -18,7 +16,7 @@ from ngtcli.draft.auto.drafter import fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.evaluate.dev import drafting_bench, fit_escapes, long_context, sampling_bench
+from ngtcli.evaluate.dev import drafting_bench, fit_escapes
 from ngtcli.evaluate.dev.drafting_bench import (
     PlainNode,
     plain_draft,
@@ -124,34 +122,3 @@ def test_a_fitted_table_can_be_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     stored = json.loads(table.read_text())
     assert stored["fitted_on"] == "tiny, odd ids, all tasks"
     assert np.array(stored["escapes"]).shape == fitted_escapes()[:SCORES].shape
-
-
-def test_the_long_context_table_has_a_row_for_each_length_and_attention(capsys) -> None:
-    command = ["--lengths", "70", "300", "--vocabulary", "300", "--steps", "3", "--threads", "1"]
-    long_context.main([*command, "--json"])
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [(r["attention"], r["tokens"]) for r in rows] == [
-        ("full", 70), ("full", 300), ("sliding", 70), ("sliding", 300),
-    ]  # fmt: skip
-    for row in rows:
-        for kind in ("greedy", "greedy_drafts", "sampled", "sampled_drafts"):
-            assert row[kind]["step_ms"] > row[kind]["beside_ms"] > 0
-    long_context.main([*command, "--attention", "sliding"])
-    assert len(capsys.readouterr().out.splitlines()) == 4
-
-
-def test_peak_growth_sees_memory_that_is_given_back() -> None:
-    with long_context.PeakGrowth(torch.device("cpu")) as growth:
-        block = np.ones(2**25)
-        time.sleep(0.05)
-        del block
-    assert 2**27 < growth.bytes < 2**29
-
-
-def test_the_sampling_bench_measures_every_case(capsys) -> None:
-    sampling_bench.main(["--vocabulary", "900", "--context", "50", "--times", "2", "--json"])
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["sampling"] for row in rows] == list(sampling_bench.CASES)
-    assert all(row[kind]["step_ms"] > 0 for row in rows for kind in ("peaked", "flat"))
-    sampling_bench.main(["--vocabulary", "900", "--context", "50", "--times", "1"])
-    assert len(capsys.readouterr().out.splitlines()) == len(rows) + 1

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import NGT, FakeBackend, in_terminal, ngt
+from helpers import FakeBackend, in_terminal, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from warm import Warm
 
 from ngtcli.answered import failed
 from ngtcli.config import Settings
@@ -258,7 +259,7 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
 
 @needs_model
 def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
-    process = subprocess.Popen([*NGT, "summarize", book, *short], stderr=subprocess.DEVNULL)
+    process = Warm("summarize", book, *short, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     parts, patience = home("cache") / "parts", time.monotonic() + 60
     while not list(parts.glob("*.json")):
         assert process.poll() is None and time.monotonic() < patience

@@ -149,7 +149,7 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stderr.splitlines() if line.endswith("…")]
-    once = ("Compiling", "Trying once", "Packing")  # as this machine needs them
+    once = ("Compiling", "Trying", "Packing")  # as this machine needs them
     told = [line for line in lines if not line.startswith(once)]
     told = told[told.index("Starting …") :]
     assert told[:4] == [
@@ -199,3 +199,37 @@ def test_imports_without_collection_leave_collection_as_it_was() -> None:
     with pytest.raises(ImportError), without_collection():
         raise ImportError
     assert gc.isenabled()
+
+
+def test_imports_that_load_nothing_exclude_nothing_from_collection() -> None:
+    import gc
+
+    from ngtcli.system.importing import without_collection
+
+    before = gc.get_freeze_count()
+    with without_collection():
+        import json  # noqa: F401
+    assert gc.get_freeze_count() == before
+
+
+def test_a_models_memory_is_free_for_the_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gc
+    import weakref
+
+    from helpers import ngt
+
+    from ngtcli import session
+
+    made: list[weakref.ref[Any]] = []
+    load = session.load_model
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        model = load(*arguments, **options)
+        made.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(session, "load_model", noted)
+    for _ in range(2):
+        assert ngt("summarize", HARBOUR, "--max-tokens", "2").returncode == 0
+    gc.collect()
+    assert [model() for model in made] == [None, None]

@@ -1,4 +1,4 @@
-"""What the scripts about vLLM compute, without vLLM."""
+"""What the script that measures vLLM computes, without vLLM."""
 
 import argparse
 import json
@@ -9,7 +9,6 @@ import pytest
 
 from ngtcli.evaluate.dev import vllm_bench
 from ngtcli.evaluate.dev.vllm_bench import Kept, items_of, row
-from ngtcli.evaluate.dev.vllm_scale import CHAINS, NONE, Assumed, best, document_s, rows
 
 
 def test_every_other_paragraph_is_summarized_and_the_others_asked_about(tmp_path: Path) -> None:
@@ -55,18 +54,3 @@ def test_a_row_compares_with_the_engine_without_drafts() -> None:
     assert (found["tokens_per_s"], found["speedup"], found["same_answers"]) == (5.0, 2.0, 1)
     assert (found["mean_acceptance_length"], found["draft_acceptance_rate"]) == (2.5, 0.75)
     assert row({"method": "none", "at_once": 2}, plain, plain)["mean_acceptance_length"] == 1
-
-
-def test_documents_an_hour_follow_the_formula() -> None:
-    (task, *_), a = CHAINS, Assumed()
-    context = 877 + 178 / 2
-    step = (16e9 + 64 * context * 131072) / (0.7 * 3.35e12) + 0.003  # bound by memory
-    seconds = 2 * 8e9 * 877 / (0.5 * 989e12) + 178 / 64 * step
-    assert document_s(task, NONE, a) == pytest.approx(seconds)
-    assert rows([task], a)[0][-3:] == [f"{n * 3600 / seconds:,.0f}" for n in (1, 8, 64)]
-
-
-def test_with_many_sequences_short_chains_pay_best() -> None:
-    for task in CHAINS:
-        few, many = best(task, Assumed(sequences=1)), best(task, Assumed(sequences=1024))
-        assert few.most > many.most

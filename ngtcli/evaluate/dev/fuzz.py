@@ -24,6 +24,7 @@ from ngtcli.evaluate.dev.fuzz_run import ONE_THREAD
 from ngtcli.evaluate.dev.fuzz_worker import KINDS, adopt, run_case
 from ngtcli.evaluate.dev.fuzz_world import make_world, warm_up
 from ngtcli.render.sinks import dump_json
+from ngtcli.system.storage import home
 
 MINUTES = 5.0  # by default
 Asked = tuple[str, int]  # kind and seed of a case
@@ -83,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases and print the report; the exit code."""
     args = parse(arguments)
     os.environ |= ONE_THREAD
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(home("cache") / "compiled"))  # of the user
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` gets a report
     folder = Path(tempfile.mkdtemp(prefix="ngt-fuzz-"))
     folder.chmod(0o755)

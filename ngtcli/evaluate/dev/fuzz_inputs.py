@@ -124,6 +124,7 @@ def documents(rng: Random, place: Place) -> Case:
     memory = 300_000_000 + 20 * len(data)
     if way == "piped":
         head, tail = _asking(rng, "-")
+        codes = _of(head, codes)
         return case(f"{what}, piped in", [*head, *tail], codes, stdin=data, memory=memory)
     name = "folder/odd.txt" if way == "folder" else "odd.txt"
     _write(place.work / name, data)
@@ -139,7 +140,12 @@ def documents(rng: Random, place: Place) -> Case:
         return case(f"{what}, cut", ["summarize", name, "--max-tokens", "2", *tail], codes,
                     memory=memory)  # fmt: skip
     head, tail = _asking(rng, name)
-    return case(what, [*head, *tail], codes, memory=memory)
+    return case(what, [*head, *tail], _of(head, codes), memory=memory)
+
+
+def _of(head: list[str], codes: frozenset[int]) -> frozenset[int]:
+    """The codes of this command: of what does not fit, a question may read some passages."""
+    return codes | {ANSWERED} if head[0] == "ask" and CONTEXT in codes else codes
 
 
 def _asking(rng: Random, path: str) -> tuple[list[str], list[str]]:

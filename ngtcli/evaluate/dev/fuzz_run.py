@@ -14,7 +14,7 @@ import tempfile
 import termios
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -169,7 +169,9 @@ def _be_ngt(
         _place_streams(command, out.fileno(), err.fileno(), terminal[1] if terminal else None)
         if command.real:
             _start(command, environ)
-        code = _call(command, environ)
+        from ngtcli import __main__  # here: the command line stands above this room
+
+        code = become(__main__.main, command.arguments, environ)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -203,24 +205,27 @@ def _start(command: Command, environ: Mapping[str, str]) -> None:
     os.execve(sys.executable, [sys.executable, "-m", "ngtcli", *command.arguments], environ)
 
 
-def _call(command: Command, environ: Mapping[str, str]) -> int:
-    """Call what the installed command calls, which ends the process; else the code of that."""
+def become(main: Callable[[], object], arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """In a fork: call what the installed command calls, which ends the process; else its code.
+
+    The descriptors 0 to 2 are in place. torch is loaded, and has one thread.
+    """
     os.environ.clear()
     os.environ.update(environ)
     sys.stdin = sys.__stdin__ = _stream(0, "r")  # type: ignore[misc, assignment]
     sys.stdout = sys.__stdout__ = _stream(1, "w")  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _stream(2, "w")  # type: ignore[misc, assignment]
-    sys.argv = ["ngt", *command.arguments]
+    sys.argv = ["ngt", *arguments]
     import torch
-
-    from ngtcli import __main__  # here: the command line stands above this room
 
     torch.set_num_threads(1)  # makes torch's pool anew; two threads doing so at once would clash
     code = 0
     try:
-        __main__.main()
+        main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):  # as Python does
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = 1

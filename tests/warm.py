@@ -1,0 +1,246 @@
+"""Processes forked from one that has torch and ngt loaded: milliseconds in place of seconds.
+
+A server, started by the first test that wants one, has one thread, which a fork can take over. Each
+request names the descriptors 0 to 2 and comes back as a process with its own id, group, folder and
+environment, which signals reach as they do any other. Only what starting up itself does is left
+out: tests of that start a new process (`helpers.NGT`, `sys.executable`).
+"""
+
+import atexit
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from ngtcli import __main__
+from ngtcli.evaluate.dev.fuzz_run import ONE_THREAD, become
+
+_LONGEST = 1 << 20  # bytes of a request
+
+
+class Warm:
+    """A forked process, with the names of `subprocess.Popen`; its outputs are pipes by default.
+
+    `arguments` are ngt's, or with `code` those of that Python program. `closed` are descriptors
+    that the process lacks; `environ` is added to this process's environment.
+    """
+
+    def __init__(
+        self, *arguments: str | Path, code: str = "", cwd: Path | None = None,
+        stdin: int | IO[Any] = subprocess.DEVNULL, stdout: int | IO[Any] = subprocess.PIPE,
+        stderr: int | IO[Any] = subprocess.PIPE, closed: Sequence[int] = (),
+        start_new_session: bool = False, **environ: str,
+    ) -> None:  # fmt: skip
+        self.returncode: int | None = None
+        own, theirs = zip(*map(_ends, (stdin, stdout, stderr), (0, 1, 2)), strict=True)
+        self.stdin, self.stdout, self.stderr = own
+        self._status, status = os.pipe()
+        request = {
+            "arguments": [str(a) for a in arguments], "code": code, "cwd": str(cwd or Path.cwd()),
+            "closed": list(closed), "session": start_new_session,
+            # Without a background: else a process is started that outlives the test.
+            "environ": {"NGT_BACKGROUND": "none", **os.environ, **environ},
+        }  # fmt: skip
+        handles = [_handle(stream) for stream in theirs]
+        socket.send_fds(_server(), [json.dumps(request).encode()], [*handles, status])
+        os.close(status)
+        for stream in theirs:
+            if stream not in (stdin, stdout, stderr):
+                os.close(stream)
+        self.pid = int(self._line())
+
+    def _line(self) -> bytes:
+        """One line of what is told of the process: its id, then its status. Each ends in LF."""
+        line = b""
+        while not line.endswith(b"\n"):
+            part = os.read(self._status, 1)
+            assert part, "the server of forks ended"
+            line += part
+        return line
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, or minus the signal that ended the process. Raises TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("ngt", timeout or 0.0)
+            self.returncode = os.waitstatus_to_exitcode(int(self._line()))
+            os.close(self._status)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(
+        self, input: bytes | None = None, timeout: float | None = None
+    ) -> tuple[bytes, bytes]:
+        """Write all input, read both outputs to their ends, and wait. Raises TimeoutExpired."""
+        found: dict[int, bytes] = {}
+        readers = [
+            threading.Thread(target=lambda n, s: found.update({n: s.read()}), args=(n, stream))
+            for n, stream in ((1, self.stdout), (2, self.stderr))
+            if stream is not None and not stream.closed
+        ]
+        for reader in readers:
+            reader.start()
+        if self.stdin is not None:
+            try:
+                self.stdin.write(input or b"")
+                self.stdin.close()
+            except BrokenPipeError:
+                pass
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        self._close()
+        return found.get(1, b""), found.get(2, b"")
+
+    def _close(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
+    def __enter__(self) -> "Warm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+        self.wait()
+
+
+def run(*arguments: str | Path, input: bytes = b"", timeout: float = 120, **more: Any) -> Any:
+    """`subprocess.run` of a forked process, whose output is captured."""
+    process = Warm(*arguments, stdin=subprocess.PIPE, **more)
+    out, errors = process.communicate(input, timeout)
+    return subprocess.CompletedProcess(arguments, process.returncode or 0, out, errors)
+
+
+def _ends(wanted: Any, number: int) -> tuple[IO[bytes] | None, Any]:
+    """This process's end of a pipe, where one is wanted, and what the other process gets."""
+    if wanted == subprocess.DEVNULL:
+        return None, os.open(os.devnull, os.O_RDWR)
+    if wanted != subprocess.PIPE:
+        return None, wanted
+    read, write = os.pipe()
+    if number == 0:
+        return open(write, "wb", buffering=0), read
+    return open(read, "rb"), write
+
+
+def _handle(stream: Any) -> int:
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The server's socket; the server ends when that is closed, at the latest with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours
+
+
+# --- in the server ---
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork for each request until the other end is closed. Signals for the tests' group are not
+    the server's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for those that watch
+    while True:
+        message, handles, _, _ = socket.recv_fds(channel, _LONGEST, 4)
+        if not message:
+            return
+        if os.fork() == 0:
+            channel.close()
+            _watch(json.loads(message), handles)
+        for handle in handles:
+            os.close(handle)
+
+
+def _watch(request: dict[str, Any], handles: list[int]) -> None:
+    """In a fork: fork the process wanted, and tell how it ends. Never returns."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    *streams, status = handles
+    process = os.fork()
+    if process == 0:
+        _be(request, streams, status)
+    for handle in streams:
+        os.close(handle)
+    ended = os.waitpid(process, 0)[1]
+    os.write(status, b"%d\n" % ended)
+    os._exit(0)
+
+
+def _be(request: dict[str, Any], streams: list[int], status: int) -> None:
+    """In the fork of a fork: become the process. Never returns."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if request["session"]:
+            os.setsid()
+        os.chdir(request["cwd"])
+        for number, handle in enumerate(streams):
+            os.dup2(handle, number)
+            os.close(handle)
+        for number in request["closed"]:
+            os.close(number)
+        os.write(status, b"%d\n" % os.getpid())
+        os.close(status)
+        main: Callable[[], object] = __main__.main
+        if request["code"]:
+            program = compile(request["code"], "<test>", "exec")
+            main = functools.partial(exec, program, {"__name__": "__main__"})
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
+        code = become(main, request["arguments"], request["environ"])
+    finally:
+        os._exit(code)
+
+
+def _warm_up() -> None:
+    """Load here what answers need; their costs are measured once for all forks."""
+    import kept
+    from helpers import HARBOUR, ngt
+
+    from ngtcli import auto_memory
+
+    auto_memory.calibrate = kept.measured_once
+    with tempfile.TemporaryDirectory() as home:
+        ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")
+
+
+if __name__ == "__main__":
+    os.environ |= ONE_THREAD
+    _warm_up()
+    serve(socket.socket(fileno=int(sys.argv[1])))
