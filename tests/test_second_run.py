@@ -106,6 +106,7 @@ NAMES = [f"{stem}{suffix}" for stem in ("a", "b", "sub/a") for suffix in FORMATS
 names, numbers = st.sampled_from(NAMES), st.integers(0, 99)
 targets = st.just(0) | numbers  # mostly the folder
 PARSED = (".json", ".csv", ".html", ".pdf")
+DISTURBANCES = ["kill", "interrupt", "interrupt_command", "fail_beside", "suspend"]
 
 
 # --- the model ---
@@ -372,7 +373,7 @@ class SecondRuns(RuleBasedStateMachine):
             self.check_summaries(done, wanted, fresh)
 
     def check_summaries(self, done: Done, wanted: Done, fresh: Path) -> None:
-        """They are those in `fresh` or the user's; the run fails as that did or names the user's."""
+        """They are those in `fresh` or the user's; a run fails as that or names the user's."""
         summaries = {self.out / p.name: p.read_bytes() for p in fresh.glob("*.txt")}
         taken = summaries.keys() & self.known.theirs.keys()
         if done.returncode == 0:
@@ -380,6 +381,12 @@ class SecondRuns(RuleBasedStateMachine):
             assert all(path.read_bytes() == summaries[path] for path in summaries.keys() - taken)
         elif not self.full and done.returncode != wanted.returncode:
             assert any(path.name.encode() in done.stderr for path in taken), done.stderr.decode()
+
+    @precondition(lambda self: self.documents())
+    @rule(which=numbers)
+    def answer_over_what_is_read(self, which: int) -> None:
+        path = pick(self.documents(), which)
+        assert self.ngt("ask", "-d", path, "Which?", "-o", path).returncode == 2
 
     @rule(limit=st.integers(0, 4), most=st.sampled_from([99, 99, 0, 1, 2]), retry=st.booleans())
     def run_batch(self, limit: int, most: int, retry: bool) -> None:
@@ -405,7 +412,7 @@ class SecondRuns(RuleBasedStateMachine):
 
     @rule(
         name=names.filter(lambda name: name.endswith(PARSED)),
-        how=st.sampled_from(["kill", "interrupt", "interrupt_command", "fail_beside", "suspend"]),
+        how=st.sampled_from(DISTURBANCES),
     )
     def disturb(self, name: str, how: str) -> None:
         """What happens to a parser or beside it says nothing of the document."""
