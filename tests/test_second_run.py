@@ -56,7 +56,7 @@ pytestmark = [
 ]
 LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run
 STORIES = settings(
-    max_examples=LONG or 10, stateful_step_count=40 if LONG else 20, deadline=None,
+    max_examples=LONG or 8, stateful_step_count=40 if LONG else 20, deadline=None,
     suppress_health_check=list(HealthCheck), print_blob=True,
 )  # fmt: skip
 WORDS = [f"{a}{b}" for a in ("ba", "do", "fi", "ga", "lo", "mi", "na", "po") for b in "aeiou"]
