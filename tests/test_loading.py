@@ -36,6 +36,7 @@ from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.context import context_limit
+from ngtcli.system.storage import read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -287,7 +288,7 @@ def test_what_a_probe_found_is_kept_and_distrusted(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as m:
         m.setattr(room, "find_way", lambda _: pytest.fail("probed again"))
         assert target(hf, "gpt_neo").way == way
-    stored = json.loads(path.read_text())
+    stored = read_json(path, 10_000)
     for bad in (
         "", "[" * 9000, "[]", "{}", "x" * 10_000, json.dumps({**stored, "kind": "trees"}),
         json.dumps({**stored, "positions": 1}), json.dumps({**stored, "reason": "\x1b[31m"}),

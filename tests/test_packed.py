@@ -14,7 +14,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import PackedEmbedding, PackedLinear, is_packed, pack, packable
 from ngtcli.decode.packing import Trial, load_trial, pack_if_it_pays, save_trial
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.system.storage import home
+from ngtcli.system.storage import home, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
 try:
@@ -151,7 +151,7 @@ def test_a_trial_is_stored_and_one_that_is_wrong_in_any_way_is_made_again(tmp_pa
     assert load_trial(path) is None
     save_trial(path, trial)
     assert load_trial(path) == trial
-    good = json.loads(path.read_text())
+    good = read_json(path, 10_000)
     for name, value in [
         ("agrees", 1), ("packed_s", {"1": 1.0}), ("packed_s", {"1": 0, "8": 1, "32": 1}),
         ("unpacked_s", None), ("more", 1),
