@@ -51,7 +51,7 @@ from ngtcli.errors import UsageError
 from ngtcli.evaluate.replay.run import replay
 from ngtcli.evaluate.replay.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.listing import list_backgrounds
@@ -378,7 +378,7 @@ def test_whatever_ends_making_is_the_reason_and_success_removes_it(
     with monkeypatch.context() as during:
         during.setattr(making, "phrase_counts", fail)
         making.make_files(["english"], "builtin")
-    assert json.loads(path.read_text()) == {"reason": str(error) or "MemoryError"}
+    assert read_json(path, 10_000) == {"reason": str(error) or "MemoryError"}
     making.make_files(["english"], "builtin")
     assert not path.exists() and len(list_backgrounds()) == 1
 

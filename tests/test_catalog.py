@@ -17,6 +17,7 @@ from ngtcli.documents.load import load
 from ngtcli.documents.pool import Pool
 from ngtcli.errors import InputError
 from ngtcli.evaluate.dev import document_files as made
+from ngtcli.system.storage import read_json
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("docx")
@@ -161,7 +162,7 @@ def test_a_damaged_cache_is_read_anew_and_told(folder: Path, damage: bytes) -> N
 def test_a_forged_text_is_not_believed(folder: Path) -> None:
     first = texts(folder)
     for path in catalog.folder().glob("texts/*/*.json"):
-        body = json.loads(path.read_text())
+        body = read_json(path, 10**6)
         path.write_text(json.dumps({**body, "text": "forged"}))
     assert texts(folder) == first
 

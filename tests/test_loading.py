@@ -36,7 +36,7 @@ from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.context import context_limit
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.storage import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -288,9 +288,9 @@ def test_what_a_probe_found_is_kept_and_distrusted(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as m:
         m.setattr(room, "find_way", lambda _: pytest.fail("probed again"))
         assert target(hf, "gpt_neo").way == way
-    stored = json.loads(kept.path.read_text())["found"]
+    stored = read_json(kept.path, 10_000)["found"]
     for bad in ({"kind": "trees"}, {"positions": 1}, {"reason": "\x1b[31m"}, {"more": 1}):
-        kept.path.write_text(json.dumps({"found": {**stored, **bad}, "tries": 0}))
+        write_json(kept.path, {"found": {**stored, **bad}, "tries": 0})
         with pytest.raises(DamagedFileError):
             kept.load()
         assert target(hf, "gpt_neo").way == way

@@ -1,6 +1,5 @@
 """Packed linear layers: what they compute, what is packed, what is left alone."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from ngtcli.decode.packed import (
 )
 from ngtcli.decode.packing import Trial, pack_if_it_pays, remembered_trial, try_packing
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.system.storage import DamagedFileError, home
+from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -252,12 +251,12 @@ def test_a_trial_is_stored_and_one_that_is_wrong_in_any_way_is_refused() -> None
     assert file.load() is None
     file.save(trial)
     assert file.load() == trial
-    assert json.loads(file.path.read_text())["found"] == GOOD
+    assert read_json(file.path, 10_000)["found"] == GOOD
     for name, value in [
         ("agrees", 1), ("packed", {"1": 1.0}), ("packed", {"1": 0, "8": 1, "32": 1}),
         ("unpacked", None), ("more", 1),
     ]:  # fmt: skip
-        file.path.write_text(json.dumps({"found": {**GOOD, name: value}, "tries": 0}))
+        write_json(file.path, {"found": {**GOOD, name: value}, "tries": 0})
         with pytest.raises(DamagedFileError):
             file.load()
 

@@ -2,10 +2,12 @@
 
 import errno
 import io
+import itertools
 import json
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +222,19 @@ def test_whatever_is_wrong_with_a_json_file_is_one_error(
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(DamagedFileError, match=why):
         read_json(path, 1000 if why.startswith("more") else 2_000_000)
+
+
+def test_a_byte_that_changed_after_it_was_written_never_changes_what_is_read(
+    tmp_path: Path,
+) -> None:
+    path, value = tmp_path / "a.json", {"tokens": 13, "text": "The tide, \u00e9.", "of": {"a": [1]}}
+    write_json(path, value)
+    whole = path.read_bytes()
+    assert read_json(path, 1000) == value == {k: json.loads(whole)[k] for k in value}
+    for at, bit in itertools.product(range(len(whole)), (1, 8)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+        with suppress(DamagedFileError):
+            assert value.items() <= read_json(path, 1000).items()
 
 
 def test_pipes_devices_and_folders_are_no_json_files(tmp_path: Path) -> None:

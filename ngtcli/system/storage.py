@@ -16,7 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,7 @@ from ngtcli.system.reading import read_bounded
 Kind = TypeVar("Kind")
 LEFT_S = 3600.0  # seconds after which a temporary file is left over; guess
 _LARGEST = 2.0**63  # the largest number read from JSON; derived: files here contain int64 at most
+_CHECKSUM = b', "checksum": "'  # before the SHA-256 of what a cache file held without it
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
 
 
@@ -157,7 +158,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     """The JSON object in a file of at most `most` bytes.
 
     Raises FileNotFoundError; DamagedFileError for a device or pipe, a file that cannot be read or
-    is larger, and text for which `parse_json` raises it.
+    is larger, text for which `parse_json` raises it, and what `write_json` wrote and was changed.
     """
     try:
         data = read_bounded(path, most)
@@ -166,7 +167,18 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
         raise
     except (OSError, MemoryError) as error:
         raise DamagedFileError(str(getattr(error, "strerror", None) or error)) from None
-    return parse_json(data, dict)
+    return parse_json(_checked(data), dict)
+
+
+def _checked(data: bytes) -> bytes:
+    """The JSON that `write_json` wrote with a checksum; of another file all. Raises as above."""
+    text, mark, end = data.rpartition(_CHECKSUM)
+    if not mark:
+        return data
+    text += b"}"
+    if end != f'{hashlib.sha256(text).hexdigest()}"}}'.encode():
+        raise DamagedFileError("it was changed after it was written")
+    return text
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
@@ -228,15 +240,17 @@ def private_folder(path: Path) -> None:
             private_folder(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON to a cache file that only its owner can read.
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object that is not empty as JSON, with a checksum as its last key, to a cache file.
 
-    Raises OSError; ValueError for NaN and infinities; TypeError for what JSON does not have.
+    Only its owner can read it. Raises OSError; ValueError for NaN and infinities; TypeError for
+    what JSON does not have.
     """
-    text = json.dumps(value, allow_nan=False)
+    text = json.dumps(value, allow_nan=False).encode()
+    end = f'{hashlib.sha256(text).hexdigest()}"}}'.encode()
 
     def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(text.removesuffix(b"}") + _CHECKSUM + end)
 
     private_folder(path.parent)
     write_file(path, write, "")

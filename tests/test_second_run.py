@@ -1,0 +1,555 @@
+"""Whatever a run left behind, the next does as a first: a folder, a cache and commands, at random.
+
+hypothesis draws what happens to the user's files, to the cache and to the commands; a command that
+is not disturbed is then run twice, over the cache and over an empty one, and must do the same. With
+SECOND_RUNS=300 in the environment, 300 longer stories are drawn instead of a few; -s shows how many
+steps they had.
+"""
+
+import errno
+import io
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import disturbed
+import pytest
+from encoder_models import make_meaning_embedder
+from helpers import Done, ngt
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from test_batch_command import FakeAnswers, FakeSession
+
+from ngtcli.batch.runner import Engine
+from ngtcli.config import Settings
+from ngtcli.decode.steps import Step, Token
+from ngtcli.documents import catalog
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.retrieve import index
+
+pytest.importorskip("reportlab")
+pytest.importorskip("pypdfium2")
+pytestmark = [
+    pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model"),
+    pytest.mark.skipif(find_spec("faiss") is None, reason="no faiss"),
+    pytest.mark.skipif(not hasattr(os, "waitid"), reason="no os.waitid"),
+]
+LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run
+STORIES = settings(
+    max_examples=LONG or 8, stateful_step_count=40 if LONG else 20, deadline=None,
+    suppress_health_check=list(HealthCheck), print_blob=True,
+)  # fmt: skip
+WORDS = [f"{a}{b}" for a in ("ba", "do", "fi", "ga", "lo", "mi", "na", "po") for b in "aeiou"]
+CONTEXT = 128  # tokens of the model; no document fits
+
+# --- documents ---
+
+
+def paragraphs(serial: int) -> list[str]:
+    """Six, of words of their own."""
+    draws = [random.Random(f"{serial} {i}") for i in range(6)]
+    return [f"Note {serial}: {' '.join(draw.sample(WORDS, 6))}." for draw in draws]
+
+
+def _csv(own: list[str]) -> bytes:
+    return "".join(f"{i},{words}\n" for i, words in enumerate(own)).encode()
+
+
+def _html(own: list[str]) -> bytes:
+    return f"<html><body>{''.join(f'<p>{words}</p>' for words in own)}</body></html>".encode()
+
+
+def _pdf(own: list[str]) -> bytes:
+    from reportlab.pdfgen.canvas import Canvas
+
+    out = io.BytesIO()
+    canvas = Canvas(out, invariant=1)
+    for i, words in enumerate(own):
+        canvas.drawString(50, 700 - 40 * i, words)
+    canvas.save()
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[list[str]], bytes]] = {
+    "": lambda own: "\n\n".join(own).encode(),
+    ".txt": lambda own: "\n\n".join(own).encode(),
+    ".json": lambda own: json.dumps({"notes": own}).encode(),
+    ".csv": _csv,
+    ".html": _html,
+    ".pdf": _pdf,
+}
+BROKEN = {
+    "": b"", ".txt": b"\0\1\2", ".json": b'{"notes": [', ".csv": b"a\0b,c\n",
+    ".html": b"<html></html>", ".pdf": b"%PDF-1.4 and nothing else",
+}  # fmt: skip
+NAMES = [f"{stem}{suffix}" for stem in ("a", "b", "sub/a") for suffix in FORMATS]
+names, numbers = st.sampled_from(NAMES), st.integers(0, 99)
+targets = st.just(0) | numbers  # mostly the folder
+PARSED = (".json", ".csv", ".html", ".pdf")
+DISTURBANCES = ["kill", "interrupt", "interrupt_command", "fail_beside", "suspend"]
+
+
+# --- the model ---
+
+
+@dataclass
+class Model:
+    """What must hold."""
+
+    theirs: dict[Path, bytes] = field(default_factory=dict)  # files as the user left them
+    healthy: set[Path] = field(default_factory=set)  # documents that can be read
+    # The documents below a path of which the cache has the passages ("cut"), or their vectors.
+    found: dict[tuple[Path, str], set[tuple[str, bytes]]] = field(default_factory=dict)
+
+    def below(self, path: Path) -> set[tuple[str, bytes]]:
+        """The documents in a folder, or the one that `path` is."""
+        own = (p for p in self.healthy if p == path or path in p.parents)
+        return {(p.suffix, p.read_bytes()) for p in own}
+
+
+class DigestAnswers(FakeAnswers):
+    """Answers with a hash of the prompt; after `most` answers the run is interrupted."""
+
+    most = 10**9
+
+    def _answer(self, key: Any, prompt: Any) -> Any:
+        self.most -= 1
+        if self.most < 0:
+            raise KeyboardInterrupt
+        answered = super()._answer(key, prompt)
+        if answered.error is not None:
+            return answered
+        digest = sha256(prompt.text.encode()).hexdigest()[:16]
+        return replace(answered, steps=(Step((Token(5, digest),), "stop"),))
+
+
+class SecondRuns(RuleBasedStateMachine):
+    """A folder of documents, a folder of summaries, a batch, and the cache of all commands."""
+
+    model: Path  # of CONTEXT tokens
+    embedder: Path
+    answers: DigestAnswers
+    cut: list[object]  # documents that were cut into passages
+    done: Counter[str] = Counter()  # steps and commands, over all stories
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(dir=self.model.parent))
+        self.docs, self.out, self.home = (self.place / n for n in ("docs", "out", "home"))
+        self.lines, self.answered = self.place / "lines.jsonl", self.place / "answered.jsonl"
+        for folder in (self.docs / "sub", self.out):
+            folder.mkdir(parents=True)
+        self.known = Model()
+        self.serial = 0
+        self.full = self.outgrown = False
+
+    # --- what the user does ---
+
+    def write_file(self, path: Path, data: bytes, healthy: bool) -> None:
+        """The user writes a file, at a time of its own."""
+        self.serial += 1
+        path.write_bytes(data)
+        os.utime(path, ns=(self.serial * 10**9, self.serial * 10**9))
+        self.known.theirs[path] = data
+        self.known.healthy.discard(path)
+        if healthy and self.docs in path.parents:
+            self.known.healthy.add(path)
+
+    def documents(self) -> list[Path]:
+        """The files in the folder."""
+        found = self.docs.rglob("*")
+        return sorted(p for p in found if p.is_file() and not p.name.startswith("."))
+
+    @initialize(
+        some=st.lists(names, min_size=2, max_size=4, unique=True),
+        lines=st.lists(targets, min_size=1, max_size=4),
+    )
+    def begin(self, some: list[str], lines: list[int]) -> None:
+        """Documents, and a batch of questions about them."""
+        for name in some:
+            self.write_document(name, True)
+        asked = [
+            {"id": f"line {i}", "paths": [str(self.target(one))], "question": f"Which {WORDS[i]}?"}
+            for i, one in enumerate(lines, 1)
+        ]
+        self.lines.write_text("".join(f"{json.dumps(line)}\n" for line in asked))
+
+    @rule(name=names, healthy=st.booleans())
+    def write(self, name: str, healthy: bool) -> None:
+        self.write_document(name, healthy)
+
+    def write_document(self, name: str, healthy: bool) -> Path:
+        """A document that was not there before, or that one cannot read."""
+        path = self.docs / name
+        make = FORMATS[path.suffix]
+        data = make(paragraphs(self.serial)) if healthy else BROKEN[path.suffix]
+        self.write_file(path, data, healthy)
+        return path
+
+    @precondition(lambda self: self.documents())
+    @rule(which=numbers, name=names)
+    def rename_document(self, which: int, name: str) -> None:
+        old = pick(self.documents(), which)
+        new = (self.docs / name).with_suffix(old.suffix)
+        data, healthy = old.read_bytes(), old in self.known.healthy
+        self.delete(old)
+        self.write_file(new, data, healthy)
+
+    def delete(self, path: Path) -> None:
+        path.unlink()
+        self.known.theirs.pop(path, None)
+        self.known.healthy.discard(path)
+
+    @precondition(lambda self: self.documents())
+    @rule(which=numbers)
+    def delete_document(self, which: int) -> None:
+        self.delete(pick(self.documents(), which))
+
+    @precondition(lambda self: self.documents())
+    @rule(which=numbers)
+    def write_own_file_where_a_summary_would_be(self, which: int) -> None:
+        name = pick(self.documents(), which).relative_to(self.docs).as_posix().replace("/", "_")
+        self.write_file(self.out / f"{name}.txt", b"The user's own.", healthy=True)
+
+    @precondition(lambda self: any(self.out.glob("*.txt")))
+    @rule(which=numbers, delete=st.booleans())
+    def edit_or_delete_summary(self, which: int, delete: bool) -> None:
+        path = pick(sorted(self.out.glob("*.txt")), which)
+        if delete:
+            self.delete(path)
+        else:
+            self.write_file(path, path.read_bytes() + b"Edited.\n", healthy=True)
+
+    # --- what happens to the cache ---
+
+    def cached(self) -> list[Path]:
+        return sorted(p for p in self.home.rglob("*") if p.is_file())
+
+    @precondition(lambda self: self.cached())
+    @rule(
+        how=st.sampled_from(["flip", "cut", "delete", "move", "clear", "outgrow", "fill_disk"]),
+        which=numbers,
+        at=st.integers(0, 9999),
+    )
+    def change_cache(self, how: str, which: int, at: int) -> None:
+        if how in ("flip", "cut", "delete"):
+            damage(pick(self.cached(), which), how, at)
+        else:
+            getattr(self, how)()
+        if how != "move":
+            self.known.found.clear()
+
+    def move(self) -> None:
+        self.serial += 1
+        self.home = self.home.rename(self.place / f"home-{self.serial}")
+
+    def clear(self) -> None:
+        self.ngt("docs", "clear")
+        self.outgrown = False
+
+    def outgrow(self) -> None:
+        """From now on nothing that is kept is within the bound."""
+        filler = self.home / "cache" / "passages" / "other.safetensors"
+        filler.parent.mkdir(parents=True, exist_ok=True)
+        filler.write_bytes(bytes(999_999))
+        os.utime(filler, (2**33, 2**33))  # used last
+        self.outgrown = True
+
+    def fill_disk(self) -> None:
+        """From now on nothing can be written; or again, from the second time on."""
+        self.full = not self.full
+
+    # --- commands ---
+
+    def ngt(self, *words: object, home: Path | None = None) -> Done:
+        """The command, over the cache or the one in `home`; it ends with no unexpected error."""
+        kept = home is None
+        with ExitStack() as stack:
+            if kept and self.full:
+                stack.enter_context(patch("tempfile.mkstemp", no_space))
+            stack.enter_context(patch.object(catalog, "_RUN_NS", time.time_ns(), create=True))
+            done = ngt(*map(str, words), NGT_HOME=str(home or self.home), NGT_CACHE_MB="1",
+                       NGT_MODEL=str(self.model), NGT_BACKGROUND="none")  # fmt: skip
+        self.done[" ".join(map(str, words[: 1 + (words[0] == "docs")]))] += kept
+        assert b"--debug" not in done.stderr, done.stderr.decode()
+        return done
+
+    def empty(self) -> Path:
+        """A new folder."""
+        return Path(tempfile.mkdtemp(dir=self.place, prefix="empty-"))
+
+    def twice(self, *words: object) -> tuple[Done, Done]:
+        """The command over the cache and over an empty one, which must end the same."""
+        done, wanted = self.ngt(*words), self.ngt(*words, home=self.empty())
+        assert_same_end(done, wanted)
+        return done, wanted
+
+    @rule()
+    def list_documents(self) -> None:
+        done, wanted = self.twice("docs", "list", self.docs, "--json")
+        assert done.stdout == wanted.stdout
+        rows = json.loads(done.stdout)["documents"] if done.stdout else []
+        assert {Path(row["path"]) for row in rows} >= self.known.healthy
+
+    @precondition(lambda self: self.documents())
+    @rule(which=numbers, how=st.sampled_from([["--text"], ["--passages", "--json"], []]))
+    def show_document(self, which: int, how: list[str]) -> None:
+        path = pick(self.documents(), which)
+        done, wanted = self.twice("docs", "show", path, *how)
+        assert done.stdout == wanted.stdout
+
+    def target(self, which: int) -> Path:
+        return pick([self.docs, self.docs / "sub", *self.documents()], which)
+
+    @rule(which=st.lists(targets, min_size=2, max_size=4), dense=st.booleans(), seed=numbers)
+    def ask(self, which: list[int], dense: bool, seed: int) -> None:
+        """The same passages are chosen, and none that were cut or embedded before are again."""
+        question = " ".join(random.Random(seed).sample(WORDS, 4))
+        for one in which:
+            self.ask_of(self.target(one), question, dense)
+
+    def ask_of(self, target: Path, question: str, dense: bool) -> None:
+        words = ["ask", "-d", target, f"{question}?", "--passages", 1, *CUTTING, "--dry-run",
+                 "--json", *(["--embedder", self.embedder] if dense else [])]  # fmt: skip
+        self.cut.clear()
+        done = self.ngt(*words)
+        cut = len(self.cut)
+        wanted = self.ngt(*words, home=self.empty())
+        assert_same_end(done, wanted)
+        if done.returncode:
+            return
+        one, other = json.loads(done.stdout), json.loads(wanted.stdout)
+        assert one["prompt"] == other["prompt"]
+        if one["retrieval"] is not None:
+            self.check_work(target, dense, cut, one["retrieval"]["embedded"])
+
+    def check_work(self, target: Path, dense: bool, cut: int, embedded: int) -> None:
+        """Only documents that `target` did not have when it was last asked were cut or embedded."""
+        now = self.known.below(target)
+        for kind, made in (("cut", cut), ("embedded", embedded)):
+            if kind == "cut" or dense:
+                new = now - self.known.found.get((target, kind), set())
+                assert new or not made, f"{made} {kind} again"
+                if not (self.full or self.outgrown):
+                    self.known.found[target, kind] = now
+
+    @rule(which=targets, seed=numbers)
+    def answer(self, which: int, seed: int) -> None:
+        """A real answer, which a trie drafts."""
+        question = " ".join(random.Random(seed).sample(WORDS, 2))
+        done, wanted = self.twice("ask", "-d", self.target(which), question, "--method", "trie",
+                                  "--max-tokens", 3, "--passages", 1, *CUTTING)  # fmt: skip
+        assert done.stdout == wanted.stdout
+
+    @rule(which=targets, beside=st.booleans())
+    def summarize_each(self, which: int, beside: bool) -> None:
+        """Each summary is that of the text as it is, unless the user's file is in its place."""
+        target, out, fresh = self.target(which), self.docs if beside else self.out, self.empty()
+        done = self.ngt("summarize", target, "-o", f"{out}/")
+        wanted = self.ngt("summarize", target, "-o", f"{fresh}/", home=self.empty())
+        if beside:  # among the documents, where another run would read the summaries
+            self.known.healthy |= set(self.documents()) - self.known.theirs.keys()
+        else:
+            self.check_summaries(done, wanted, fresh)
+
+    def check_summaries(self, done: Done, wanted: Done, fresh: Path) -> None:
+        """They are those in `fresh` or the user's; a run fails as that or names the user's."""
+        summaries = {self.out / p.name: p.read_bytes() for p in fresh.glob("*.txt")}
+        taken = summaries.keys() & self.known.theirs.keys()
+        if done.returncode == 0:
+            assert wanted.returncode == 0
+            assert all(path.read_bytes() == summaries[path] for path in summaries.keys() - taken)
+        elif not self.full and done.returncode != wanted.returncode:
+            assert any(path.name.encode() in done.stderr for path in taken), done.stderr.decode()
+
+    @precondition(lambda self: self.documents())
+    @rule(which=numbers)
+    def answer_over_what_is_read(self, which: int) -> None:
+        path = pick(self.documents(), which)
+        assert self.ngt("ask", "-d", path, "Which?", "-o", path).returncode == 2
+
+    @rule(limit=st.integers(0, 4), most=st.sampled_from([99, 99, 0, 1, 2]), retry=st.booleans())
+    def run_batch(self, limit: int, most: int, retry: bool) -> None:
+        """New answers are of the documents as they are; others stay, named if these changed."""
+        before = rows(self.answered)
+        flags = ["--limit", limit, *(["--retry-failed"] if retry else [])]
+        self.answers.most = most
+        done = self.ngt("batch", self.lines, "-o", self.answered, *flags)
+        self.answers.most = 10**9
+        fresh = self.empty() / "answers"
+        self.ngt("batch", self.lines, "-o", fresh, "--limit", limit, home=self.empty())
+        after, wanted = rows(self.answered), rows(fresh)
+        assert list(after) == [f"line {i}" for i in range(1, len(after) + 1)]
+        for name, row in after.items():
+            if name not in before or "error" in before[name]:
+                assert row == wanted.get(name, row) or row == before.get(name)
+            else:
+                assert row == before[name]
+                if name in wanted and "text" in wanted[name] and row != wanted[name]:
+                    assert name in done.stderr.decode()
+
+    # --- commands that are disturbed ---
+
+    @rule(
+        name=names.filter(lambda name: name.endswith(PARSED)),
+        how=st.sampled_from(DISTURBANCES),
+    )
+    def disturb(self, name: str, how: str) -> None:
+        """What happens to a parser or beside it says nothing of the document."""
+        document, pipe = self.write_document(name, True), self.empty() / "pipe"
+        os.mkfifo(pipe)
+        lines = pipe.with_name("lines.jsonl")
+        lines.write_text(json.dumps({"paths": [str(document)]}) + "\n")
+        command: list[object] = ["docs", "list", self.docs]
+        act = getattr(disturbed, how)
+        if how == "fail_beside":
+            act, command = act(pipe), ["docs", "list", pipe, self.docs]
+        elif how.startswith("interrupt"):
+            command = ["batch", lines, "-o", pipe.with_name("answers")]
+        with disturbed.stopping_at(document.read_bytes(), act) as stopped:
+            self.ngt(*command)
+        assert stopped, "nothing was disturbed"
+        self.done[f"{how}, in the middle of a document"] += 1
+        self.list_documents()
+
+    # --- what holds after each step ---
+
+    @invariant()
+    def the_users_files_are_as_the_user_left_them(self) -> None:
+        self.done["steps"] += 1
+        for path, data in self.known.theirs.items():
+            assert path.read_bytes() == data, f"{path.relative_to(self.place)} was written over"
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.place)
+
+
+CUTTING = ["--passage-tokens", 20, "--passage-overlap", 0]
+
+
+def damage(path: Path, how: str, at: int) -> None:
+    """Flip a bit of a file, cut it off at a byte, or delete it."""
+    data = bytearray(path.read_bytes())
+    at %= max(len(data), 1)
+    if how == "delete" or not data:
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[:at])
+    else:
+        data[at] ^= 1 << at % 8
+        path.write_bytes(data)
+
+
+def pick(found: list[Path], which: int) -> Path:
+    return found[which % len(found)]
+
+
+def rows(path: Path) -> dict[str, Any]:
+    """What a batch's output says of each line; no line stands there twice."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: {k: row[k] for k in ("text", "error") if k in row} for row in found}
+
+
+def assert_same_end(done: Done, wanted: Done) -> None:
+    assert done.returncode == wanted.returncode, (done.stderr, wanted.stderr)
+    if done.returncode:
+        assert done.stderr.splitlines()[-2:] == wanted.stderr.splitlines()[-2:]
+
+
+def no_space(*arguments: Any, **options: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The built-in model with a shorter context, and an embedding model that knows WORDS."""
+    place = tmp_path_factory.mktemp("models")
+    small = shutil.copytree(BUILTIN_PATH, place / "small")
+    config = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+    return small, make_meaning_embedder(place / "embedder", [(word,) for word in WORDS])
+
+
+@pytest.fixture
+def machine(
+    models: tuple[Path, Path], kept_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> type[SecondRuns]:
+    """The machine with its models, and answers that take no time."""
+    answers, cut = DigestAnswers(), list[object]()
+
+    def opened(settings: Settings, size: int, progress: Any) -> Engine:
+        passes = {"captured": 0, "seconds": 0.0, "reason": ""}
+        return Engine(FakeSession(settings), answers, size, lambda: passes)  # type: ignore[arg-type]
+
+    def cutting(document: Any, how: Any, real: Any = index.passages) -> Any:
+        cut.append(document)
+        return real(document, how)
+
+    for place in ("batch", "per_file"):
+        monkeypatch.setattr(f"ngtcli.cli.{place}.open_engine", opened)
+    monkeypatch.setattr(index, "passages", cutting)
+    monkeypatch.setattr(catalog, "_RACE_NS", 0)  # files are as old as they say
+    for name, value in {"model": models[0], "embedder": models[1], "answers": answers,
+                        "cut": cut}.items():  # fmt: skip
+        monkeypatch.setattr(SecondRuns, name, value, raising=False)
+    return SecondRuns
+
+
+def test_a_second_run_does_what_a_first_would(machine: type[SecondRuns]) -> None:
+    machine.done.clear()
+    run_state_machine_as_test(machine, settings=STORIES)
+    print("\n".join(f"{count} {what}" for what, count in machine.done.most_common()))
+
+
+@pytest.mark.parametrize(
+    "how", ["kill", "interrupt", "interrupt_command", "fail_beside", "suspend"]
+)
+def test_what_befalls_a_parser_is_not_recorded_of_the_document(
+    machine: type[SecondRuns], how: str
+) -> None:
+    machine().disturb(name="a.json", how=how)
+
+
+def test_a_question_about_one_file_costs_its_folder_nothing(machine: type[SecondRuns]) -> None:
+    story = machine()
+    story.begin(some=["a", "b"], lines=[0])
+    for dense in (False, True):
+        story.ask(which=[0, 2, 0], dense=dense, seed=0)
+
+
+def test_no_file_of_the_users_is_written_over_by_a_summary(machine: type[SecondRuns]) -> None:
+    story = machine()
+    story.begin(some=["a", "b"], lines=[0])
+    story.write_own_file_where_a_summary_would_be(which=0)
+    story.summarize_each(which=0, beside=False)
+    story.the_users_files_are_as_the_user_left_them()
+
+
+def test_lines_of_changed_documents_are_named(machine: type[SecondRuns]) -> None:
+    story = machine()
+    story.begin(some=["a", "b"], lines=[2, 3])
+    story.run_batch(limit=1, most=99, retry=False)
+    story.write(name="a", healthy=True)
+    story.run_batch(limit=0, most=99, retry=False)
