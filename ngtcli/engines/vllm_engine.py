@@ -63,10 +63,13 @@ class VllmEngine:
         with _output_to(self._log):
             try:
                 self._start(settings, sequences)
-            except NgtError:
-                raise
-            except Exception as error:
-                raise self._failed(error, "vLLM does not start") from error
+            except BaseException as error:
+                told = self._failed(error, "vLLM does not start")
+                self.loop.close()
+                self._log.close()
+                if isinstance(error, NgtError) or not isinstance(error, Exception):
+                    raise
+                raise told from error
         config = self._vllm.vllm_config
         self.context = int(config.model_config.max_model_len)
         self.dtype = str(config.model_config.dtype).removeprefix("torch.")
@@ -130,7 +133,7 @@ class VllmEngine:
         except Exception as error:
             raise self._failed(error, "vLLM failed") from error
 
-    def _failed(self, error: Exception, what: str) -> NgtError:
+    def _failed(self, error: BaseException, what: str) -> NgtError:
         """One line: the error, or what it was caused by, as far as the log tells."""
         told = first_words(str(error)) or type(error).__name__
         if _OF_PARENT in told or type(error).__name__ == "EngineDeadError":
