@@ -76,6 +76,15 @@ def test_what_is_damaged_is_compiled_again_with_one_remark(
     assert run(filled) == "[] ''"
 
 
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_pipes_in_the_place_of_what_was_kept_are_not_waited_for(filled: Path, kind: str) -> None:
+    for file in (filled / "cache").rglob(f"*.{kind}"):
+        file.unlink()
+        os.mkfifo(file)
+    assert "Compiling once" in run(filled)
+    assert run(filled) == "[] ''"
+
+
 def test_a_result_for_other_types_is_not_used(tmp_path: Path) -> None:
     """As two processes leave it that compile for different types at the same time."""
     run(tmp_path)

@@ -9,6 +9,7 @@ signature that it was compiled for, since two processes at once may give two of 
 # numba has no types.
 # mypy: disable-error-code="no-untyped-call"
 
+import errno
 import hashlib
 import os
 import shutil
@@ -41,11 +42,25 @@ class _Place(caching.CompileResultCacheImpl):
 
 
 class _Files(caching.IndexDataCacheFile):
+    def _load_index(self) -> Any:
+        _check_file(self._index_path)
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        _check_file(self._data_path(name))
+        return super()._load_data(name)
+
     @contextmanager
     def _open_for_write(self, path: str) -> Iterator[Any]:
         with super()._open_for_write(path) as file:
             os.fchmod(file.fileno(), 0o600)
             yield file
+
+
+def _check_file(path: str) -> None:
+    """Raise OSError for what is not a file: opening a pipe would wait for a writer."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OSError(errno.EINVAL, "not a file", path)
 
 
 class KeptFunction(caching.FunctionCache):
