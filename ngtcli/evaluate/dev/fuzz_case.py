@@ -11,6 +11,7 @@ SECONDS = 30.0
 # Measured: an answer takes 50 to 70 MB above what a process with torch holds.
 MEMORY = 300_000_000  # bytes
 MOST_LINES = 40  # of stderr beside an answer: what was left out, line by line, then a count
+PASSAGES = 1  # the line that says which passages were read
 MOST_ERROR_LINES = 4  # what happened, what to do, and for a grammar the text and a caret
 
 

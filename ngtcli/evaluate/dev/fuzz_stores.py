@@ -7,6 +7,7 @@ from random import Random
 from ngtcli.evaluate.dev.fuzz_case import (
     ANSWERED,
     INPUT,
+    PASSAGES,
     USAGE,
     Case,
     Command,
@@ -60,8 +61,8 @@ def caches(rng: Random, place: Place) -> Case:
         ])  # fmt: skip
         return case(what, show, [ANSWERED])
     codes = [ANSWERED, INPUT, USAGE] if method == "rest" else [ANSWERED]  # it is not built again
-    first = asked(rng, place, "--method", method, codes=frozenset(codes), most_lines=3)
-    return Case(what, (first, replace(first, most_lines=1)))
+    first = asked(rng, place, "--method", method, codes=frozenset(codes), most_lines=3 + PASSAGES)
+    return Case(what, (first, replace(first, most_lines=1 + PASSAGES)))
 
 
 def damage(rng: Random, path: Path, files: list[Path]) -> str:

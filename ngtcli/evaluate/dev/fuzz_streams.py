@@ -14,6 +14,7 @@ from ngtcli.evaluate.dev.fuzz_case import (
     ANSWERED,
     INPUT,
     INTERRUPTED,
+    PASSAGES,
     USAGE,
     Case,
     Place,
@@ -42,7 +43,7 @@ def kills(rng: Random, place: Place) -> Case:
     if rng.random() < 0.3:
         killed = command(["trie", "build", "--rest", str(EXAMPLES)], [ANSWERED, -signal.SIGKILL],
                          stops=(stop,))  # fmt: skip
-    after = asked(rng, place, "--method", method, most_lines=0)
+    after = asked(rng, place, "--method", method, most_lines=PASSAGES)
     return Case(f"killed after {stop.after:.2f} s{', writing' * stop.partial}", (killed, after))
 
 
@@ -70,7 +71,7 @@ def interrupts(rng: Random, place: Place) -> Case:
             "4",
         ]
         stopped = command(rng.choice([tune, bench]), codes, stops=stops, seconds=60)
-    after = asked(rng, place, most_lines=0)
+    after = asked(rng, place, most_lines=PASSAGES)
     return Case(f"Ctrl-C after {', '.join(f'{t:.2f} s' for t in times)}", (stopped, after))
 
 
@@ -154,7 +155,6 @@ def _compiled(rng: Random, place: Place) -> Case:
     """Damaged files of compiled functions: compiled again, the same answer."""
     shutil.copytree(_compile(place), place.home / "cache", dirs_exist_ok=True)
     files = sorted((place.home / "cache").rglob("*.nb[ic]"))
-    files += sorted((place.home / "cache").rglob("checksums.json"))
     made = [
         damage(rng, p, files) for p in rng.sample(files, k=min(len(files), rng.choice([1, 20])))
     ]

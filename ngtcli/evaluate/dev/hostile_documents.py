@@ -1,8 +1,8 @@
 """Read about 200 hostile files and count what came of them: `python -m … [--seed N]`.
 
 Each is read as a user's would be, named outright, with the limits given. What may come of a file is
-its text or one error with a hint; a traceback, an answer after twice the limit, and a worker beyond its
-memory are failures, and the exit code is then 1.
+its text or one error with a hint; a traceback, an answer after twice the limit, and a worker beyond
+its memory are failures, and the exit code is then 1.
 """
 
 import argparse
