@@ -17,20 +17,27 @@ Notify = Callable[[str], None]
 class PassCosts:
     """What passes of a model cost on its device; `known` is None until they are loaded.
 
-    With `stored` they are read from a file in the cache folder and written there.
+    With `stored` they are read from a file in the cache folder and written there. They are those of
+    the attention that the model has, which exact decoding may change.
     """
 
     def __init__(self, model: TargetModel, stored: bool, progress: Notify, warn: Notify) -> None:
-        self.known: Costs | None = None
-        self._model = model
-        self._file = remembered_costs(model) if stored else None
+        self._model, self._stored = model, stored
         self._progress, self._warn = progress, warn
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known: Costs | None = None
+        self._attention = self._model.attention
+        self._file = remembered_costs(self._model) if self._stored else None
 
     def load(self, measure: bool) -> Costs | None:
         """The costs: known, or read, or else measured now and stored, unless not to `measure`.
 
         None for a model that decodes without drafts, and where nothing is known of its costs.
         """
+        if self._attention != self._model.attention:
+            self._forget()
         if self.known is None and not self._model.plain_reason:
             self.known = self._found() if measure else self._read()
         return self.known

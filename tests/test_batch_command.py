@@ -188,7 +188,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7
-    assert (f"{kept} of 13 lines were done before" in again.stderr.decode()) == (kept > 0)
+    assert (f"done before: {kept} of 13 lines" in again.stderr.decode()) == (kept > 0)
     assert steady(read(source)) == steady(read(source, "whole.jsonl"))
     assert len(fake.asked) <= len(whole) + 2  # those of the pass that was interrupted
     count = len(fake.asked)
@@ -237,7 +237,7 @@ def test_lines_that_were_not_answered_yet_are_answered_beside_those_that_failed(
     assert run(source, "--limit", "6").returncode == 7
     (source.parent / "nowhere.txt").write_text("It is there now.")
     done = run(source, "--retry-failed")
-    assert b"5 of 13 lines were done before" in done.stderr
+    assert b"done before: 5 of 13 lines" in done.stderr
     assert b"2 of 13 lines failed" in done.stderr
     assert [row["id"] for row in read(source)] == IDS
     assert run(source, "--retry-failed", name="new.jsonl").returncode == 7
@@ -356,7 +356,7 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     assert b"changed" not in run(source).stderr
     read_again: list[object] = []
     monkeypatch.setattr("ngtcli.cli.batch_work.load", lambda *_, **__: read_again.append(1))
-    assert b"5 of 5 lines were done before\n" in run(source).stderr and read_again == []
+    assert b"done before: 5 of 5 lines\n" in run(source).stderr and read_again == []
     assert len(fake.asked) == 5
 
 

@@ -123,3 +123,7 @@ def test_short_texts_are_read_whole(tmp_path: Path) -> None:
 def test_a_copy_of_the_builtin_model_has_its_card(tmp_path: Path) -> None:
     shutil.copy(BUILTIN_PATH / "README.md", tmp_path)
     assert load_card(str(tmp_path)).settings.values == load_card("builtin").settings.values
+
+
+def test_a_name_below_the_home_of_nobody_has_no_card() -> None:
+    assert load_card("~nobody-of-this-name/model").settings.values == {}

@@ -10,6 +10,7 @@ import torch
 from helpers import FakeBackend, make_hf, make_target
 
 from ngtcli.answered import AnswerOptions
+from ngtcli.auto_memory import PassCosts
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
@@ -285,3 +286,14 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
     assert measured == []
     session.with_settings(replace(plain, calibrate=True)).answer(prompt)
     assert measured == [half]
+
+
+def test_costs_of_another_attention_are_kept_apart() -> None:
+    model = make_target("llama")
+    known = PassCosts(model, True, lambda _: None, lambda _: None)
+    first, path = known.load(True), costs.remembered_costs(model).path
+    model.use_attention("eager")
+    assert known.load(False) is None
+    second = known.load(True)
+    assert second is not None and second is not first
+    assert costs.remembered_costs(model).path != path

@@ -126,3 +126,9 @@ def test_an_answer_that_is_cut_inside_a_character_ends_before_it(tmp_path: Path)
         assert body["text"] == "".join(token["text"] for token in body["tokens"])
         cut.add(body["tokens"][-1]["text"] == "" and body["finish_reason"] == "length")
     assert True in cut
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_what_comes_once_is_no_repetition(times: int) -> None:
+    watch = Repetition(times)
+    assert not any(watch.push(token) for token in [1, 2, 3] * 400)

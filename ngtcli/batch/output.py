@@ -34,7 +34,7 @@ from ngtcli.system.storage import write_atomically
 _FIRST = b'{"format": "'  # what a journal begins with
 _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess
 _READ = re.compile(rb"r(\d{1,12})\t([0-9a-f]*)\t([0-9a-f]*)\n")
-_ANEW = "Name another file with -o, or write it anew with --restart."
+_ANEW = "Name another file with -o, or write it again with --restart."
 
 
 def _line_of(index: int, read: Read) -> str:
@@ -225,7 +225,7 @@ class FileOutput:
         return os.pread(self._journal.fileno(), size, start).decode().rstrip("\n")
 
     def _replace(self) -> None:
-        """Write the file anew, with the lines that the journal replaces."""
+        """Write the file again, with the lines that the journal replaces."""
         if not self._stale or self._file is None:
             return
         self._file.seek(0)

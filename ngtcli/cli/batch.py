@@ -152,7 +152,7 @@ class _Batch:
         self._progress.before = len(chosen) - len(left)
         if self._progress.before:
             of = counted(len(chosen), "line")
-            self._notes.warn(f"{self._progress.before} of {of} were done before")
+            self._notes.warn(f"done before: {self._progress.before} of {of}")
         return left
 
     def _tell_changed(
@@ -162,7 +162,8 @@ class _Batch:
         changed: list[Line] = []
         for line in chosen:
             read = kept.read.get(line.index)
-            if read is None or line.index in todo or line.index not in kept.done - kept.failed:
+            answered = line.index in kept.done and line.index not in kept.failed
+            if read is None or line.index in todo or not answered:
                 continue
             now = self._reader.changed(line, path, read)
             if now is None:

@@ -28,7 +28,7 @@ from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded, load
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
 
@@ -114,8 +114,8 @@ class _PerFile:
         progress.total = len(self.targets)
         progress.before = before = len(self.targets) - len(lines)
         if before:
-            of = f"{before} of {len(self.targets)} files"
-            self._notes.warn(f"{of} are as they were: not made again")
+            of = counted(len(self.targets), "file")
+            self._notes.warn(f"made before and not again: {before} of {of}")
         run_lines(
             KnownLines(lines),
             engine=lambda shown: open_engine(self._request.settings, 0, shown),

@@ -67,7 +67,7 @@ def tell_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: No
     for name, words in shown:
         notes.warn(f"{name}: {words}")
     if more := len(warnings) - len(shown):
-        notes.warn(f"{more} more such remarks; -v has them all")
+        notes.warn(f"{counted(more, 'more such remark')}; -v has them all")
     if dropped := [lines for _, _, lines in documents if lines]:
         lines, of = counted(sum(dropped), "line"), counted(len(dropped), "document")
         notes.warn(f"left out {lines} of repeated headers and footers, in {of}")

@@ -129,7 +129,8 @@ def open_source(
             max_mb=plan.base.max_mb,
         )
         return recording, ()
-    check_session(plan.cells[0].settings)
+    for cell in {(c.settings.method, c.settings.background): c for c in plan.cells}.values():
+        check_session(cell.settings)
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
     from ngtcli.evaluate.sweep.running import Running  # here: it loads torch

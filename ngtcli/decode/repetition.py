@@ -13,7 +13,7 @@ class Repetition:
     """Told every token of a text.
 
     It repeats itself once its last tokens are `repeats` times the same ones in a row, LONGEST at
-    most, and in all these are LEAST tokens or more; with `repeats` 0 never.
+    most, and in all these are LEAST tokens or more; with fewer than two `repeats` never.
     """
 
     def __init__(self, repeats: int) -> None:
@@ -21,7 +21,7 @@ class Repetition:
         self._needed = np.maximum((repeats - 1) * periods, LEAST - periods)
         self._last = np.full(LONGEST, -1)  # the newest first
         self._same = np.zeros(LONGEST, np.int64)  # tokens in a row equal to the one a period before
-        self._is_on = repeats > 0
+        self._is_on = repeats > 1
 
     def push(self, token: int) -> bool:
         """Whether the text repeats itself with this token."""

@@ -13,6 +13,7 @@ The card is README.md in the model's folder. Its YAML head, as on model hubs, ma
 first words of Unicode's names of their letters.
 """
 
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def load_card(model: str) -> Card:
 
     Raises UsageError where what it says to ngt is wrong.
     """
-    path = (BUILTIN_PATH if model == BUILTIN else Path(model).expanduser()) / "README.md"
+    path = (BUILTIN_PATH if model == BUILTIN else Path(os.path.expanduser(model))) / "README.md"
     said = _head(path).get("ngt", {})
     scripts = said.get("scripts", []) if isinstance(said, dict) else None
     settings = said.get("settings", {}) if isinstance(said, dict) else None
