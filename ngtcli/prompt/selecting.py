@@ -163,7 +163,7 @@ def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
 def _selection_words(selection: Selection | None) -> Iterator[str]:
     """What of the documents was read, as a sentence."""
     if selection is not None:
-        why = "more than --whole-tokens" if selection.fits else "not everything fits"
+        why = "longer than --whole-tokens" if selection.fits else "not everything fits"
         yield (
             f"{why}: read {selection.read} of {counted(selection.of_passages, 'passage')},"
             f" from {selection.documents} of {counted(selection.of_documents, 'document')}"
