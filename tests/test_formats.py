@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Section, Writer
+from ngtcli.documents.content import About, Section, Source, Writer
 from ngtcli.documents.formats import format_of, suffix_of
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError
@@ -121,6 +121,10 @@ def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(make())
     formats = [d.about.format for d in load([str(tmp_path)]).documents]
     assert formats == ["pdf", "docx", "epub"]
+    kinds = ["xlsx", "docx", "pptx", "odt", "epub"]
+    for name, kind in zip(["d.docx", "e.pptx", "f.xlsx", "g.epub", "h.odt"], kinds, strict=True):
+        (tmp_path / name).write_bytes(getattr(made, kind)())
+        assert load([str(tmp_path / name)]).documents[0].about.format == kind
     piped = load(["-"], io.BytesIO(made.docx())).documents[0]
     assert piped.text == made.DOCX_TEXT
 
@@ -185,6 +189,44 @@ def test_a_short_page_is_read_whole_block_by_block(tmp_path: Path, page: str, te
     assert document.text == text and document.about.warnings == ()
 
 
+LINKS = "<footer>" + "".join(f"<a href='/{i}'>Link {i}</a> " for i in range(9)) + "</footer>"
+
+
+def html_text(page: str) -> str:
+    from ngtcli.documents.formats.html import parse
+
+    data = f"<!doctype html><meta charset=utf-8>{page}".encode()
+    return parse(Source(data=data, suffix=".html", most=10_000_000)).text
+
+
+def test_white_space_at_the_start_of_blocks_is_not_text() -> None:
+    page = (
+        f"<h2>\n Head</h2><p>\n   Text {LONG}\n</p><ul><li>\n item {LONG}</li></ul>"
+        f"<table><tr><td>\n a {LONG}</td><td> b</td></table><pre>\n  code {LONG}</pre>"
+    )
+    told = LONG.strip()
+    text = f"Head\n\nText {told}\n\n- item {told}\n\na {told} | b\n\n  code {told}"
+    assert html_text(page) == text
+    assert html_text(f"<article>{page}</article>{LINKS}").startswith(text)
+
+
+@pytest.mark.parametrize("count", [9, 7000])
+@pytest.mark.parametrize("links", ["", LINKS])
+def test_no_block_of_a_long_page_is_lost_and_menus_are_left_out(count: int, links: str) -> None:
+    blocks = [f"Paragraph {i}. {LONG}".strip() for i in range(count)]
+    page = f"<nav>{'<p>Menu</p>' * 7}</nav><article>{''.join(f'<p>{b}' for b in blocks)}</article>"
+    text = html_text(page + links)
+    assert text.split("\n\n")[:count] == blocks and "Menu" not in text
+
+
+def test_a_page_that_uses_every_mark_is_read() -> None:
+    from ngtcli.documents.formats.html import _SIGNS
+
+    page = f"<nav><p>Menu</nav><p>{''.join(_SIGNS)}</p><p>{LONG}</p>"
+    for links in ("", LINKS):
+        assert html_text(page + links).startswith(f"{''.join(_SIGNS)}\n\n{LONG.strip()}")
+
+
 ARABIC = "كان هناك رجل حكيم في قرية من القرى يعرف كل شيء عن الحياة. "
 RUSSIAN = "В деревне жил мудрый человек, который знал о жизни всё. "
 
@@ -246,7 +288,7 @@ def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
         "e.epub": b"PK\3\4",
         "f.gz": gzip.compress(b"text")[:-6],
         "g.eml": b"\n\nnothing",
-        "h.odt": made.epub(),
+        "h.odt": made.zipped({}),
     }
     for name, data in broken.items():
         (tmp_path / name).write_bytes(data)

@@ -172,6 +172,13 @@ def test_equations_are_read_in_a_line(inside: str, text: str) -> None:
     assert read(word(f"<w:p><m:oMath>{inside}</m:oMath></w:p>")).text == text
 
 
+def test_an_equation_that_nests_deep_takes_no_longer_than_its_length(tmp_path: Path) -> None:
+    depth = 60  # at four times the work for each level it would not end
+    inside = "<m:d><m:e>" * depth + "<m:r><m:t>x</m:t></m:r>" + "</m:e></m:d>" * depth
+    text = loaded(tmp_path, "a.docx", word(f"<w:p><m:oMath>{inside}</m:oMath></w:p>")).text
+    assert text == "(" * depth + "x" + ")" * depth
+
+
 def test_characters_of_symbol_fonts_become_signs_or_are_told() -> None:
     fonts = "<w:rPr><w:rFonts w:ascii='{}' w:hAnsi='{}'/></w:rPr>"
     body = (
@@ -353,6 +360,23 @@ def test_a_chart_in_an_opendocument_text_is_read() -> None:
     body = f"<text:p>See<draw:frame>{object_}</draw:frame></text:p>"
     found = read(open_document("text", body, "", SHEET + object_))  # which is in itself
     assert found.text.startswith("See\n\nFerry |  |  | Price")
+
+
+def test_what_is_drawn_on_an_opendocument_sheet_follows_its_rows() -> None:
+    def frame(inside: str) -> str:
+        return f"<draw:frame>{inside}</draw:frame>"
+
+    box = frame("<draw:text-box><text:p>In a box</text:p></draw:text-box>")
+    object_ = frame("<draw:object xlink:href='./Object 1'/>")
+    chart = SHEET.replace("Ferry", "Boats")
+    start = "<table:table table:name='Prices'>"
+    sheet = SHEET.replace(start, f"{start}<table:shapes>{object_}{box}</table:shapes>")
+    found = read(open_document("spreadsheet", sheet, chart=chart))
+    assert found.text == "Prices\n\nFerry |  |  | Price\n\nBoats |  |  | Price\n\nIn a box"
+    cell = f"<table:table-row><table:table-cell>{object_}</table:table-cell></table:table-row>"
+    alone = f"<table:table table:name='Chart'>{cell}</table:table><table:table table:name='No'/>"
+    found = read(open_document("spreadsheet", SHEET + alone, chart=chart))
+    assert found.text == "Prices\n\nFerry |  |  | Price\n\nChart\n\nBoats |  |  | Price"
 
 
 def ole(*streams: str) -> bytes:

@@ -22,7 +22,7 @@ from ngtcli.documents.pool import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-VERSION = 4  # of the parsers' output and of these files
+VERSION = 5  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
 _RUN_NS = time.time_ns()  # when this run began
 _TRY_AGAIN = "in two runs; ngt docs clear has it tried again"

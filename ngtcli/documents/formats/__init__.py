@@ -19,7 +19,8 @@ _HEAD = 1024  # bytes in which a PDF's mark may stand, as in most readers
 class Format:
     """A format: its name in output, its parser's module here, and the packages that needs.
 
-    `what` is how errors call a file of the format.
+    `what` is how errors call a file of the format. Which format a zip archive holds `packed` tells
+    from what is inside.
     """
 
     name: str
@@ -31,12 +32,12 @@ class Format:
 
 PDF = Format("pdf", "pdf", "a PDF", (".pdf",), ("pypdfium2",))
 HTML = Format("html", "html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"))
-ZIPPED = Format("zip", "packed", "a zip archive", ())  # which of those below, the worker tells
-DOCX = Format("docx", "docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"))
-PPTX = Format("pptx", "pptx", "a PowerPoint file", (".pptx", ".pptm"), ("pptx", "lxml"))
-XLSX = Format("xlsx", "xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"))
-EPUB = Format("epub", "epub", "an EPUB", (".epub",), ("lxml", "defusedxml"))
-ODT = Format("odt", "odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("defusedxml",))
+ZIPPED = Format("zip", "packed", "a zip archive", ())
+DOCX = Format("docx", "packed", "a Word document", (".docx", ".docm"), ("docx", "lxml"))
+PPTX = Format("pptx", "packed", "a PowerPoint file", (".pptx", ".pptm"), ("pptx", "lxml"))
+XLSX = Format("xlsx", "packed", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"))
+EPUB = Format("epub", "packed", "an EPUB", (".epub",), ("lxml", "defusedxml"))
+ODT = Format("odt", "packed", "an OpenDocument file", (".odt", ".odp", ".ods"), ("defusedxml",))
 RTF = Format("rtf", "rtf", "RTF", (".rtf",), ("striprtf",))
 JSON = Format("json", "records", "JSON", (".json",))
 JSONL = Format("jsonl", "records", "JSON lines", (".jsonl", ".ndjson"))

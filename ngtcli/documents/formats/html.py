@@ -2,13 +2,13 @@
 
 Every block of the page gets a mark, a sign that the page has not. The marks that come out of
 trafilatura say which blocks are the main ones; they are read off the page itself, so that its
-headings, paragraphs, lists and tables stay as they are.
+headings, paragraphs, lists and tables stay as they are. A page of more blocks than marks
+is read whole.
 """
 
 import re
 import unicodedata
 from copy import deepcopy
-from itertools import cycle
 from typing import Any
 
 import trafilatura
@@ -28,21 +28,43 @@ def parse(source: Source) -> Extracted:
     """The article of a page with its headings; navigation and the like are left out."""
     page, told = decode_page(source.data)
     tree = tree_of(page)
+    starts = _starts(tree)
     used = set("".join(tree.itertext()))
-    signs = frozenset(_SIGNS) - used
-    _mark(tree, sorted(signs))
+    signs = [sign for sign in _SIGNS if sign not in used]
     links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
-    body = _body(tree) if links > _LINKS else None
-    if body is not None and signs.isdisjoint("".join(body.itertext())):
-        return _plain(body, told)  # the text comes from a script, as JSON
+    if links <= _LINKS or len(starts) > len(signs):
+        return _whole(tree, told)
+    for (element, name, text), sign in zip(starts, signs, strict=False):
+        words = text.lstrip()  # a mark before white space would keep it from being stripped
+        setattr(element, name, text[: len(text) - len(words)] + sign + words)
+    body = _body(tree)
     if body is None:
-        main = _text(tree) - _text(*tree.iter("nav")) or _text(tree)
-    else:
-        main = _text(body, *tree.iter("h1"))
-    writer = _Main(signs, main)
+        for element, name, text in starts:
+            setattr(element, name, text)
+        return _whole(tree, told)
+    marks = frozenset(signs)
+    if marks.isdisjoint("".join(body.itertext())):
+        return _plain(body, told)  # the text comes from a script, as JSON
+    writer = _Main(marks, _text(body, *tree.iter("h1")))
     write_tree(tree, writer)
-    if writer.left > _HEADING:
-        told += (f"left out as no part of the main text: {writer.left} words",)
+    return _extracted(writer, writer.left, told)
+
+
+def _whole(tree: Any, told: tuple[str, ...]) -> Extracted:
+    """All text of a page but its menus; these too if there is nothing else."""
+    whole, writer = Writer(), Writer()
+    write_tree(tree, whole)
+    for menu in list(tree.iter("nav")):
+        menu.clear(keep_tail=True)
+    write_tree(tree, writer)
+    if not len(writer):
+        writer = whole
+    return _extracted(writer, len(whole.text().split()) - len(writer.text().split()), told)
+
+
+def _extracted(writer: Writer, left: int, told: tuple[str, ...]) -> Extracted:
+    if left > _HEADING:
+        told += (f"left out as no part of the main text: {left} words",)
     return Extracted(writer.text(), About("html", 0, 0, writer.sections(), told))
 
 
@@ -53,9 +75,9 @@ def _plain(body: Any, told: tuple[str, ...]) -> Extracted:
     return Extracted(writer.text(), About("html", 0, 0, (), told))
 
 
-def _mark(tree: Any, signs: list[str]) -> None:
-    """Put a sign before the first text of each block, again the first one where they run out."""
-    sign = cycle(signs)
+def _starts(tree: Any) -> list[tuple[Any, str, str]]:
+    """The first text of each block, as (element, "text" or "tail", text); control characters go."""
+    starts: list[tuple[Any, str, str]] = []
     is_first = True
     for event, element in etree.iterwalk(tree, events=("start", "end")):
         is_first = is_first or element.tag not in INLINE
@@ -63,8 +85,12 @@ def _mark(tree: Any, signs: list[str]) -> None:
         text = getattr(element, name)
         if not text or text.isspace() or (name == "text" and element.tag in HIDDEN):
             continue
-        setattr(element, name, next(sign) * is_first + _CONTROL.sub(" ", text))
-        is_first = False
+        text = _CONTROL.sub(" ", text)
+        setattr(element, name, text)
+        if is_first and not text.isspace():
+            starts.append((element, name, text))
+            is_first = False
+    return starts
 
 
 def _text(*roots: Any) -> frozenset[str]:

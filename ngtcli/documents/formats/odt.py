@@ -95,7 +95,11 @@ class _Blocks:
         self.writer.mark(0, f"{number}: {words}" if words else number)
 
     def _table(self, table: Any, name: str) -> None:
+        """The rows, then what is drawn on a sheet: what is written in cells is read with these."""
         between = "\n\n"
+        shapes = table.findall(f"{_TABLE}shapes")
+        for shape in shapes:
+            table.remove(shape)
         for row in table.iter(f"{_TABLE}table-row"):
             cells = _cells(row, self.notes)
             for _ in range(_count(row, f"{_TABLE}number-rows-repeated") if cells else 0):
@@ -103,9 +107,17 @@ class _Blocks:
                     self.writer.heading(name)
                 self.writer.add(BETWEEN_CELLS.join(cells), between)
                 between = "\n"
+        drawn = (element for root in (table, *shapes) for element in root.iter())
+        if between != "\n" and any(
+            element.tag == f"{_DRAW}object" or (element.text or "").strip() for element in drawn
+        ):
+            self.writer.heading(name)
+        self._charts(table)
+        for shape in shapes:
+            self.write(shape)
 
-    def _charts(self, paragraph: Any) -> None:
-        for element in paragraph.iter(f"{_DRAW}object"):
+    def _charts(self, block: Any) -> None:
+        for element in block.iter(f"{_DRAW}object"):
             self._chart(element)
 
     def _chart(self, element: Any) -> None:

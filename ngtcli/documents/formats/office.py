@@ -103,10 +103,9 @@ def equation(node: Any) -> str:
     """An equation in a line, as in "x=(-b±√(b^2-4ac))/(2a)"."""
     if node.tag == f"{_M}t":
         return node.text or ""
-    inside = {child.tag: equation(child) for child in node if isinstance(child.tag, str)}
-    part = {
-        name: _group(inside.get(f"{_M}{name}", "")) for name in ("num", "den", "sub", "sup", "e")
-    }
+    inside = [(child.tag, equation(child)) for child in node if isinstance(child.tag, str)]
+    named = dict(inside)
+    part = {name: _group(named.get(f"{_M}{name}", "")) for name in _OPERANDS}
     raised = (f"_{part['sub']}" * bool(part["sub"])) + (f"^{part['sup']}" * bool(part["sup"]))
     kind = node.tag.removeprefix(_M)
     if kind == "f":
@@ -118,8 +117,8 @@ def equation(node: Any) -> str:
     if kind == "nary":
         sign = node.find(f"{_M}naryPr/{_M}chr")
         return f"{'∫' if sign is None else sign.get(f'{_M}val', '')}{raised} {part['e']}"
-    texts = [equation(child) for child in node if isinstance(child.tag, str)]
-    return f"({','.join(filter(None, texts))})" if kind == "d" else "".join(texts)
+    texts = [text for _, text in inside if text]
+    return f"({','.join(texts)})" if kind == "d" else "".join(texts)
 
 
 def _group(text: str) -> str:

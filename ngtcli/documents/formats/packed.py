@@ -6,6 +6,7 @@ import zlib
 from importlib import import_module
 
 from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.formats import format_of
 from ngtcli.documents.text import Unreadable
 
 _MEMBERS = 10_000  # most files in an archive that is read; guess
@@ -23,13 +24,18 @@ _BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSEr
 
 
 def parse(source: Source) -> Extracted:
-    """The text of an archive that is a document, whatever its name. Raises Unreadable."""
+    """The text of an archive that is a document; its name counts where no member tells which.
+
+    Raises Unreadable.
+    """
     names = set(open_archive(source).namelist())
-    for member, module in _INSIDE.items():
-        if member in names:
-            found: Extracted = import_module(f"ngtcli.documents.formats.{module}").parse(source)
-            return found
-    raise Unreadable("a zip archive, which is not read", "Unpack it.")
+    named = format_of(source.suffix, b"")
+    module = named.name if named is not None and named.module == "packed" else ""
+    module = next((_INSIDE[member] for member in _INSIDE if member in names), module)
+    if not module:
+        raise Unreadable("a zip archive, which is not read", "Unpack it.")
+    found: Extracted = import_module(f"ngtcli.documents.formats.{module}").parse(source)
+    return found
 
 
 def open_archive(source: Source) -> zipfile.ZipFile:

@@ -18,7 +18,7 @@ from ngtcli.documents.formats.running import without_running_lines
 from ngtcli.documents.text import Unreadable
 
 _OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."
-_AGAIN = "Save it anew, as by printing it to a PDF."
+_AGAIN = "Save it again, as by printing it to a PDF."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
