@@ -105,6 +105,9 @@ def test_paths_of_a_line_are_taken_from_the_inputs_folder(tmp_path: Path) -> Non
     (odd / "x.txt").write_text("x")
     assert below(str(odd), ["x.txt", "/y", "~/z"]) == [f"{odd}/x.txt", "/y", "~/z"]
     assert below(str(odd), ["*.txt"]) == [f"{tmp_path}/a[[]1]/*.txt"]
+    (odd / "~").mkdir()
+    assert below(str(odd), ["~", "~/z"]) == [f"{odd}/~", "~/z"]
+    assert below(str(odd), ["~nobody.txt"]) == [f"{odd}/~nobody.txt"]
 
 
 # --- files and streams of lines ---

@@ -20,12 +20,15 @@ from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.runner import Engine, Runner
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
+from ngtcli.cli.batch_files import Written
+from ngtcli.cli.batch_work import WorkReader
 from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step, Token
 from ngtcli.documents.catalog import Catalog
+from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import ClosedPipeError, ModelError, NgtError
+from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
@@ -566,6 +569,39 @@ def test_a_line_that_names_an_output_that_is_yet_to_be_made_is_refused(
     done = ngt("batch", "in.jsonl", "-o", "out.jsonl", cwd=tmp_path)
     assert done.returncode == 2 and b"line 1 reads" in done.stderr
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_file_whose_name_begins_as_a_home_is_read_from_beside_the_input(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    (tmp_path / "~").write_text("The tide came in at noon.\n")
+    (tmp_path / "in.jsonl").write_text('{"paths": ["~"]}')
+    done = ngt("batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    assert done.returncode == 0 and [d["name"] for d in row["documents"]] == ["~"], row
+
+
+def test_what_is_checked_for_being_written_is_the_path_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "~").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Path("~/out.jsonl").touch()
+    with pytest.raises(UsageError, match="line 3 reads ~/out.jsonl"):
+        Written(tmp_path / "~" / "out.jsonl").check(3, ["~/out.jsonl"])
+
+
+def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Files, "close", lambda files: [f"closed {files._settings.field}"])
+    told: list[str] = []
+    reader = WorkReader({}, None, str(tmp_path), Written(None), told.append)
+    for field in "abcdae":
+        reader._files(replace(Settings(), field=field))
+    assert told == ["closed b"]
+    reader.close()
+    assert sorted(told) == [f"closed {field}" for field in "abcde"]
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])

@@ -157,15 +157,19 @@ def _digest(value: Any) -> str:
 def below(folder: str, paths: Iterable[str]) -> list[str]:
     """Paths of a line, taken from `folder` unless they are absolute or begin with a home.
 
+    A file in `folder` whose name begins as a home does is that file.
+
     >>> below("/data", ["a.txt", "/b.txt", "~/c.txt"])
     ['/data/a.txt', '/b.txt', '~/c.txt']
     """
-    return [path if path.startswith("~") else _joined(folder, path) for path in paths]
+    return [_joined(folder, path) for path in paths]
 
 
 def _joined(folder: str, path: str) -> str:
     """A pattern's own magic characters count, the folder's do not."""
     plain = os.path.join(folder, path)
+    if os.path.expanduser(path) != path and not os.path.lexists(plain):
+        return path
     if not path or os.path.isabs(path) or not glob.has_magic(path) or os.path.lexists(plain):
         return plain if path else path
     return os.path.join(glob.escape(folder), path)

@@ -10,6 +10,7 @@ from typing import IO
 from ngtcli.batch.output import journal_of
 from ngtcli.cli.output import print_line
 from ngtcli.cli.reading import standard_input
+from ngtcli.documents.find import expanded
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -58,7 +59,7 @@ class Written:
     def check(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names one of them, there or not yet."""
         there = self.files() if paths else frozenset()
-        for path in map(os.path.expanduser, paths):
+        for path in map(expanded, paths):
             if os.path.abspath(path) in map(str, self._paths) or identity(path) in there:
                 what = f"line {number} reads {path}, and this command would write over it"
                 raise UsageError(what, _ANOTHER)

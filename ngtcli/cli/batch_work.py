@@ -88,8 +88,12 @@ class WorkReader:
     def close(self) -> None:
         """End the readers, and keep what they learned of the files."""
         while self._open:
-            for remark in self._open.popitem()[1].close():
-                self._warn(remark)
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        """End the reader that was used least recently."""
+        for remark in self._open.pop(next(iter(self._open))).close():
+            self._warn(remark)
 
     def _settings_of(self, asked: Asked) -> Settings:
         settings, preset = self._tasks[asked.task]
@@ -116,11 +120,11 @@ class WorkReader:
     def _files(self, settings: Settings) -> Files:
         """The reader for these settings; a few are open."""
         key = tuple(getattr(settings, name) for name in READING)
-        if key not in self._open:
-            if len(self._open) == _READERS:
-                self._open.pop(next(iter(self._open))).close()
-            self._open[key] = Files(settings)
-        return self._open[key]
+        if key not in self._open and len(self._open) == _READERS:
+            self._close_oldest()
+        files = self._open.pop(key) if key in self._open else Files(settings)
+        self._open[key] = files  # as the last, since it was used last
+        return files
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
         """The settings as vLLM follows them: it drafts as `ask` was set when it was started.

@@ -188,7 +188,8 @@ def expanded(path: str) -> str:
 
     Raises RuntimeError where there is no such user.
     """
-    return str(Path(path) if os.path.lexists(path) else Path(path).expanduser())
+    is_home = path.startswith("~") and not os.path.lexists(path)
+    return str(Path(path).expanduser() if is_home else Path(path))
 
 
 def _short(path: str) -> str:

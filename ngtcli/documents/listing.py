@@ -52,9 +52,10 @@ class Listing:
         reals = self._paths.setdefault(path, [])
         if path == STDIN:
             return
-        root = path if os.path.lexists(path) else os.path.expanduser(path)
+        every = list(self._finder.find(path))  # raises where there is no such home
+        root = expanded(path)
         root = os.path.realpath(root) if os.path.isdir(root) else ""
-        for found in self._finder.find(path):
+        for found in every:
             if self._written and identity(found.real) in self._written:
                 self._pass_by(path, found)
                 continue

@@ -123,6 +123,9 @@ class Pool:
         if lost.is_late:
             what = f"{form.what} that takes more than {self._seconds} s to read"
             return FailedParser(what, "Raise the limit with --parser-seconds.", False)
+        if lost.is_hung:
+            what = f"{form.what} at which its parser stood still"
+            return FailedParser(what, "Save it again, or leave it out.", False)
         name = signal.Signals(-lost.code).name if lost.code < 0 else f"code {lost.code}"
         if lost.code < 0 and -lost.code not in _CRASHES:
             what = f"not read: something else ended its parser ({name})"
@@ -153,10 +156,13 @@ def check_installed(form: Format) -> None:
 
 
 class _WorkerLost(Exception):
-    """The worker ended: with `code`, negative for a signal; `is_late` where its time was up."""
+    """The worker ended: with `code`, negative for a signal.
 
-    def __init__(self, code: int, is_late: bool) -> None:
-        self.code, self.is_late = code, is_late
+    `is_late` where its time was up, `is_hung` where it stood still and was ended here.
+    """
+
+    def __init__(self, code: int, is_late: bool, is_hung: bool) -> None:
+        self.code, self.is_late, self.is_hung = code, is_late, is_hung
 
 
 class _Worker:
@@ -181,7 +187,7 @@ class _Worker:
                 env={name: os.environ[name] for name in _KEPT if name in os.environ},
             )
         self._limits = {"seconds": seconds, "memory": mb * 1_000_000}
-        self.is_usable, self._is_late = True, False
+        self.is_usable, self._is_late, self._is_hung = True, False, False
 
     @property
     def is_running(self) -> bool:
@@ -202,7 +208,8 @@ class _Worker:
             return reply
         except (OSError, EOFError, ValueError):
             code = self._exit_code()
-            raise _WorkerLost(code, self._is_late or code == -signal.SIGPROF) from None
+            is_late = self._is_late or code == -signal.SIGPROF
+            raise _WorkerLost(code, is_late, self._is_hung) from None
         finally:
             done.set()
 
@@ -215,15 +222,16 @@ class _Worker:
         """End the process if it hangs, or computes on though its own timer should have ended it.
 
         It hangs if three looks in a row find the same CPU time. Two would not do: after ngt itself
-        was stopped, one look comes at once.
+        was stopped, one look comes at once. One that something else has stopped is waited for.
         """
         looks: list[float] = []
         with suppress(OSError):  # it has ended
             start = self._cpu_s()
             while not done.wait(_LOOK_S):
-                looks = [*looks[-2:], self._cpu_s()]
-                self._is_late = looks[-1] - start > seconds + _START_S
-                if self._is_late or (len(looks) == 3 and looks[0] == looks[2]):
+                looks = [] if self._is_stopped() else [*looks[-2:], self._cpu_s()]
+                self._is_late = self._cpu_s() - start > seconds + _START_S
+                self._is_hung = len(looks) == 3 and looks[0] == looks[2]
+                if self._is_late or self._is_hung:
                     return self._process.kill()
 
     def _cpu_s(self) -> float:
@@ -231,6 +239,13 @@ class _Worker:
         if sys.platform != "linux":  # no clock of another process
             return time.monotonic() / _WALL
         return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
+
+    def _is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped the process."""
+        if sys.platform != "linux":
+            return False
+        about = Path(f"/proc/{self._process.pid}/stat").read_text()
+        return about.rpartition(")")[2].split()[0] in "Tt"
 
     def kill(self) -> None:
         """End the process; it is not usable afterwards."""

@@ -2,9 +2,9 @@
 
 `serve` reads requests from a connection and writes replies to it. Each is two messages: JSON, and
 data, which is a file in a request and a text in UTF-8 in a reply. The process is bounded in memory
-from its start and in CPU time for each file, ends itself when its time is up, and writes no file.
-What else it cannot do the system must be able to refuse (`system/sandbox.py`); elsewhere no Python
-code in it can open a connection or start a program.
+from its start and in CPU time for each file, ends itself when its time is up, and writes nothing
+into files. What else it cannot do the system must be able to refuse (`system/sandbox.py`);
+elsewhere no Python code in it can open a connection or start a program.
 """
 
 import json
@@ -12,9 +12,11 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import ngtcli
@@ -38,6 +40,8 @@ def serve(number: int) -> NoReturn:
         except (EOFError, OSError):
             os._exit(0)
         data = connection.recv_bytes()
+        with suppress(Exception):  # `_answer` meets the same and tells it
+            _module(request["format"])  # its libraries' imports do not count for the file
         signal.setitimer(signal.ITIMER_PROF, limits["seconds"])
         reply, text = _answer(request, data)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -106,11 +110,15 @@ def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes
 
 def parse(name: str, source: Source) -> Extracted:
     """The text of `source` as the format of that name. Raises Unreadable and what parsers raise."""
-    module = next(f.module for f in FORMATS if f.name == name)
-    found: Extracted = import_module(f"ngtcli.documents.formats.{module}").parse(source)
+    found: Extracted = _module(name).parse(source)
     text = found.text
     if not text or text.isspace():
         raise Unreadable("no text in it", "Give a document with text in it.")
     if "\0" in text:
         raise Unreadable("binary, not text", "Save it as text first.")
     return found
+
+
+def _module(name: str) -> ModuleType:
+    module = next(f.module for f in FORMATS if f.name == name)
+    return import_module(f"ngtcli.documents.formats.{module}")

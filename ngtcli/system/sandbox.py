@@ -1,8 +1,9 @@
 """Confines this process for good, where the system can: Linux with seccomp and Landlock.
 
 Both need no privileges and hold for native code too. A seccomp filter refuses the system calls that
-open connections, start programs, reach other processes or change files' owners, modes and times;
-Landlock refuses to open any file but those of some folders, which can be read.
+open connections, start programs, reach other processes, open files for writing, make, rename, link,
+truncate and remove files, or change their owners, modes and times; Landlock refuses to open any
+file but those of some folders, which can be read.
 """
 
 import ctypes
@@ -29,13 +30,21 @@ _REFUSED = {
     "utime": (132, -1), "utimes": (235, -1), "utimensat": (280, 88), "futimesat": (261, -1),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "unlink": (87, -1), "unlinkat": (263, 35), "rmdir": (84, -1), "creat": (85, -1),
+    "rename": (82, -1), "renameat": (264, 38), "renameat2": (316, 276),
+    "truncate": (76, 45), "ftruncate": (77, 46), "mkdir": (83, -1), "mkdirat": (258, 34),
+    "link": (86, -1), "linkat": (265, 37), "symlink": (88, -1), "symlinkat": (266, 36),
+    "mknod": (133, -1), "mknodat": (259, 33),
 }  # fmt: skip
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
+_OPEN, _OPENAT, _OPENAT2 = (2, -1), (257, 56), (437, 437)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC  # flags that no file is opened with
 _THREAD = 0x10000  # CLONE_THREAD: a new thread, not a new process
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 _X32 = 0x40000000  # from this number on, x86_64 has the calls of another ABI
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
-_NUMBER, _ARCHITECTURE, _FIRST = 0, 4, 16  # offsets in what a filter sees; the first argument's
+_NUMBER, _ARCHITECTURE = 0, 4  # offsets in what a filter sees
+_ARGUMENTS = (16, 24, 32)  # those of the low words of the first arguments
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _GET_SECCOMP = 38, 22, 21  # of prctl
 
@@ -67,7 +76,7 @@ def holds() -> dict[str, str]:
     means = {}
     with suppress(OSError, AttributeError):  # no libc with prctl
         if platform.machine() in _MACHINES and _libc().prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0:
-            means["seccomp"] = "no network, no programs"
+            means["seccomp"] = "no network, no programs, no writing"
         if _landlock() > 0:
             means["Landlock"] = "no files but Python's and the system's"
     return means
@@ -114,17 +123,22 @@ def _refuse_calls(column: int, architecture: int) -> None:
 def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
     """A program of BPF: (instruction, steps to skip if true, if false, operand) each."""
     refuse, unknown = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)
-    allow, first = (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _FIRST)
+    allow = (_RETURN, 0, 0, _ALLOW)
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), refuse]
     steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), refuse]
     for numbers in _REFUSED.values():
         if numbers[column] >= 0:
             steps += [(_EQUAL, 0, 1, numbers[column]), refuse]
-    steps += [(_EQUAL, 0, 1, _CLONE3[column]), unknown]  # then libraries take `clone`
-    for numbers, test in (
-        (_CLONE, (_ANY_BIT, 1, 0, _THREAD)),
-        (_TGKILL, (_EQUAL, 1, 0, os.getpid())),  # as `abort` does
-        (_PRLIMIT, (_EQUAL, 1, 0, 0)),
+    for numbers in (_CLONE3, _OPENAT2):  # then libraries take `clone` and `openat`
+        steps += [(_EQUAL, 0, 1, numbers[column]), unknown]
+    for numbers, argument, test in (
+        (_CLONE, 0, (_ANY_BIT, 1, 0, _THREAD)),
+        (_TGKILL, 0, (_EQUAL, 1, 0, os.getpid())),  # as `abort` does
+        (_PRLIMIT, 0, (_EQUAL, 1, 0, 0)),
+        (_OPEN, 1, (_ANY_BIT, 0, 1, _WRITES)),
+        (_OPENAT, 2, (_ANY_BIT, 0, 1, _WRITES)),
     ):
-        steps += [(_EQUAL, 0, 4, numbers[column]), first, test, refuse, allow]
+        if numbers[column] >= 0:
+            value = (_LOAD, 0, 0, _ARGUMENTS[argument])
+            steps += [(_EQUAL, 0, 4, numbers[column]), value, test, refuse, allow]
     return [*steps, allow]

@@ -43,9 +43,9 @@ class DamagedFileError(Exception):
 def home(kind: str) -> Path:
     """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` if NGT_HOME is set.
 
-    A cache that is another user's is not used: an empty folder, which goes with this process, takes
-    its place. Raises UsageError if NGT_HOME is closed to this user, or starts with the home of an
-    unknown one (`~name`).
+    A cache that is another user's is not used: an empty folder takes its place, which is removed
+    when this process leaves unless a signal ends it. Raises UsageError if NGT_HOME is closed to
+    this user, or starts with the home of an unknown one (`~name`).
     """
     if kind == "cache":
         return _own_cache(_home(kind))
@@ -77,7 +77,11 @@ def others_cache() -> Path | None:
 
 @cache
 def _own_cache(named: Path) -> Path:
-    """The folder of the cache; where it is another user's, one for this run alone."""
+    """The folder of the cache; where it is another user's, one for this run alone.
+
+    That one stays, closed to others, where a signal ends the process at once: later runs cannot
+    tell it from the folder of a run that goes on.
+    """
     if not _is_others(named):
         return named
     folder = Path(tempfile.mkdtemp(prefix="ngt-"))
