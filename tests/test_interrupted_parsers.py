@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,11 @@ def show(*arguments: str) -> subprocess.Popen[str]:
 
 def parsers(run: subprocess.Popen[str]) -> list[int]:
     """The processes that a run has started."""
-    lists = Path(f"/proc/{run.pid}/task").glob("*/children")
-    return [int(pid) for children in lists for pid in children.read_text().split()]
+    found: list[str] = []
+    for children in Path(f"/proc/{run.pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += children.read_text().split()
+    return [int(pid) for pid in found]
 
 
 def while_parsing(run: subprocess.Popen[str], act: Callable[[int], object]) -> None:
