@@ -87,7 +87,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         import kept
 
         monkeypatch.setattr("ngtcli.background.making.make_shipped", kept.made_once)
-        monkeypatch.setattr("ngtcli.auto_memory.calibrate", kept.measured_once)
+        monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
     yield tmp_path / "ngt-home"
     process.wipe_at_end(
         b""

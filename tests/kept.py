@@ -7,7 +7,7 @@ from ngtcli.background.making import make_shipped
 from ngtcli.background.names import SHIPPED
 from ngtcli.decode.costs import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.auto.costs import CostCurve
+from ngtcli.draft.costs import CostCurve
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
 

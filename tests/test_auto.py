@@ -18,16 +18,16 @@ from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.draft.auto.attribution import Tallies, attribute
 from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
 from ngtcli.draft.auto.config import Options
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.auto.growth import _depth_first, grow
-from ngtcli.draft.auto.pool import (
-    Pool,
-)
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
+from ngtcli.draft.pool import (
+    Pool,
+)
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.trie.background import DEPTH, build_counts

@@ -17,8 +17,8 @@ from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto, make
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
-from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.pool import Pool
 from ngtcli.system.compiled import njit
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.background import COUNT, FIRST, TOKEN, BackgroundCounts, build_counts

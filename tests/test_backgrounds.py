@@ -39,8 +39,6 @@ from ngtcli.background.phrases import (
     write_phrases,
 )
 from ngtcli.background.stored import open_background
-from ngtcli.builtin.phrases.mining import Least, mine, names_and_numbers
-from ngtcli.builtin.phrases.texts import BORDER, WEIGHTS, Texts
 from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
@@ -48,13 +46,15 @@ from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
-from ngtcli.evaluate.replay.run import replay
-from ngtcli.evaluate.replay.traces import Trace
+from ngtcli.measure.replay.run import replay
+from ngtcli.measure.replay.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.listing import list_backgrounds
+from tests.tools.phrases.mining import Least, mine, names_and_numbers
+from tests.tools.phrases.texts import BORDER, WEIGHTS, Texts
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from helpers import STORIES, generate
 
-from ngtcli.answered import Answered, Given
 from ngtcli.batch import answers as answers_module
 from ngtcli.batch.answers import answers
 from ngtcli.config import Settings
 from ngtcli.decode.batch.target import BatchTarget
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Session
+from ngtcli.session.answer import Answered, Given
+from ngtcli.session.local import Session
 
 TEXTS = [
     "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",

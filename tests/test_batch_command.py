@@ -15,7 +15,6 @@ from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 from warm import Warm
 
-from ngtcli.answered import Answered, Given, failed
 from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.runner import Engine, Runner
 from ngtcli.batch.waiting import Line
@@ -35,6 +34,7 @@ from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
+from ngtcli.session.answer import Answered, Given, failed
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 

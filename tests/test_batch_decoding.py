@@ -33,9 +33,9 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.auto.batch import BatchDrafter
-from ngtcli.draft.auto.costs import CostCurve
-from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree
 
 SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]

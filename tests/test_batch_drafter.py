@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.auto.batch import BatchDrafter
-from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.policy import best_size
-from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
 

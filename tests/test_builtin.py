@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from ngtcli.builtin.training import tasks, train
-from ngtcli.builtin.training.batches import DocumentBatches, pad
-from ngtcli.builtin.training.corpus import Article, Paragraph, read_corpus, split_sentences
-from ngtcli.builtin.training.evaluate import Exercise, holds_gold, keyword_baseline, verbatim_share
-from ngtcli.builtin.training.initial import Marks, plant_circuit
-from ngtcli.builtin.training.lexicon import Lexicon, count_words, stem
-from ngtcli.builtin.training.recipe import Recipe, make_model, make_tokenizer
-from ngtcli.builtin.training.tasks import (
+from ngtcli.documents.load import Document
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.tools.training import tasks, train
+from tests.tools.training.batches import DocumentBatches, pad
+from tests.tools.training.corpus import Article, Paragraph, read_corpus, split_sentences
+from tests.tools.training.evaluate import Exercise, holds_gold, keyword_baseline, verbatim_share
+from tests.tools.training.initial import Marks, plant_circuit
+from tests.tools.training.lexicon import Lexicon, count_words, stem
+from tests.tools.training.recipe import Recipe, make_model, make_tokenizer
+from tests.tools.training.tasks import (
     FUNCTION_WORDS,
     Conversation,
     TaskMixture,
     extract_summary,
     pseudo_question,
 )
-from ngtcli.documents.load import Document
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 SENTENCES = [
     "The old mill stands beside the river at Norwick.",

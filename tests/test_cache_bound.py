@@ -12,7 +12,7 @@ from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto import pool
+from ngtcli.draft import pool
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import cache_bound
 from ngtcli.system.cache_bound import bound

@@ -16,8 +16,8 @@ from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
 from ngtcli.documents.pool import Pool
 from ngtcli.errors import InputError
-from ngtcli.evaluate.dev import document_files as made
 from ngtcli.system.storage import read_json
+from tests.tools import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("docx")

@@ -9,16 +9,16 @@ import pytest
 import torch
 from helpers import FakeBackend, make_hf, make_target
 
-from ngtcli.answered import AnswerOptions
-from ngtcli.auto_memory import PassCosts
 from ngtcli.config import Settings
 from ngtcli.decode import costs
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.shapes import row_sizes
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Session
+from ngtcli.session.answer import AnswerOptions
+from ngtcli.session.local import Session
+from ngtcli.session.memory import PassCosts
 from ngtcli.tokens.tokenizer import Tokenizer
 
 MEASURED = {1: 0.05, 8: 0.1}
@@ -27,7 +27,7 @@ MEASURED = {1: 0.05, 8: 0.1}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session calibrates in no time."""
-    monkeypatch.setattr("ngtcli.auto_memory.calibrate", lambda _: CostCurve(MEASURED))
+    monkeypatch.setattr("ngtcli.session.memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
 TINY_SETTINGS = Settings(background=())  # its tokenizer knows no words
@@ -36,7 +36,7 @@ TINY_SETTINGS = Settings(background=())  # its tokenizer knows no words
 def tiny_session(said: list[str], persist: bool = True) -> Session:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.load_model", lambda *_, **__: tiny)
+        patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
         return Session(TINY_SETTINGS, warn=said.append, persist=persist)
 
 
@@ -190,7 +190,7 @@ def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
     """What the first run's steps taught goes with them; a run that may not measure takes them."""
     seconds = iter([0.05, 0.01, 0.02])
     monkeypatch.setattr(
-        "ngtcli.auto_memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
+        "ngtcli.session.memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
     )
     found = []
     for busy in (True, False, False):
@@ -259,7 +259,7 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
 def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     """Equal to the target it is always right, if it draws as the target does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.load_model", lambda *_, **__: make_target())
+        patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: make_target())
         drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="twin", max_tokens=40)
         session = Session(drafted, persist=False)
     warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
@@ -274,12 +274,13 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
 ) -> None:
     measured: list[Any] = []
     monkeypatch.setattr(
-        "ngtcli.auto_memory.calibrate", lambda model: measured.append(model) or CostCurve(MEASURED)
+        "ngtcli.session.memory.calibrate",
+        lambda model: measured.append(model) or CostCurve(MEASURED),
     )
     half = TargetModel(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "half")
     plain = replace(TINY_SETTINGS, method="none", calibrate=False, max_tokens=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.load_model", lambda *_, **__: half)
+        patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: half)
         session = Session(plain, persist=False)
     prompt = Prompt("", [5, 6, 7], ((5, 6, 7),), ())
     session.answer(prompt)

@@ -10,8 +10,8 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.noise import add_noise, passages
-from ngtcli.evaluate.prompts import (
+from ngtcli.measure.noise import add_noise, passages
+from ngtcli.measure.prompts import (
     Item,
     builtin_items,
     choose,

@@ -146,7 +146,7 @@ def test_a_folder_that_says_what_is_not_known_is_refused(tmp_path: Path) -> None
 
 
 def test_a_model_made_of_word_vectors_gives_the_mean_of_weighted_words(tmp_path: Path) -> None:
-    from ngtcli.evaluate.dev.word_vectors import save, word_vectors
+    from tests.tools.word_vectors import save, word_vectors
 
     rng = np.random.default_rng(0)
     topics = [["tide", "harbour", "pilot", "ship"], ["flour", "oven", "loaf", "yeast"]]

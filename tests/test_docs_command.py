@@ -13,14 +13,14 @@ from ngtcli.background.folder import counts_folder
 from ngtcli.documents import catalog
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, passages
-from ngtcli.evaluate.dev import document_files as made
-from ngtcli.evaluate.dev import documents_folder
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.splitting import parts_folder
 from ngtcli.render.schema import build
 from ngtcli.retrieve.index import index_of
 from ngtcli.retrieve.store import index_folder
+from tests.tools import document_files as made
+from tests.tools import documents_folder
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.evaluate.dev import document_files as made
+from tests.tools import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("rapidfuzz")
 pytest.importorskip("reportlab")
 
-from tools import documents_score  # noqa: E402
+from tests.tools import documents_score  # noqa: E402
 
 
 def test_a_folder_of_documents_is_scored_beside_pdfium(

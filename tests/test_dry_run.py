@@ -38,7 +38,7 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
 
 @pytest.mark.parametrize("overflow", ["error", "truncate"])
 def test_a_dry_run_is_the_prompt_that_is_sent(overflow: str, capsys: Any) -> None:
-    from ngtcli.session import Session
+    from ngtcli.session.local import Session
 
     documents = [SHORT, LONG] if overflow == "truncate" else [SHORT]
     settings = Settings(overflow=overflow)

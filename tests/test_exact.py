@@ -23,16 +23,16 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack, packable
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.auto.costs import CostCurve, Costs
-from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import method_names
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.evaluate.dev import exactness
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.schema import build
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.tools import exactness
 
 ROWS = 8
 

@@ -14,12 +14,12 @@ from helpers import HARBOUR, ngt
 if sys.platform != "linux":  # it forks, limits memory, reads /proc and opens pseudo-terminals
     pytest.skip("the fuzzer runs on Linux", allow_module_level=True)
 
-from ngtcli.evaluate.dev import fuzz
-from ngtcli.evaluate.dev.fuzz_case import Command, Place, Result, Streams, World, command
-from ngtcli.evaluate.dev.fuzz_judge import judge
-from ngtcli.evaluate.dev.fuzz_run import ONE_THREAD, run
-from ngtcli.evaluate.dev.fuzz_worker import KINDS, adopt, run_case
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.tools.fuzz import __main__ as fuzz
+from tests.tools.fuzz.case import Command, Place, Result, Streams, World, command
+from tests.tools.fuzz.judge import judge
+from tests.tools.fuzz.run import ONE_THREAD, run
+from tests.tools.fuzz.worker import KINDS, adopt, run_case
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

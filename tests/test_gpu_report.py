@@ -9,12 +9,12 @@ import torch
 from helpers import make_target
 
 from ngtcli.config import Settings
-from ngtcli.evaluate.dev import gpu_report
-from ngtcli.evaluate.dev.gpu_parts import Parts
-from ngtcli.evaluate.dev.gpu_sameness import score_error
-from ngtcli.evaluate.dev.gpu_times import read_bytes
-from ngtcli.evaluate.replay.shape_files import Shape
-from ngtcli.evaluate.replay.shape_model import make_hf, plan
+from ngtcli.measure.replay.shape_files import Shape
+from ngtcli.measure.replay.shape_model import make_hf, plan
+from tests.tools import gpu_report
+from tests.tools.gpu_parts import Parts
+from tests.tools.gpu_sameness import score_error
+from tests.tools.gpu_times import read_bytes
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 8192, "hidden_size": 32, "intermediate_size": 48,
@@ -66,7 +66,7 @@ def test_a_part_that_fails_or_has_no_time_says_so(
     monkeypatch.setattr(gpu_report, "own_recording", lambda *_: made)
     for other in ("builtin_scores", "sameness", "shape_sameness", "replay"):  # run above
         monkeypatch.setattr(Parts, other, lambda *_: (None, []))
-    with patch("ngtcli.evaluate.dev.gpu_parts.score_error", side_effect=ValueError("so\nit is")):
+    with patch("tests.tools.gpu_parts.score_error", side_effect=ValueError("so\nit is")):
         lines = {(x.part, x.of): x for x in gpu_report.run(args).lines}
     assert lines["shape", "nonesuch"].value.startswith("UsageError: no shape 'nonesuch'")
     assert lines["scores", "tiny"].value == "ValueError: so"

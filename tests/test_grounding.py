@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from ngtcli.documents.content import About
 from ngtcli.documents.load import load
-from ngtcli.evaluate.dev.document_files import PAGED, paged_pdf
-from ngtcli.evaluate.dev.spans import Case, failures, misplaced
-from ngtcli.evaluate.dev.spans_check import Check
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.span import Span, share_copied
 from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.sources import sources_of
+from tests.tools.document_files import PAGED, paged_pdf
+from tests.tools.spans import Case, failures, misplaced
+from tests.tools.spans_check import Check
 
 
 def flat(text: str) -> str:

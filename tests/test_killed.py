@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from warm import Warm
 
-from ngtcli.draft.auto.pool import TOKENS, load_pool, pool_path
 from ngtcli.draft.methods import datastore
+from ngtcli.draft.pool import TOKENS, load_pool, pool_path
 from ngtcli.system.storage import LEFT_S, home, read_json, write_atomically, write_json
 from ngtcli.trie import listing, store
 
@@ -22,7 +22,7 @@ from ngtcli.system.storage import (home, write_atomically, write_json)
 from ngtcli.draft.methods import datastore
 from ngtcli.trie import listing, store
 from ngtcli.trie.ngram import build_trie
-from ngtcli.draft.auto.pool import Pool, pool_path, save_pool
+from ngtcli.draft.pool import Pool, pool_path, save_pool
 
 text = list(range(90)) * 1000
 trie, built = build_trie([text], 5, 3), datastore.build_datastore([text])

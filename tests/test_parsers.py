@@ -23,10 +23,10 @@ from ngtcli.documents.formats import DOCX, EPUB, JSON, PDF, Format
 from ngtcli.documents.load import load
 from ngtcli.documents.pool import FailedParser, Pool
 from ngtcli.documents.text import Unreadable
-from ngtcli.evaluate.dev import document_files as made
-from ngtcli.evaluate.dev.hostile_documents import read_all
-from ngtcli.evaluate.dev.hostile_files import cases, mutations
 from ngtcli.system import sandbox
+from tests.tools import document_files as made
+from tests.tools.hostile_documents import read_all
+from tests.tools.hostile_files import cases, mutations
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -392,7 +392,7 @@ def test_workers_load_neither_torch_nor_numpy() -> None:
     code = (
         "import sys\nfrom ngtcli.documents import worker\n"
         "from ngtcli.documents.content import About, Source\n"
-        "from ngtcli.evaluate.dev.document_files import FILES\n"
+        "from tests.tools.document_files import FILES\n"
         "before = set(sys.modules)\n"
         "from ngtcli.documents.formats import FORMATS, format_of, suffix_of\n"
         "for name, make in FILES.items():\n"

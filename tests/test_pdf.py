@@ -17,7 +17,7 @@ from ngtcli.documents.formats.running import without_running_lines
 from ngtcli.documents.load import load
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
-from ngtcli.evaluate.dev import document_files as made
+from tests.tools import document_files as made
 
 SIDE = 800  # points of the pages that are drawn here
 

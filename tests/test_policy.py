@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.auto.policy import Policy, best_size, count_accepted
 from ngtcli.draft.auto.repeats import Repeats
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.draft.auto.pool import (
+from ngtcli.draft.pool import (
     QUOTE,
     SUFFIX,
     Pool,
@@ -132,7 +132,7 @@ def test_answers_that_could_not_be_stored_are_stored_the_next_time(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ngtcli.draft.auto.pool.write_arrays", full)
+        patch.setattr("ngtcli.draft.pool.write_arrays", full)
         with pytest.raises(OSError, match="No space"):
             save_pool(path, pool, "tiny", 97)
     pool.add([4, 5], [])

@@ -27,7 +27,7 @@ def user_preset(home: Path, name: str, text: str) -> None:
 
 
 def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
-    from ngtcli.builtin.training.tasks import ASK, SUMMARIZE
+    from tests.tools.training.tasks import ASK, SUMMARIZE
 
     assert set(preset_files()) >= {"summarize", "ask"}
     assert load_preset("summarize").template == f"{{documents}}\n\n{SUMMARIZE}"

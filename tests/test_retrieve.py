@@ -358,7 +358,7 @@ def test_wrong_settings_of_passages_are_refused(
 
 
 def test_recall_counts_the_questions_whose_own_paragraph_is_among_the_first() -> None:
-    from ngtcli.evaluate.dev.retrieval import enlarged, measure, recall
+    from tests.tools.retrieval import enlarged, measure, recall
 
     paragraphs = [f"word{i} stands here with the others" for i in range(12)]
     index = index_of([Document(str(i), p) for i, p in enumerate(paragraphs)], SMALL)

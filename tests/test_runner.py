@@ -13,13 +13,13 @@ from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
-from ngtcli.evaluate.runner.contestants import ours
-from ngtcli.evaluate.runner.memory import PeakMemory
-from ngtcli.evaluate.runner.run import Answering, Contestant, Generation, by_contestant, by_prompt
-from ngtcli.evaluate.runner.run import run as take
-from ngtcli.evaluate.runner.state import State
+from ngtcli.measure.runner.contestants import ours
+from ngtcli.measure.runner.memory import PeakMemory
+from ngtcli.measure.runner.run import Answering, Contestant, Generation, by_contestant, by_prompt
+from ngtcli.measure.runner.run import run as take
+from ngtcli.measure.runner.state import State
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Session
+from ngtcli.session.local import Session
 
 
 def contestant(name: str, log: list[str]) -> Contestant[str]:
@@ -207,7 +207,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
 ) -> None:
     """Beside others that differ in a shared setting alone, each does what it does by itself."""
     tiny: Any = make_target(seed=3)
-    monkeypatch.setattr("ngtcli.session.load_model", lambda *_, **__: tiny)
+    monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
     settings = Settings(max_tokens=24, calibrate=False, background=())
     session = Session(settings, persist=False)
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]

@@ -16,16 +16,16 @@ from ngtcli.draft.auto.drafter import fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.evaluate.dev import drafting_bench, fit_escapes
-from ngtcli.evaluate.dev.drafting_bench import (
+from ngtcli.measure.replay.run import select
+from ngtcli.measure.replay.traces import Trace, TraceWriter
+from ngtcli.trie.ngram import build_trie
+from tests.tools import drafting_bench, fit_escapes
+from tests.tools.drafting_bench import (
     PlainNode,
     plain_draft,
     plain_mask,
     plain_trie,
 )
-from ngtcli.evaluate.replay.run import select
-from ngtcli.evaluate.replay.traces import Trace, TraceWriter
-from ngtcli.trie.ngram import build_trie
 
 N, LP = 6, 3
 

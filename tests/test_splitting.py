@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from warm import Warm
 
-from ngtcli.answered import failed
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
@@ -34,7 +33,8 @@ from ngtcli.prompt.splitting import (
     split_to_refine,
 )
 from ngtcli.render.schema import build
-from ngtcli.splitting import KeptParts
+from ngtcli.session.answer import failed
+from ngtcli.session.parts import KeptParts
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -171,7 +171,7 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session import Session
+    from ngtcli.session.local import Session
 
     whole = ngt("summarize", book, *short, "--json")
     body = json.loads(whole.stdout)
@@ -202,7 +202,7 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
 def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session import Session
+    from ngtcli.session.local import Session
 
     answer, prompts = Session.answer, []
 
@@ -234,7 +234,7 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
 
 @needs_model
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
-    from ngtcli.session import Session
+    from ngtcli.session.local import Session
 
     wrong = ModelError("the model gives no numbers", "Name another one.")
     monkeypatch.setattr(Session, "answer", failing(Session.answer, 2, wrong))
@@ -328,7 +328,7 @@ def test_parts_of_another_engine_are_not_taken_up() -> None:
 def test_kept_parts_that_are_damaged_are_made_anew(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session import Session
+    from ngtcli.session.local import Session
 
     answer = Session.answer
     monkeypatch.setattr(Session, "answer", failing(answer, 2, KeyboardInterrupt()))

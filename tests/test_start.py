@@ -218,7 +218,7 @@ def test_a_models_memory_is_free_for_the_next_command(monkeypatch: pytest.Monkey
 
     from helpers import ngt
 
-    from ngtcli import session
+    from ngtcli.session import local as session
 
     made: list[weakref.ref[Any]] = []
     load = session.load_model

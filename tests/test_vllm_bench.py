@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ngtcli.evaluate.dev import vllm_bench
-from ngtcli.evaluate.dev.vllm_bench import Kept, items_of, row
+from tests.tools import vllm_bench
+from tests.tools.vllm_bench import Kept, items_of, row
 
 
 def test_every_other_paragraph_is_summarized_and_the_others_asked_about(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from ngtcli.answered import Answered, Given
 from ngtcli.cli.app import app
 from ngtcli.config import OF_ENGINE, Settings
 from ngtcli.documents.load import Document
@@ -33,6 +32,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
+from ngtcli.session.answer import Answered, Given
 
 TOKENIZER = load_tokenizer("builtin")
 END_ID = TOKENIZER.backend.eos_token_id

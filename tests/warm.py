@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ngtcli import __main__
-from ngtcli.evaluate.dev.fuzz_run import ONE_THREAD, become
+from tests.tools.fuzz.run import ONE_THREAD, become
 
 _LONGEST = 1 << 20  # bytes of a request
 
@@ -233,7 +233,7 @@ def _warm_up() -> None:
     import kept
     from helpers import HARBOUR, ngt
 
-    from ngtcli import auto_memory
+    from ngtcli.session import memory as auto_memory
 
     auto_memory.calibrate = kept.measured_once
     with tempfile.TemporaryDirectory() as home:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ngtcli.answered import Answered, Given, failed
 from ngtcli.decode.batch.drafts import Drafts, OwnDrafts, joint_drafts
 from ngtcli.decode.batch.run import Batch, Begun, Member
 from ngtcli.decode.batch.target import why_not
@@ -12,7 +11,8 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.registry import MethodSpec
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Session, sampling_settings
+from ngtcli.session.answer import Answered, Given, failed
+from ngtcli.session.local import Session, sampling_settings
 
 _MAY_DIFFER = (
     "in half precision an answer given beside others may differ from its own run where scores"

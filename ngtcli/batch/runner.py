@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ngtcli.answered import Answered, Given, failed
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings
@@ -16,8 +15,9 @@ from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
 from ngtcli.ranges import IN_PARTS
-from ngtcli.session import Session
-from ngtcli.splitting import Splitting
+from ngtcli.session.answer import Answered, Given, failed
+from ngtcli.session.local import Session
+from ngtcli.session.parts import Splitting
 from ngtcli.system import process
 
 _LONG = 8  # lines that do not fit and wait, with their documents, to be split; guess

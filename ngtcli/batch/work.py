@@ -10,8 +10,8 @@ from ngtcli.documents.load import Loaded
 from ngtcli.prompt.preset import Preset
 
 if TYPE_CHECKING:
-    from ngtcli.answered import Answered
     from ngtcli.prompt.splitting import PartReport
+    from ngtcli.session.answer import Answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ngtcli.render.sources import Sources
 from ngtcli.render.terminal import DIM, paint, reveal, visible
 
 if TYPE_CHECKING:
-    from ngtcli.answered import Answer
+    from ngtcli.session.answer import Answer
 
 
 def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list[str]:

@@ -12,11 +12,11 @@ from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources
 
 if TYPE_CHECKING:
-    from ngtcli.answered import Answer
     from ngtcli.decode.stats import Statistics
     from ngtcli.decode.steps import Step
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
+    from ngtcli.session.answer import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

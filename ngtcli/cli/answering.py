@@ -35,10 +35,10 @@ from ngtcli.render.terminal import visible, wants_color
 from ngtcli.system import process
 
 if TYPE_CHECKING:
-    from ngtcli.answered import Answer
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session import Session
-    from ngtcli.splitting import Splitting
+    from ngtcli.session.answer import Answer
+    from ngtcli.session.local import Session
+    from ngtcli.session.parts import Splitting
 
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
@@ -82,7 +82,7 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
     """What makes a summary part by part, where that is asked for."""
     if request.settings.overflow not in IN_PARTS:
         return None
-    from ngtcli.splitting import Splitting  # here: it loads torch
+    from ngtcli.session.parts import Splitting  # here: it loads torch
 
     return Splitting(
         session, request.preset, request.documents, notes.status, notes.warn,
@@ -102,7 +102,7 @@ def open_session(request: AnswerRequest, notes: Notes) -> "Session":
 
         return open_vllm(request.settings, 1, notes.status, notes.warn)
     notes.status("Starting …")
-    from ngtcli.session import Session  # here: it loads torch
+    from ngtcli.session.local import Session  # here: it loads torch
 
     return Session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 

@@ -28,7 +28,7 @@ def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
     progress.show("Starting …")
     from ngtcli.batch.answers import answers  # here: they load torch
     from ngtcli.batch.runner import Engine
-    from ngtcli.session import Session
+    from ngtcli.session.local import Session
 
     size = 1 if settings.exact == "on" and not size else size  # exact passes are over one text
     session = Session(settings, progress.show, progress.warn)

@@ -15,8 +15,8 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import UsageError
-from ngtcli.evaluate.noise import add_noise
-from ngtcli.evaluate.prompts import Item, builtin_items, choose, file_items, read_jsonl
+from ngtcli.measure.noise import add_noise
+from ngtcli.measure.prompts import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.prompt.preset import Preset
 from ngtcli.ranges import RANGES
 
@@ -82,7 +82,7 @@ def num_drafts_of(request: BenchRequest) -> list[int]:
 
 def check_race(request: BenchRequest) -> None:
     """What is wrong with the request, before anything heavy is loaded."""
-    from ngtcli.evaluate.refusals import check_against, check_some_left, unreadable
+    from ngtcli.measure.refusals import check_against, check_some_left, unreadable
 
     given = request.given
     if given.prompts and (given.files or given.docs):

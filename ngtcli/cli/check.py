@@ -13,13 +13,13 @@ from ngtcli.cli.reading import read_documents, skipped_json
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
-from ngtcli.evaluate.prompts import QUESTIONS, example_texts
+from ngtcli.measure.prompts import QUESTIONS, example_texts
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
 
 if TYPE_CHECKING:
-    from ngtcli.evaluate.check import Comparison
+    from ngtcli.measure.check import Comparison
 
 DRAFTS = "8,32,64"
 
@@ -114,8 +114,8 @@ def _paragraphs(document: Document) -> list[Document]:
 def _compare(
     items: Sequence[CheckItem], settings: Settings, num_drafts: list[int], notes: Notes
 ) -> "list[Comparison]":
-    from ngtcli.evaluate.check import compare
-    from ngtcli.session import Session
+    from ngtcli.measure.check import compare
+    from ngtcli.session.local import Session
 
     session = Session(settings, once(notes.status), notes.warn, persist=False)
     found: list[Comparison] = []

@@ -16,7 +16,7 @@ pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is
 @pool_app.command("show")
 def pool_show(json: JsonOption = False) -> None:
     """List the pools: one a model."""
-    from ngtcli.draft.auto.pool import describe, list_pools
+    from ngtcli.draft.pool import describe, list_pools
 
     rows: list[dict[str, Any]] = [row for path in list_pools() if (row := describe(path))]
     if json:
@@ -30,7 +30,7 @@ def pool_show(json: JsonOption = False) -> None:
 @pool_app.command("clear")
 def pool_clear(json: JsonOption = False) -> None:
     """Forget all earlier answers, of every model."""
-    from ngtcli.draft.auto.pool import list_pools
+    from ngtcli.draft.pool import list_pools
 
     count = size = 0
     for path in list_pools():

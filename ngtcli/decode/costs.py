@@ -7,7 +7,7 @@ from typing import Any
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
 from ngtcli.decode.shapes import row_sizes
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs, read_points
+from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
 from ngtcli.ranges import RANGES
 from ngtcli.system.remembered import Remembered

@@ -8,7 +8,7 @@ import torch
 from ngtcli.decode.exact_check import Exactness, find_exactness
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.shapes import capacity_for
-from ngtcli.draft.auto.costs import SHORT, Costs
+from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.errors import ModelError
 
 # With --exact auto, a pass over all rows may take this many times as long as one over a single row.

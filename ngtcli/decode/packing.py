@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.packed import Place, pack, packable, packed_copy
-from ngtcli.draft.auto.costs import read_points
+from ngtcli.draft.costs import read_points
 from ngtcli.system.remembered import Remembered
 
 Notify = Callable[[str], None]

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.config import Settings
-from ngtcli.draft.auto.costs import Costs
-from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.costs import Costs
 from ngtcli.draft.options import check_range
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.ranges import RANGES
 from ngtcli.trie.background import BackgroundCounts

@@ -50,11 +50,11 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.policy import Policy
-from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.pool import Pool
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.ranges import KINDS

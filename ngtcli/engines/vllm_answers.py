@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-from ngtcli.answered import Answered, Given, failed
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Session
+from ngtcli.session.answer import Answered, Given, failed
+from ngtcli.session.local import Session
 
 
 def answers(

@@ -12,7 +12,6 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ngtcli.answered import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -28,7 +27,8 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import Notify, Session
+from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
+from ngtcli.session.local import Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from ngtcli.trie.documents import TrieReport
 

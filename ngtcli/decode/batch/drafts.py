@@ -8,10 +8,10 @@ from torch import Tensor
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.drafting import Drafting
 from ngtcli.draft.auto.batch import BatchDrafter
-from ngtcli.draft.auto.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.pool import Pool
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
 

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.draft.auto.drafter import Auto, compile_loops
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.auto.pause import Pause
 from ngtcli.draft.auto.policy import Policy
-from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.sources import PoolCounts, Sources
+from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
 

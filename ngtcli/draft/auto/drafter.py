@@ -5,7 +5,7 @@ answers of the model (the pool), a general text (background) and the model's own
 (scores), are blended into one distribution (blend.py), at the root and again at every node from
 that node's own path. The tree grows best-first by the probability of whole paths (growth.py). The
 policy chooses how many nodes pay (policy.py). Escape probabilities start from `escapes.json`,
-fitted on recorded runs (`python -m ngtcli.evaluate.dev.fit_escapes`), and every emitted token moves
+fitted on recorded runs (`python -m tests.tools.fit_escapes`), and every emitted token moves
 them on.
 """
 
@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import BACKGROUND, ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.costs import CostCurve, Costs
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Policy, count_accepted
-from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.repeats import Repeats
 from ngtcli.draft.auto.sources import MatchState, Sources
 from ngtcli.draft.auto.usefulness import ScoreUsefulness
+from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
 

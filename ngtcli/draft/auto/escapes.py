@@ -20,7 +20,7 @@ SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 def fitted_escapes() -> Floats:
     """The shipped escape probabilities, float64 (source, order, bucket).
 
-    Fitted by `python -m ngtcli.evaluate.dev.fit_escapes`. No recording holds scores, so theirs are
+    Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
     a guess that the first steps correct.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.costs import CostCurve
 from ngtcli.draft.auto.pause import Pause
+from ngtcli.draft.costs import CostCurve
 from ngtcli.errors import counted
 from ngtcli.system.compiled import njit
 

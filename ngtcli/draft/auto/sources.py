@@ -8,10 +8,10 @@ import numpy.typing as npt
 from ngtcli.draft.auto.attribution import learn_output as _learn_output
 from ngtcli.draft.auto.blend import ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.escapes import EscapeTallies
-from ngtcli.draft.auto.pool import Pool
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import SOURCES
+from ngtcli.draft.pool import Pool
 from ngtcli.trie.background import BackgroundCounts, build_counts
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 

@@ -1,1 +1,0 @@
-"""How the phrases that ship were made. Users never run it."""

@@ -1,1 +1,0 @@
-"""Data mixture, training and evaluation of the built-in model. No command imports it."""

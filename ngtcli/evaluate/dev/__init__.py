@@ -1,1 +1,0 @@
-"""Tools for those who work on ngt itself; no command of `ngt` imports them."""

@@ -1,0 +1,112 @@
+"""Does drafting change a token? Runs prompts with and without drafts and compares the ids."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ngtcli.decode.loop import Run
+from ngtcli.errors import NgtError
+from ngtcli.measure.runner.contestants import generate
+from ngtcli.prompt.build import Prompt
+from ngtcli.session.answer import AnswerOptions
+from ngtcli.session.local import Session, sampling_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One prompt at one number of drafts. `divergence` is the first place of difference, or None.
+
+    `margin` is the difference of plain decoding's two best scores there (logits, greedy only).
+    `as_generate`: whether plain decoding gives what `generate` of `transformers` gives; None where
+    that was not tried: it is where passes are exact, and greedy choices without penalties.
+    """
+
+    name: str
+    num_draft: int
+    new_tokens: int
+    mean_acceptance_length: float
+    divergence: int | None
+    margin: float | None
+    exact: bool
+    as_generate: bool | None
+
+    @property
+    def identical(self) -> bool:
+        return self.divergence is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "num_draft": self.num_draft,
+            "identical": self.identical,
+            "new_tokens": self.new_tokens,
+            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
+            "divergence": self.divergence,
+            "margin": self.margin,
+        }
+
+
+def compare(
+    session: Session, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
+) -> Iterator[Comparison]:
+    """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
+    for name, prompt in prompts:
+        plain: dict[int | None, list[int]] = {}
+        generated: list[int] | None = None
+        tried = False
+        for num_draft in num_drafts:
+            drafted = _run(session, prompt, session.settings.method, num_draft)
+            rows, length = drafted.rows, drafted.statistics.mean_acceptance_length
+            if rows not in plain:
+                plain[rows] = _run(session, prompt, "none", num_draft).output
+            if drafted.exact and not tried:
+                generated, tried = _generated(session, prompt), True
+            truth = plain[rows]
+            place = first_difference(truth, drafted.output)
+            margin = None if place is None else _margin(session, prompt, truth[:place], rows)
+            same = None if generated is None else generated[: len(truth)] == truth
+            yield Comparison(
+                name, num_draft, len(drafted.output), length, place, margin, drafted.exact, same
+            )
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Index of the first difference of two sequences, None if they are equal.
+
+    >>> first_difference([1, 2, 3], [1, 2])
+    2
+    """
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
+    return session.answer(prompt, AnswerOptions(method, num_draft, to_the_end=True)).run.finish()
+
+
+def _generated(session: Session, prompt: Prompt) -> list[int] | None:
+    """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
+    sampling = sampling_settings(session.settings)
+    if not sampling.greedy or sampling.penalties:
+        return None
+    try:
+        return list(generate(session, "hf").begin()(prompt).ids)
+    except NgtError:
+        return None
+
+
+def _margin(session: Session, prompt: Prompt, output: Sequence[int], rows: int | None) -> float:
+    """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
+    from ngtcli.draft.tree import DraftTree
+
+    model = session.model
+    ids = [*prompt.ids, *output]
+    model.start(min(len(prompt.ids) + session.settings.max_tokens, model.context), rows)
+    model.prefill(prompt.ids[:-1])
+    for token in ids[len(prompt.ids) - 1 : -1]:
+        model.forward(token, DraftTree())
+        model.keep(())
+    best = model.forward(ids[-1], DraftTree())[0].float().topk(2).values
+    return float(best[0] - best[1])

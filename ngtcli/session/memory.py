@@ -1,0 +1,144 @@
+"""What `auto` has beside prompt and answer: earlier answers, backgrounds, and what passes cost."""
+
+from collections.abc import Callable
+from copy import copy
+
+from ngtcli.background.loaded import Backgrounds
+from ngtcli.config import Settings
+from ngtcli.decode.costs import calibrate, remembered_costs
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.costs import SHORT, Costs
+from ngtcli.draft.pool import TOKENS, Pool, load_pool, pool_path, save_pool
+from ngtcli.system.storage import DamagedFileError
+
+Notify = Callable[[str], None]
+
+
+class PassCosts:
+    """What passes of a model cost on its device; `known` is None until they are loaded.
+
+    With `stored` they are read from a file in the cache folder and written there. They are those of
+    the attention that the model has, which exact decoding may change.
+    """
+
+    def __init__(self, model: TargetModel, stored: bool, progress: Notify, warn: Notify) -> None:
+        self._model, self._stored = model, stored
+        self._progress, self._warn = progress, warn
+        self._forget()
+
+    def _forget(self) -> None:
+        self.known: Costs | None = None
+        self._attention = self._model.attention
+        self._file = remembered_costs(self._model) if self._stored else None
+
+    def load(self, measure: bool) -> Costs | None:
+        """The costs: known, or read, or else measured now and stored, unless not to `measure`.
+
+        None for a model that decodes without drafts, and where nothing is known of its costs.
+        """
+        if self._attention != self._model.attention:
+            self._forget()
+        if self.known is None and not self._model.plain_reason:
+            self.known = self._found() if measure else self._read()
+        return self.known
+
+    def _found(self) -> Costs:
+        if self._file is None:
+            return self._measure()
+        return self._file.find(self._measure, timed=True, damaged=self._tell_of_damage)
+
+    def _tell_of_damage(self, why: str) -> None:
+        self._warn(f"the cost file is measured again: {why}")
+
+    def _measure(self) -> Costs:
+        self._progress("Measuring what a pass costs …")
+        return Costs({SHORT: calibrate(self._model)})
+
+    def _read(self) -> Costs | None:
+        try:
+            return self._file.load() if self._file else None
+        except DamagedFileError as error:
+            self._warn(f"the cost file is not used: {error}")
+            return None
+
+    def save(self) -> None:
+        """Store what is known."""
+        if self.known is not None and self._file is not None:
+            self._file.save(self.known)
+
+
+class AutoMemory:
+    """The pool of earlier answers of a model, the backgrounds, and the costs of its passes.
+
+    `costs` and `pool` are None until `load`, and after it where the settings switch them off.
+    With `persist` they are kept in files of the cache folder. Without, nothing is written, and only
+    backgrounds are read: what else runs on the machine has no part in a measurement.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        settings: Settings,
+        persist: bool,
+        progress: Notify,
+        warn: Notify,
+    ) -> None:
+        self.costs: Costs | None = None
+        self.pool: Pool | None = None
+        self._model, self._settings, self._persist, self._warn = model, settings, persist, warn
+        self._passes = PassCosts(model, persist, progress, warn)
+        self._path = pool_path(model.tokenizer.fingerprint, settings.model)
+        self.backgrounds = self._backgrounds()
+
+    def with_settings(self, settings: Settings) -> "AutoMemory":
+        """A memory for other settings of the same model: without answers, its costs shared."""
+        other = copy(self)
+        other._settings, other.costs, other.pool = settings, None, None
+        other.backgrounds = other._backgrounds()
+        return other
+
+    def _backgrounds(self) -> Backgrounds:
+        model, settings = self._model, self._settings
+        return Backgrounds(
+            settings.background, model.tokenizer, model.vocabulary,
+            model=settings.model, persist=self._persist, warn=self._warn,
+        )  # fmt: skip
+
+    def load(self) -> None:
+        """Read what is stored of costs and pool, and measure costs where none are."""
+        self.costs = self.pass_costs()
+        if self.pool is None:
+            self.pool = self._read_pool() if self._persist else self.empty_pool()
+
+    def pass_costs(self) -> Costs | None:
+        """What passes cost, as stored or else measured now; None where they are not to be."""
+        return self._passes.load(self._settings.calibrate)
+
+    def empty_pool(self) -> Pool | None:
+        """A new pool without answers; None where the settings want none."""
+        return Pool(TOKENS, self._settings.pool_documents) if self._settings.pool else None
+
+    def _read_pool(self) -> Pool | None:
+        quotes = self._settings.pool_documents
+        if not self._settings.pool:
+            return None
+        try:
+            return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
+        except DamagedFileError as error:
+            self._warn(f"the pool of earlier answers is started again: {error}")
+            return self.empty_pool()
+
+    def save(self) -> None:
+        """Store the new answers of the pool, and the costs as steps have refined them.
+
+        Backgrounds that are missing are then made, in a process of their own.
+        """
+        try:
+            if self.pool is not None and self._persist:
+                save_pool(self._path, self.pool, self._settings.model, self._model.vocabulary)
+            elif self.pool is not None:
+                self.pool.new.clear()
+        except OSError as error:
+            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
+        self._passes.save()
+        self.backgrounds.after_answer()

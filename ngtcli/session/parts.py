@@ -1,0 +1,239 @@
+"""A summary of documents that do not fit, made part by part.
+
+`split` summarizes each part, then the summaries. `refine` takes the summary of a part into the
+prompt of the next, so that the last one's covers all. The last prompt's answer is the caller's to
+make. What came of each part is kept in the cache until the whole is done, so that a run which was
+interrupted goes on where it stopped.
+"""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ngtcli.documents.load import Document
+from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.splitting import (
+    Part,
+    PartReport,
+    fits,
+    parts_folder,
+    refined,
+    split,
+    split_to_refine,
+)
+from ngtcli.session.answer import Answer, AnswerOptions
+from ngtcli.session.local import Session
+from ngtcli.system import process
+from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
+
+_VERSION = 1
+_BYTES = 100_000_000  # largest file of kept parts that is read; guess
+_INTERVAL_S = 0.3  # between two status lines; guess
+# Settings that decide the text of a part.
+_DECIDE = (
+    "overflow", "engine", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
+    "stop", "max_repeats", "device", "dtype", "exact", "repetition_penalty", "presence_penalty",
+    "frequency_penalty",
+)  # fmt: skip
+
+
+class KeptParts:
+    """The texts of finished parts, in a file for one set of documents, settings and model."""
+
+    def __init__(
+        self,
+        session: Session,
+        preset: Preset,
+        documents: Sequence[Document],
+        warn: Callable[[str], None],
+    ) -> None:
+        settings = session.settings
+        decide = [getattr(settings, name) for name in _DECIDE]
+        wording = (
+            preset.template, preset.refine, preset.document, preset.titled_document,
+            preset.separator,
+        )  # fmt: skip
+        texts = [part for d in documents for part in (d.name, d.sha256)]
+        key = key_of(_VERSION, session.model.tokenizer.fingerprint, *decide, *wording, *texts)
+        self._path, self._warn = parts_folder() / f"{key}.json", warn
+        self._texts = self._read()
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = read_json(self._path, _BYTES)
+            if not all(isinstance(text, str) for text in found.values()):
+                raise DamagedFileError("other values than texts")
+            return found
+        except FileNotFoundError:
+            return {}
+        except DamagedFileError as error:
+            self._warn(f"the parts that were kept are made again: {error}")
+            return {}
+
+    @staticmethod
+    def _key(prompt: Prompt) -> str:
+        return hashlib.sha256(repr(prompt.ids).encode()).hexdigest()
+
+    def get(self, prompt: Prompt) -> str | None:
+        """The text that an earlier run made of this prompt."""
+        return self._texts.get(self._key(prompt))
+
+    def put(self, prompt: Prompt, text: str) -> None:
+        """Keep a text."""
+        self._texts[self._key(prompt)] = text
+        try:
+            write_json(self._path, self._texts)
+        except OSError as error:
+            self._warn(f"the part is not kept: {error.strerror or error}")
+
+    def forget(self) -> None:
+        """Remove the file: the whole is done."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+class Splitting:
+    """Makes the last prompt, the one after all parts; `reports` has the parts that are done.
+
+    `begin_part` is told which part the `status` lines that follow are of, "" after the last.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        preset: Preset,
+        documents: Sequence[Document],
+        status: Callable[[str], None],
+        warn: Callable[[str], None],
+        *,
+        begin_part: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._session, self._preset, self._documents = session, preset, documents
+        self._status, self._warn, self._begin_part = status, warn, begin_part
+        self._kept = KeptParts(session, preset, documents, warn)
+        self._taken = 0  # parts of an earlier run that were not told of yet
+        self.reports: list[PartReport] = []
+        self.total = 0  # parts of all levels so far
+        self._options = AnswerOptions()
+
+    def prompt(self) -> Prompt:
+        """The prompt of everything, or the one after all parts. Raises ContextOverflowError."""
+        task = self._session.task(self._preset, self._documents)
+        if (whole := fits(task)) is not None:
+            return whole
+        process.unwind_on_interrupt()  # what is finished is told
+        self._options = AnswerOptions(trie=self._session.documents_trie(self._documents))
+        is_refined = self._session.settings.overflow == "refine"
+        try:
+            prompt = self._refined(task) if is_refined else self._of_summaries(task)
+        finally:
+            self._begin_part("")
+        self._tell_taken()
+        return prompt
+
+    def answer(self, prompt: Prompt) -> Answer:
+        """The prepared answer to that prompt, or to the one of a part."""
+        whole = prompt.documents == tuple(self._documents)
+        given = () if whole else tuple(self._documents)
+        return self._session.answer(replace(prompt, given=given), self._options)
+
+    def _refined(self, task: Task) -> Prompt:
+        """The prompt of the last part, with the summary of all parts before it."""
+        rest = deque(split_to_refine(task))
+        self._announce("not everything fits", len(rest), "the summary of each goes into the next")
+        part, number = rest.popleft(), 1
+        summary = ""
+        while rest:
+            summary = self._summary(part, f"Part {number} of {self.total}", 1).strip() or summary
+            part, *more = refined(task, rest.popleft(), summary)
+            rest.extendleft(reversed(more))
+            self.total += len(more)
+            number += 1
+        return part.prompt
+
+    def _of_summaries(self, task: Task) -> Prompt:
+        """The prompt of the parts' summaries, or of summaries of those if they do not fit."""
+        what, level, before = "not everything fits", 1, 0
+        while True:
+            parts = split(task)
+            if before and len(parts) >= before:
+                raise ContextOverflowError(
+                    f"{len(parts)} summaries of parts do not fit and get no shorter",
+                    "Give a smaller --max-tokens, or name a model with a longer context (-m).",
+                )
+            self._announce(what, len(parts), "each is summarized, then their summaries")
+            documents = self._summaries(parts, level)
+            task = replace(task, documents=documents)
+            if (prompt := fits(task)) is not None:
+                trie = self._session.documents_trie(documents, keep=False)
+                self._options = AnswerOptions(trie=trie)
+                return prompt
+            what, level, before = "their summaries do not fit either", level + 1, len(parts)
+
+    def _announce(self, what: str, count: int, how: str) -> None:
+        self.total += count
+        self._warn(f"{what}: split into {counted(count, 'part')}, {how}")
+
+    def _summaries(self, parts: Sequence[Part], level: int) -> list[Document]:
+        """The parts' summaries as documents; blank ones are left out."""
+        found = []
+        for i, part in enumerate(parts, 1):
+            if (text := self._summary(part, f"Part {i} of {len(parts)}", level)).strip():
+                found.append(Document(part.name, text))
+        return found or [Document(parts[0].name, "")]
+
+    def _summary(self, part: Part, number: str, level: int) -> str:
+        """The text for a part: from an earlier run, or else the model's, which is kept."""
+        text, tokens = self._kept.get(part.prompt), 0
+        is_kept = text is not None
+        if text is None:
+            self._tell_taken()
+            self._begin_part(number)
+            text, tokens = self._answer(part, f"{number}, {part.name}")
+            self._kept.put(part.prompt, text)
+        self._taken += is_kept
+        self.reports.append(PartReport(part.name, text, is_kept, level, tokens))
+        return text
+
+    def _tell_taken(self) -> None:
+        if self._taken:
+            of = f"{self._taken} of {counted(self.total, 'part')}"
+            self._warn(f"took {of} from an earlier run")
+        self._taken = 0
+
+    def _answer(self, part: Part, name: str) -> tuple[str, int]:
+        """The model's text for a part, and its number of tokens; an error names the part."""
+        self._status(f"{part.name} …")
+        texts, told = [], time.monotonic()
+        try:
+            answer = self.answer(part.prompt)
+            for step in answer:
+                texts += [token.text for token in step.tokens]
+                if time.monotonic() - told > _INTERVAL_S:
+                    told = time.monotonic()
+                    self._status(f"{counted(len(texts), 'token')} …")
+            if answer.finish_reason == "repetition":
+                self._warn(f"{name}: its summary is cut off: it repeats itself")
+        except Exception:
+            if process.interrupted():  # a library made this of the Ctrl-C
+                raise KeyboardInterrupt from None
+            self._warn(f"failed at {name[0].lower()}{name[1:]}{self.kept_words()}")
+            raise
+        return "".join(texts), len(texts)
+
+    def kept_words(self) -> str:
+        """How many parts are done, as the end of a sentence; "" for none."""
+        if not self.reports:
+            return ""
+        of = f"{len(self.reports)} of {counted(self.total, 'part')}"
+        return f"; kept {of}: the same command goes on from there"
+
+    def forget(self) -> None:
+        """The whole is done: what was kept of it is removed."""
+        self._kept.forget()

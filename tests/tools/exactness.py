@@ -1,0 +1,252 @@
+"""How often drafts change tokens: `python -m tests.tools.exactness`.
+
+Decodes with drafts and without, as usual and exactly, in half precision, and counts the answers and
+tokens that differ. The models are the built-in one, checkpoints that are named, and small random
+ones of several families, made here, whose scores are nearly tied everywhere. Drafts are those of
+`auto`, and trees that hold the text which follows among wrong siblings, so that most are accepted
+in side branches.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import transformers
+
+from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.load import load_model
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.shapes import capacity_for
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import parse_method
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.measure.check import first_difference
+from ngtcli.measure.prompts import example_texts
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.render.sinks import dump_json
+from ngtcli.render.tables import Column, Table, to_markdown
+
+VOCABULARY, POSITIONS, PROMPT = 1024, 1024, 100  # of random models; tokens
+DEPTH = 8  # of trees with forks, two nodes a level
+_COMMON = {
+    "vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "hidden_size": 128,
+    "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": None,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 16},
+    "mistral": {"sliding_window": 64},
+    "phi3": {"sliding_window": None},
+    "olmo2": {},
+    "mixtral": {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+
+
+class Forks(Drafter):
+    """Knows what follows, and hides it: at each level a wrong sibling comes first or second."""
+
+    def __init__(self, future: Sequence[int], vocabulary: int, seed: int) -> None:
+        self._future, self._vocabulary = future, vocabulary
+        self._random = random.Random(seed)
+        self._start = 0
+
+    def reset(self, context: Context) -> None:
+        self._start = len(context.ids)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        at = len(ids) - self._start
+        tokens: list[int] = []
+        parents: list[int] = []
+        tip = ROOT
+        for token in self._future[at : at + min(DEPTH, budget // 2)]:
+            pair = [token, (token + self._random.randrange(1, self._vocabulary)) % self._vocabulary]
+            if self._random.random() < 0.5:
+                pair.reverse()
+            tokens += pair
+            parents += [tip, tip]
+            tip = len(tokens) - 2 + pair.index(token)
+        return DraftTree(tuple(tokens), tuple(parents))
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Row:
+    """One model in one dtype with one kind of drafts, as usual (`rows` 0) or exactly.
+
+    `different` answers, and `changed` tokens behind the first difference; passes and seconds of
+    decoding with drafts and without.
+    """
+
+    model: str
+    dtype: str
+    drafts: str
+    rows: int
+    answers: int = 0
+    tokens: int = 0
+    different: int = 0
+    changed: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Tokens a pass."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+
+def random_model(family: str, dtype: torch.dtype) -> TargetModel:
+    """A small model of a family with its usual random weights."""
+    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family]
+    torch.manual_seed(0)
+    config = kind(**{**_COMMON, **FAMILIES[family]})
+    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    hf.generation_config = transformers.GenerationConfig()
+    return TargetModel(hf, load_tokenizer("builtin"), f"random {family}")
+
+
+def open_model(name: str, device: str, dtype: str) -> TargetModel:
+    """A random model for the name of a family, else a checkpoint. It never ends an answer."""
+    if name in FAMILIES:
+        model = random_model(name, getattr(torch, dtype))
+        model.hf.to(device)
+        model = TargetModel(model.hf, model.tokenizer, model.name)
+    else:
+        model = load_model(name, device, dtype)
+    model.end_ids = frozenset()
+    model.passes.switch_on(model.device, False, print)
+    return model
+
+
+def prompts(model: TargetModel, seed: int = 0) -> Iterator[list[int]]:
+    """Without end: windows of the example texts, for a random model random ids with repeats."""
+    rng = random.Random(seed)
+    texts = [model.tokenizer.encode(d.text) for d in example_texts().documents]
+    while True:
+        size = rng.randrange(2, PROMPT)
+        if model.name.startswith("random "):
+            part = [rng.randrange(model.vocabulary) for _ in range(size // 2 + 1)]
+            yield (part * 2)[:size]
+        else:
+            ids = rng.choice(texts)
+            at = rng.randrange(max(1, len(ids) - size))
+            yield ids[at : at + size]
+
+
+def measure(model: TargetModel, rows: int, tokens: int, answer: int) -> list[Row]:
+    """At least `tokens` tokens for each kind of drafts, as usual and in passes of `rows` rows.
+
+    Answers have `answer` tokens.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    table = [Row(model.name, dtype, d, r) for d in ("forks", "auto") for r in (0, rows)]
+    none, auto = (parse_method(m, DraftSettings()).build() for m in ("none", "auto"))
+    source = prompts(model)
+    while min(row.tokens for row in table) < tokens:
+        prompt = next(source)
+        for shape in (0, rows):
+            limits = Limits(min(answer, model.context - len(prompt)), rows - 1)
+            plain = _decode(model, none, prompt, shape, limits)
+            forks = Forks(plain.output, model.vocabulary, len(prompt))
+            for row, drafter in zip(
+                (r for r in table if r.rows == shape), (forks, auto), strict=True
+            ):
+                _count(row, _decode(model, drafter, prompt, shape, limits), plain)
+    return table
+
+
+def _decode(
+    model: TargetModel, drafter: Drafter, prompt: list[int], shape: int, limits: Limits
+) -> Run:
+    context = Context(
+        prompt, None, (prompt,), (), model.tokenizer.fingerprint, model.vocabulary, shape or None
+    )
+    return Run(model, drafter, context, SamplingSettings(), limits).finish()
+
+
+def _count(row: Row, drafted: Run, plain: Run) -> None:
+    place = first_difference(plain.output, drafted.output)
+    row.answers += 1
+    row.tokens += len(drafted.output)
+    row.different += place is not None
+    row.changed += 0 if place is None else len(plain.output) - place
+    row.passes += drafted.statistics.steps
+    row.seconds += drafted.statistics.decode_s
+    row.plain_seconds += plain.statistics.decode_s
+
+
+_COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
+    ("model", lambda r: r.model),
+    ("dtype", lambda r: r.dtype),
+    ("drafts", lambda r: r.drafts),
+    ("passes", lambda r: f"exact, {r.rows} rows" if r.rows else "as needed"),
+    ("tokens", lambda r: f"{r.tokens:,}"),
+    ("answers that differ", lambda r: f"{r.different} of {r.answers}"),
+    ("tokens behind a difference", lambda r: f"{r.changed:,}"),
+    ("acceptance length", lambda r: f"{r.acceptance:.2f}"),
+    ("ms a token", lambda r: f"{1e3 * r.seconds / max(1, r.tokens):.2f}"),
+    ("plain, ms a token", lambda r: f"{1e3 * r.plain_seconds / max(1, r.tokens):.2f}"),
+]
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """The rows, and their sums as usual and exactly."""
+    cells = [[make(row) for _, make in _COLUMNS] for row in rows]
+    for exact in (False, True):
+        part = [r for r in rows if bool(r.rows) == exact]
+        total = Row("all", "", "", max((r.rows for r in part), default=0))
+        for row in part:
+            for name in ("answers", "tokens", "different", "changed", "passes", "seconds",
+                         "plain_seconds"):  # fmt: skip
+                setattr(total, name, getattr(total, name) + getattr(row, name))
+        cells.append([make(total) for _, make in _COLUMNS])
+    return Table("Drafted against plain decoding", [Column(t) for t, _ in _COLUMNS], cells)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure; print a table in Markdown, or JSON."""
+    parser = argparse.ArgumentParser(description="Count the tokens that drafts change.")
+    parser.add_argument(
+        "--models", nargs="+", default=["builtin", *FAMILIES],
+        help=f"folders of checkpoints, builtin, or families: {', '.join(FAMILIES)}",
+    )  # fmt: skip
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float16"])
+    parser.add_argument("--tokens", type=int, default=1500, help="for each row of the table")
+    parser.add_argument("--answer", type=int, default=200, help="tokens of an answer")
+    parser.add_argument("--rows", type=int, default=32, help="rows of an exact pass")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(args.threads)
+    found, clock = list[Row](), time.perf_counter()
+    for name in args.models:
+        for dtype in args.dtypes:
+            model = open_model(name, args.device, dtype)
+            places = capacity_for(PROMPT + args.answer + args.rows)
+            if model.plain_reason or not gives_equal_bits(model, args.rows, places):
+                print(f"{model.name}, {dtype}: {model.plain_reason or 'no equal bits'}; left out")
+                continue
+            found += measure(model, args.rows, args.tokens, args.answer)
+    if args.json:
+        print(dump_json([asdict(row) for row in found]))
+    else:
+        print(to_markdown([table_of(found)]))
+        print(f"\n{time.perf_counter() - clock:.0f} s on {args.device}, {args.threads} threads")
+
+
+if __name__ == "__main__":
+    main()

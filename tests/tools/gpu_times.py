@@ -1,0 +1,126 @@
+"""Parts of the GPU report that time: passes, the machine's bandwidth, and plain decoding.
+
+The least that a pass can take is the time to read its weights, so times stand beside it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.steps import Limits
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.methods.none import NoDrafts
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.measure.replay.shape_model import Plan
+
+TIMES = 9  # passes of each size, in turns; the median counts
+_READ = 64  # tokens of the prompt that is repeated up to the length of the context; guess
+_COPIED = {"cuda": 1 << 30, "cpu": 1 << 27}  # bytes: more than any cache on the way holds; guess
+_TOKEN = 17
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes a second of a copy, reading and writing counted; the quickest of several."""
+    size = _COPIED.get(device.type, 1 << 28)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / min(_seconds(lambda: target.copy_(source), device) for _ in range(TIMES + 1))
+
+
+def read_bytes(plan: Plan, rows: int) -> int:
+    """Bytes of weights that a pass over `rows` rows reads.
+
+    An embedding is read only where it is the head, too. Of E experts, of which each row takes k at
+    random, 1 − (1 − k/E)^rows are expected to be read.
+    """
+    config, head = plan.config.get_text_config(), plan.empty.get_output_embeddings()
+    table = plan.empty.get_input_embeddings().weight
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    share = 1.0
+    if experts:
+        share = 1 - (1 - config.num_experts_per_tok / experts) ** rows
+    total = 0.0
+    for name, parameter in plan.empty.named_parameters():
+        if parameter is table and head is not None and head.weight is not table:
+            continue
+        total += parameter.nbytes * (share if ".experts." in name else 1.0)
+    return int(total)
+
+
+@torch.inference_mode()
+def pass_seconds(model: TargetModel, rows: Sequence[int], length: int) -> dict[int, list[float]]:
+    """Seconds of passes by rows behind `length` tokens, with the choices brought back.
+
+    The sizes take turns; a first pass of each, which may record it, is left out.
+    """
+    model.start(length + 2 * max(rows))
+    model.prefill([_TOKEN] * min(_READ, length))
+    model.repeat_rows(length)
+    found: dict[int, list[float]] = {r: [] for r in rows}
+    for turn in range(TIMES + 1):
+        for count in rows:
+            work = partial(_choices, model, chain([_TOKEN] * (count - 1)))
+            seconds = _seconds(work, model.device)
+            if turn:
+                found[count].append(seconds)
+    return found
+
+
+def _choices(model: TargetModel, tree: DraftTree) -> list[int]:
+    found: list[int] = model.forward(_TOKEN, tree).argmax(-1).tolist()
+    return found
+
+
+def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> float:
+    """Seconds a token of our loop without drafts, prefill left out; the second of two runs."""
+    for _ in range(2):
+        context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
+        run = Run(model, NoDrafts(), context, SamplingSettings(), Limits(tokens, 0)).finish()
+    return run.statistics.decode_s / len(run.output)
+
+
+def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int, how: str) -> dict[str, float]:
+    """Seconds a token of generate; `first_s` those of its first run, where it may compile.
+
+    `how` is "dynamic", "static" or "compiled". Prefill is taken off: what a run of a single token
+    takes.
+    """
+    options: dict[str, Any] = {}
+    if how != "dynamic":
+        options = {"cache_implementation": "static", "disable_compile": how == "static"}
+    ids = torch.tensor([list(prompt)], device=hf.device)
+
+    def run(count: int) -> float:
+        def work() -> Any:
+            return hf.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count,
+                min_new_tokens=count, **options,
+            )  # fmt: skip
+
+        return _seconds(work, hf.device)
+
+    with torch.inference_mode(), plain_generation(hf):
+        first = run(tokens + 1)
+        whole, one = (statistics.median(run(n) for _ in range(2)) for n in (tokens + 1, 1))
+    return {"token_s": max(whole - one, 1e-9) / tokens, "first_s": first}
+
+
+def _seconds(work: Callable[[], Any], device: torch.device) -> float:
+    _wait(device)
+    clock = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - clock
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,140 @@
+"""The parts of a training run: sizes, learning rates, tokenizer, initial model, optimizer."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.tools.training.corpus import Article
+from tests.tools.training.initial import HEADS, LAYERS, ROPE_THETA, WIDTH, Marks, plant_circuit
+from tests.tools.training.lexicon import Lexicon, count_words
+from tests.tools.training.tasks import ASK, SUMMARIZE
+from tests.tools.training.tokenizer import ASSISTANT, USER, train_tokenizer
+
+# How often a source's text is repeated for the tokenizer, to weigh prose above specifications;
+# guess.
+_REPEAT = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Sizes, highest learning rates per step, and loss weights; saved beside the model.
+
+    `lengths` are (share of the time, tokens): until that share, a row has at most that many tokens.
+    All values are guesses; `width`, `heads` and `layers` are those of the circuit.
+    """
+
+    layers: int = LAYERS
+    width: int = WIDTH
+    heads: int = HEADS
+    inner: int = 704
+    positions: int = 4096
+    learning_rate: float = 4e-4
+    table_rate: float = 1.5e-4  # of the embeddings: a higher rate moves them away from the circuit
+    batch_tokens: int = 4096
+    hard_weight: float = 2.0  # in the loss, of the tokens that determine the sentence quoted
+    decay: float = 0.6  # last share of the time, in which the rates fall linearly to zero
+    lengths: tuple[tuple[float, int], ...] = ((0.3, 512), (0.94, 896), (0.98, 1536), (1.1, 4096))
+    seed: int = 0
+
+
+def make_tokenizer(articles: list[Article], seed: int) -> Any:
+    """A `tokenizers.Tokenizer` for the training articles and for the presets' wording."""
+    rng = random.Random(seed)
+    texts = [SUMMARIZE] * 3000
+    for article in articles:
+        text = "\n\n".join(" ".join(p.sentences) for p in article.paragraphs)
+        if article.source != "qmsum" or rng.random() < 0.4:
+            texts += [text] * _REPEAT.get(article.source, 1)
+    questions = [
+        ASK.format(question=q) for a in articles for p in a.paragraphs for q, _ in p.questions
+    ]
+    return train_tokenizer(texts + questions * 5)
+
+
+def make_lexicon(tokenizer: Any, articles: list[Article], seed: int) -> Lexicon:
+    """Word rarities over paragraphs and questions; the words of the instructions have weight 0."""
+    rng = random.Random(seed)
+    texts = [" ".join(p.sentences) for a in articles for p in a.paragraphs]
+    questions = [q for a in articles for p in a.paragraphs for q, _ in p.questions]
+    grouped = ["\n".join(questions[i : i + 5]) for i in range(0, len(questions), 5)]
+    lexicon = count_words(tokenizer, rng.sample(texts, min(len(texts), 12000)) + grouped * 3)
+    instructions = set(tokenizer.encode(f"{SUMMARIZE} {ASK}").ids)
+    return Lexicon(
+        lexicon.stems, tuple(0.0 if i in instructions else w for i, w in enumerate(lexicon.weights))
+    )
+
+
+def mark_tokens(tokenizer: Any) -> Marks:
+    """The token ids that the circuit uses."""
+    user, assistant = (tokenizer.token_to_id(t) for t in (USER, ASSISTANT))
+    breaks = tuple(tokenizer.encode(f"a{gap}b").ids[1 + len(gap) // 3] for gap in ("\n", "\n\n"))
+    space = tokenizer.encode("a. b").ids[2]
+    opened = ("Question: ", "Answer the", "Summarize the")
+    return Marks(
+        (space, *breaks, user, assistant),
+        user,
+        assistant,
+        tuple(tokenizer.encode(text).ids[0] for text in opened),
+    )
+
+
+def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) -> Any:
+    """A LlamaForCausalLM, float32, with tied embeddings and the circuit of `initial.py`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(recipe.seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=recipe.width,
+            intermediate_size=recipe.inner,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=recipe.heads,
+            max_position_embeddings=recipe.positions,
+            rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+            tie_word_embeddings=True,
+            pad_token_id=0,
+            bos_token_id=None,
+            eos_token_id=1,
+        )
+    )
+    plant_circuit(model, marks, lexicon, recipe.seed)
+    return model
+
+
+class Optimizer:
+    """Muon (Jordan et al. 2024) for the matrices inside the layers, AdamW for the rest."""
+
+    def __init__(self, model: Any, recipe: Recipe) -> None:
+        matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "layers" in n]
+        inside = {id(p) for p in matrices}
+        others = [p for p in model.parameters() if id(p) not in inside]
+        self.rates = (recipe.learning_rate, recipe.table_rate)
+        self.parts = [
+            torch.optim.Muon(
+                matrices, lr=self.rates[0], weight_decay=0.05, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(
+                others, lr=self.rates[1], betas=(0.9, 0.98), weight_decay=0.0, fused=True
+            ),
+        ]
+
+    def step(self, scale: float) -> None:
+        """One step at `scale` (0 to 1) times the recipe's rates; then the gradients are cleared."""
+        for part, rate in zip(self.parts, self.rates, strict=True):
+            for group in part.param_groups:
+                group["lr"] = rate * scale
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> list[Any]:
+        """The states of both optimizers, for `load_state_dict`."""
+        return [part.state_dict() for part in self.parts]
+
+    def load_state_dict(self, states: list[Any]) -> None:
+        """Restore the states that `state_dict` returned for the same model. Raises ValueError."""
+        for part, state in zip(self.parts, states, strict=True):
+            part.load_state_dict(state)

@@ -1,0 +1,208 @@
+"""Train the built-in model from scratch.
+
+`python -m tests.tools.training.train --data DIR --out DIR`
+
+Training starts from the circuit of `initial.py` and draws its exercises from `tasks.py`; rows grow
+to the full context. The plan is in minutes, so a faster machine takes more steps. A run that was
+stopped continues from its last checkpoint in DIR.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tests.tools.training.batches import Batch, DocumentBatches, loss_of
+from tests.tools.training.corpus import Article, read_corpus
+from tests.tools.training.recipe import (
+    Optimizer,
+    Recipe,
+    make_lexicon,
+    make_model,
+    make_tokenizer,
+    mark_tokens,
+)
+from tests.tools.training.tasks import TaskMixture
+from tests.tools.training.tokenizer import as_pretrained
+
+_HELD_BATCHES = 12  # guess
+_SAVE_SECONDS, _REPORT_SECONDS = 240, 20  # guesses
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is: what resuming needs beside weights and optimizer state."""
+
+    step: int = 0
+    tokens: int = 0
+    elapsed: float = 0.0  # seconds of training, without measuring and saving
+    score: float = 0.0  # `held_out_score`, at the last save
+
+
+class Trainer:
+    """A training run in the folder `out`; it continues from a checkpoint there."""
+
+    def __init__(self, args: argparse.Namespace, recipe: Recipe) -> None:
+        self.recipe, self.out, self.device = recipe, args.out, args.device
+        self.budget = args.minutes * 60.0
+        self.out.mkdir(parents=True, exist_ok=True)
+        articles = read_corpus(args.data)
+        train = [a for a in articles if not a.held_out]
+        self._prepare(train)
+        if args.compile:
+            self.model.model.compile(dynamic=True)
+        self.optimizer = Optimizer(self.model, recipe)
+        self.documents = DocumentBatches(TaskMixture(train), self.tokenizer, recipe)
+        self.held_out = self._held_out_batches([a for a in articles if a.held_out])
+        self.progress = Progress()
+        self._resume()
+
+    def _prepare(self, train: list[Article]) -> None:
+        """Set the tokenizer (stored in `out`), `self.model` and its initial weights."""
+        from tokenizers import Tokenizer
+
+        path = self.out / "tokenizer.json"
+        if not path.exists():
+            self.say("training the tokenizer")
+            make_tokenizer(train, self.recipe.seed).save(str(path))
+        self.tokenizer = Tokenizer.from_file(str(path))
+        lexicon = make_lexicon(self.tokenizer, train, self.recipe.seed)
+        vocabulary = self.tokenizer.get_vocab_size()
+        model = make_model(self.recipe, vocabulary, mark_tokens(self.tokenizer), lexicon)
+        self.model = model.to(self.device)
+
+    def _held_out_batches(self, articles: list[Article]) -> list[Batch]:
+        stream = DocumentBatches(TaskMixture(articles), self.tokenizer, self.recipe).stream(1, 512)
+        return [next(stream) for _ in range(_HELD_BATCHES)]
+
+    def say(self, message: str) -> None:
+        """Print a line to stderr."""
+        print(message, file=sys.stderr, flush=True)
+
+    def _resume(self) -> None:
+        path = self.out / "checkpoint.pt"
+        if path.exists():
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.progress = Progress(**state["progress"])
+            self.say(f"resuming at {self.progress.elapsed / 60:.1f} minutes")
+
+    def save(self) -> None:
+        """Measure on held-out documents; write the checkpoint and `OUT/model`."""
+        self.progress.score = self.held_out_score()
+        self.say(f"held-out choice accuracy {self.progress.score:.3f}")
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "progress": asdict(self.progress),
+        }
+        partial = self.out / "checkpoint.partial"
+        torch.save(state, partial)
+        partial.replace(self.out / "checkpoint.pt")
+        self._export()
+
+    def _export(self) -> None:
+        """Write `OUT/model`: bfloat16 weights, config, tokenizer, recipe."""
+        folder = self.out / "model"
+        wrapped = as_pretrained(self.tokenizer, self.recipe.positions)
+        wrapped.save_pretrained(folder)
+        master = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.model.to(torch.bfloat16).save_pretrained(folder)
+        self.model.to(torch.float32).load_state_dict(master)
+        (folder / "recipe.json").write_text(json.dumps(asdict(self.recipe), indent=1) + "\n")
+
+    def done(self) -> float:
+        """Share of the time used so far, 0 to 1."""
+        share: float = min(1.0, self.progress.elapsed / max(1.0, self.budget))
+        return share
+
+    def longest(self) -> int:
+        """The most tokens of a row, at this share of the time."""
+        return next(length for share, length in self.recipe.lengths if self.done() < share)
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches without end, of rows of at most `longest()` tokens."""
+        while True:
+            longest = self.longest()
+            for batch in self.documents.stream(self.progress.step + 7, longest):
+                yield batch
+                if self.longest() != longest:
+                    break
+
+    def scale(self) -> float:
+        """Factor of the learning rates: up over 50 steps, constant at 1, then down to zero."""
+        warm = min(1.0, (self.progress.step + 1) / 50)
+        scale: float = warm * min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
+        return scale
+
+    @torch.no_grad()
+    def held_out_score(self) -> float:
+        """Share, 0 to 1, of hard tokens predicted right on held-out documents."""
+        scores = [loss_of(self.model, batch, self.device)[1] for batch in self.held_out]
+        return sum(scores) / len(scores)
+
+    def run(self) -> None:
+        """Train until the time is used; save every few minutes and at the end."""
+        progress, reported, saved = self.progress, time.monotonic(), time.monotonic()
+        loss, right = 0.0, 0.0  # running means
+        for batch in self.batches():
+            if progress.elapsed >= self.budget:
+                break
+            started = time.monotonic()
+            measured = self._step(batch)
+            now = time.monotonic()
+            progress.elapsed += now - started
+            rate = 0.04 if loss else 1.0  # of the running means; guess
+            loss, right = (a + rate * (b - a) for a, b in zip((loss, right), measured, strict=True))
+            if now - reported > _REPORT_SECONDS:
+                self._report(loss, right)
+                reported = now
+            if now - saved > _SAVE_SECONDS:
+                self.save()
+                saved = time.monotonic()
+        self.save()
+
+    def _step(self, batch: Batch) -> tuple[float, float]:
+        loss, right = loss_of(self.model, batch, self.device)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step(self.scale())
+        self.progress.step += 1
+        self.progress.tokens += batch.ids.numel()
+        return loss.item(), right
+
+    def _report(self, loss: float, right: float) -> None:
+        p = self.progress
+        line = {**asdict(p), "loss": round(loss, 4), "right": round(right, 4)}
+        with (self.out / "log.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+        self.say(
+            f"{p.elapsed / 60:6.1f} min  step {p.step}  {p.tokens / 1e6:.1f}M tokens  "
+            f"loss {loss:.3f}  choice {right:.3f}"
+        )
+
+
+def main() -> None:
+    """Parse the arguments and train."""
+    parser = argparse.ArgumentParser(description="Train the built-in model from scratch.")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl.xz texts")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="checkpoints, log and model go here"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    args = parser.parse_args()
+    Trainer(args, Recipe(seed=args.seed)).run()
+
+
+if __name__ == "__main__":
+    main()
