@@ -9,7 +9,7 @@ import pytest
 import warm
 from helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
-from ngtcli.measure.replay.traces import TraceWriter
+from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

@@ -16,8 +16,8 @@ from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
+from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.measure.sweep.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import can_ask
 from ngtcli.render.sweep_rows import SkippedCell
@@ -114,8 +114,8 @@ def open_source(
     """What is measured on, and the files that were left out of folders."""
     outputs = given.output, given.html
     if given.replay is not None:
-        from ngtcli.measure.replay.traces import recorded_files
         from ngtcli.measure.sweep.recording import DEFAULT_COSTS, Recording
+        from ngtcli.measure.traces import recorded_files
 
         costs = [given.costs.expanduser()] if given.costs else []
         check_not_read(outputs, [*recorded_files(given.replay), *costs])

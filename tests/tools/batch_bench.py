@@ -29,9 +29,9 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.errors import DifferenceError
 from ngtcli.measure.prompts import builtin_items, read_jsonl
-from ngtcli.measure.replay.shape_files import find_shape
-from ngtcli.measure.replay.shape_model import build, plan
-from ngtcli.measure.replay.traces import read_traces
+from ngtcli.measure.shape_files import find_shape
+from ngtcli.measure.shape_model import build, plan
+from ngtcli.measure.traces import read_traces
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import transformers_quiet
 from ngtcli.prompt.build import build_prompt

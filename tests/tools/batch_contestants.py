@@ -20,8 +20,8 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError
-from ngtcli.measure.replay.shape_decode import RecordedRun, RecordedText
-from ngtcli.measure.replay.traces import Trace
+from ngtcli.measure.shape_contestants import RecordedRun, RecordedText
+from ngtcli.measure.traces import Trace
 
 _GREEDY, _NODES, _PAGE = SamplingSettings(), 32, 256
 Answers = list[list[int]]

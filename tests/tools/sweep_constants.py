@@ -28,7 +28,7 @@ SWEPT = (
 
 def replayed(folder: Path, tasks: list[str], fresh: bool) -> float:
     """Mean acceptance length of `auto` at 32 nodes, with the constants that CONFIG has now."""
-    from ngtcli.measure.replay.run import run_replay
+    from ngtcli.measure.replay_run import run_replay
 
     result = run_replay(folder, ["auto"], [32], tasks=tasks, fresh=fresh)
     return result.rows[-1].drafting.mean_acceptance_length or 0.0
