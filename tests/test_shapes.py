@@ -15,9 +15,10 @@ from ngtcli.decode.reference import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure.replay import shape_model, shape_race
+from ngtcli.measure import shape_model, shape_race
+from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
 from ngtcli.measure.replay_run import context_of, run_replay
-from ngtcli.measure.shape_contestants import PromptCache, RecordedRun, generate_recorded
+from ngtcli.measure.shape_contestants import PromptCache
 from ngtcli.measure.shape_files import Shape, find_shape, shape_names
 from ngtcli.measure.shape_model import build, check_memory, make_hf, plan
 from ngtcli.measure.shape_run import ShapeOptions, run_shape

@@ -21,19 +21,19 @@ from ngtcli.config import SETTING_NAMES, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
+from ngtcli.measure import sweep_run as tuning
 from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.measure.ranking import CellSummary, behind, judge, summarize
-from ngtcli.measure.records import Contestant, Generation, by_contestant, run
-from ngtcli.measure.state import Record, State
-from ngtcli.measure.state import record as record_of
-from ngtcli.measure.sweep import run as tuning
-from ngtcli.measure.sweep.recording import (
+from ngtcli.measure.recording import (
     DEFAULT_COSTS,
     Recording,
     check_replayable,
     read_costs,
 )
-from ngtcli.measure.sweep.running import Running
+from ngtcli.measure.records import Contestant, Generation, by_contestant, run
+from ngtcli.measure.running import Running
+from ngtcli.measure.state import Record, State
+from ngtcli.measure.state import record as record_of
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH

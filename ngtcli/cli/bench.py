@@ -133,7 +133,7 @@ def _replay_with_passes(
 def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
     given, (items, skipped) = request.given, items_of(request, notes)
     notes.status(f"Loading {request.settings.model} …")
-    from ngtcli.measure.bench.run import RaceOptions, build_prompts, record, run_live
+    from ngtcli.measure.live import RaceOptions, build_prompts, record, run_live
     from ngtcli.session.local import Session
 
     # The session's own method is never used; its progress would be shown inside timed runs.

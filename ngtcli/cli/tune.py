@@ -45,7 +45,7 @@ def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None 
 def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     from ngtcli.measure.state import State
-    from ngtcli.measure.sweep.run import default_state, measure, report, state_key
+    from ngtcli.measure.sweep_run import default_state, measure, report, state_key
 
     try:
         source, skipped = open_source(given, plan, notes)

@@ -23,7 +23,7 @@ from ngtcli.prompt.tasks import can_ask
 from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
-    from ngtcli.measure.sweep.run import Source
+    from ngtcli.measure.sweep_run import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def _check_data(given: TuneFlags, plan: Plan) -> None:
         return
     if plan.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.measure.sweep.recording import check_replayable
+    from ngtcli.measure.recording import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
@@ -114,7 +114,7 @@ def open_source(
     """What is measured on, and the files that were left out of folders."""
     outputs = given.output, given.html
     if given.replay is not None:
-        from ngtcli.measure.sweep.recording import DEFAULT_COSTS, Recording
+        from ngtcli.measure.recording import DEFAULT_COSTS, Recording
         from ngtcli.measure.traces import recorded_files
 
         costs = [given.costs.expanduser()] if given.costs else []
@@ -133,7 +133,7 @@ def open_source(
         check_session(cell.settings)
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
-    from ngtcli.measure.sweep.running import Running  # here: it loads torch
+    from ngtcli.measure.running import Running  # here: it loads torch
 
     running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
     return running, tuple(dict.fromkeys(texts.skipped))

@@ -2,8 +2,6 @@
 
 No model is needed: verification of a greedy run accepts just the drafts that the recording goes on
 with. What a drafter would learn from scores is not in a recording; such methods are refused.
-
-The background of `auto` in a replay: for the tokenizer of the recording, if that is here.
 """
 
 import time

@@ -3,8 +3,8 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ngtcli.measure.bench.rows import quartiles
 from ngtcli.measure.contestants import BASELINE
+from ngtcli.measure.live_rows import quartiles
 from ngtcli.measure.records import Contestant, Generation
 from ngtcli.measure.summary import drafting
 from ngtcli.measure.traces import Trace

@@ -4,12 +4,9 @@ Under greedy decoding a lossless method emits exactly the recorded tokens, so ho
 accepted at each step depends on prompt, recorded output and drafter alone.
 
 Two kinds of folder are read. Our own holds `trace.json` (what was run) and `traces.jsonl` (a
-prompt's and its output's ids a line). The other is Spec-Bench's, read by `spec_bench`.
-
-Recordings in Spec-Bench's files (Xia et al. 2024).
-
-A folder holds `question.jsonl`, one file of answers and the model's tokenizer in `tokenizer/`; the
-texts are tokenized here.
+prompt's and its output's ids a line). The other is Spec-Bench's (Xia et al. 2024): it holds
+`question.jsonl`, one file of answers and the model's tokenizer in `tokenizer/`; its texts are
+tokenized here.
 """
 
 import json
@@ -159,8 +156,6 @@ def read_traces(
             )
         return _read_own(folder, reader)
     if os.path.isfile(folder / "question.jsonl"):
-        from ngtcli.measure.traces import read_spec_bench  # here: it imports this file
-
         return read_spec_bench(folder, template, turns, reader)
     raise InputError(
         f"{folder}: no recording here",

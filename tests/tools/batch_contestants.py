@@ -20,7 +20,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError
-from ngtcli.measure.shape_contestants import RecordedRun, RecordedText
+from ngtcli.measure.recorded_run import RecordedRun, RecordedText
 from ngtcli.measure.traces import Trace
 
 _GREEDY, _NODES, _PAGE = SamplingSettings(), 32, 256

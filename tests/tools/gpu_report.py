@@ -22,7 +22,7 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
-from ngtcli.measure.bench.run import build_prompts, record
+from ngtcli.measure.live import build_prompts, record
 from ngtcli.measure.machine import processor, versions
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay_run import select

@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from ngtcli.decode.stats import PARTS
-from ngtcli.measure.bench.race import Race
 from ngtcli.measure.contestants import AGAINST, BASELINE
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality
+from ngtcli.measure.race import Race
 from ngtcli.measure.records import Contestant, Generation, Sample
 from ngtcli.measure.summary import drafting
 from ngtcli.prompt.build import Prompt

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.bench.race import race
-from ngtcli.measure.bench.rows import RaceRows
 from ngtcli.measure.contestants import AGAINST, BASELINE, generate, ours
+from ngtcli.measure.live_rows import RaceRows
 from ngtcli.measure.machine import processor
 from ngtcli.measure.memory import PeakMemory
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality
+from ngtcli.measure.race import race
 from ngtcli.measure.records import Contestant, Notify
 from ngtcli.measure.refusals import check_some_left, refusal, unreadable
 from ngtcli.measure.traces import TraceWriter
