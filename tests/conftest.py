@@ -129,7 +129,7 @@ def kept_workers(_workers: dict[tuple[int, int], Pool], monkeypatch: pytest.Monk
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "packaging killed gpu_report process bench lossless live_methods builtin parsers auto cli"
+        "packaging killed process bench lossless live_methods parsers auto cli"
         " splitting backgrounds exact"
     ).split()
 ]
