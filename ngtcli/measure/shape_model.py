@@ -23,8 +23,13 @@ from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packing import pack_if_it_pays
 from ngtcli.errors import InputError, ModelError
+<<<<<<< HEAD:ngtcli/measure/shape_model.py
 from ngtcli.measure.shape_files import Shape
 from ngtcli.system.device import pick_device
+=======
+from ngtcli.measure.replay.shape_files import Shape
+from ngtcli.system.machine import pick_device
+>>>>>>> main:ngtcli/measure/replay/shape_model.py
 from ngtcli.tokens.tokenizer import Tokenizer
 
 SEED = 0
