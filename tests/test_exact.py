@@ -20,7 +20,7 @@ from ngtcli.decode.exact_check import _Case, find_exactness, gives_equal_bits, h
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import pack, packable
+from ngtcli.decode.packed import pack_layers, packable
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
@@ -382,7 +382,7 @@ def test_what_was_found_of_other_weights_does_not_count(threads: Any) -> None:
     Grouping(other, {"sdpa", "eager"})
     assert found(other) and len(said) == 2
     packed = small("llama", torch.float32)
-    list(pack(packable(packed.hf)))
+    list(pack_layers(packable(packed.hf)))
     find_exactness(packed, 8, 128, said.append)
     assert len(said) == 3
     threads(2)

@@ -155,7 +155,7 @@ def test_a_layout_that_cannot_be_told_leaves_the_tied_layer_as_it_is(
     hf = make_hf("llama", tie_word_embeddings=True)
     other_layout(lay_out)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     assert is_packed(hf)
     assert type(hf.get_output_embeddings()) is nn.Linear
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
@@ -167,14 +167,14 @@ def test_what_a_cpu_has_no_kernel_for_is_left_as_it_is(monkeypatch: pytest.Monke
 
     hf = make_hf("llama").to(torch.float16)
     monkeypatch.setattr(room, "_packed_weight", refused)
-    assert list(pack(packable(hf))) == [] and not is_packed(hf)
+    assert list(pack_layers(packable(hf))) == [] and not is_packed(hf)
 
 
 def test_all_linear_layers_of_a_model_are_packed_and_the_tokens_stay() -> None:
     for family in ("llama", "qwen2", "gemma2-sliding"):  # Qwen2 has biases
         hf = make_hf(family, tie_word_embeddings=False)
         before, parameters = [generate(hf, p, 12) for p in prompts(4)], weight_bytes(hf)
-        assert max(pack(packable(hf))) < parameters
+        assert max(pack_layers(packable(hf))) < parameters
         assert not any(type(module) is nn.Linear for module in hf.modules())
         assert [generate(hf, p, 12) for p in prompts(4)] == before
         assert weight_bytes(hf) == parameters
@@ -190,7 +190,7 @@ def test_a_tied_embedding_gives_the_same_rows_and_is_in_memory_once(
     hf = hf.to(dtype)
     ids, parameters = torch.arange(vocabulary)[None], weight_bytes(hf)
     rows = hf.get_input_embeddings()(ids)
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     assert torch.equal(hf.get_input_embeddings()(ids), rows)
     assert torch.equal(hf.get_input_embeddings()(ids[0, 7]), rows[0, 7])
     assert weight_bytes(hf) == parameters  # counted once
@@ -201,7 +201,7 @@ def test_a_tied_embedding_gives_the_same_rows_and_is_in_memory_once(
 def test_an_unknown_embedding_keeps_the_weight_that_it_shares() -> None:
     """Gemma's embedding is a class of its own, which scales what it reads."""
     hf = make_hf("gemma3-sliding", tie_word_embeddings=True)
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     assert type(hf.get_output_embeddings()) is nn.Linear
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
     assert is_packed(hf)
@@ -223,7 +223,7 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 def test_drafts_are_verified_on_packed_weights_as_generate_decodes_without() -> None:
     hf = make_hf("llama")
     truth = {tuple(p): generate(hf, p, 24) for p in prompts(6)}
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     model = TargetModel(hf, Tokenizer(FakeBackend()), "packed")
     for prompt, expected in truth.items():
         right = [*prompt, *expected]

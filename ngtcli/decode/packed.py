@@ -64,7 +64,7 @@ class PackedLinear(nn.Module):
 class PackedEmbedding(nn.Module):
     """An embedding that reads its rows from the packed weight of the layer it is tied to."""
 
-    def __init__(self, head: PackedLinear, layout: "Layout") -> None:
+    def __init__(self, head: PackedLinear, layout: "WeightLayout") -> None:
         super().__init__()
         self.packed = head.packed  # owns the memory that `_elements` reads
         self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
@@ -81,7 +81,7 @@ class PackedEmbedding(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WeightLayout:
     """Where element (o, i) of a weight lies: at `outputs[o] + inputs[i]`, both int64."""
 
     outputs: Tensor
@@ -105,8 +105,8 @@ def elements(packed: Tensor) -> Tensor:
     return torch.frombuffer((ctypes.c_char * size).from_address(start), dtype=packed.dtype)
 
 
-def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> Layout | None:
-    """How weights of a size are packed on this CPU; None where no `Layout` describes it.
+def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> WeightLayout | None:
+    """How weights of a size are packed on this CPU; None where no `WeightLayout` describes it.
 
     Takes as much memory as two such weights. Raises RuntimeError for a dtype that oneDNN does not
     support.
@@ -125,7 +125,7 @@ def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> Layout | None:
         return None
     along = torch.cat([below[:1], above]) - below[0]
     lowest, highest = below.min() + along.min(), below.max() + along.max()
-    return Layout(below, along) if 0 <= lowest <= highest < len(found) else None
+    return WeightLayout(below, along) if 0 <= lowest <= highest < len(found) else None
 
 
 def _in_order(places: Tensor, found: Tensor, marks: Tensor) -> Tensor | None:
@@ -207,7 +207,7 @@ def _embedding(users: list[tuple[nn.Module, str]]) -> tuple[nn.Module, str] | No
     return users[0] if usual else None
 
 
-def pack(places: Sequence[Place]) -> Iterator[int]:
+def pack_layers(places: Sequence[Place]) -> Iterator[int]:
     """Replace the layers that stand there, one at a time; yields the bytes packed so far.
 
     Each weight is freed when its layer is replaced, so that few copies of one layer are the most
@@ -235,7 +235,7 @@ def is_packed(hf: nn.Module) -> bool:
     return any(isinstance(module, PackedLinear) for module in hf.modules())
 
 
-def _layout_of(layer: PackedLinear, weight: Tensor) -> Layout | None:
+def _layout_of(layer: PackedLinear, weight: Tensor) -> WeightLayout | None:
     """The layout found, if the rows of the packed weight that it tells are those of `weight`."""
     count = layer.out_features
     layout = find_layout(count, layer.in_features, weight.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.packed import Place, pack, packable, packed_copy
+from ngtcli.decode.packed import Place, pack_layers, packable, packed_copy
 from ngtcli.draft.costs import read_points
 from ngtcli.system.remembered import Remembered
 
@@ -98,7 +98,7 @@ def _warn_of_slow(seconds: dict[int, float], dtype: torch.dtype, warn: Notify) -
 def _pack(places: Sequence[Place], trial: Trial, progress: Notify) -> bool:
     begin = time.perf_counter()
     progress("Packing weights …")
-    done = max(pack(places), default=0)
+    done = max(pack_layers(places), default=0)
     if not done:
         return False
     progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
