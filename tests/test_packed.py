@@ -14,14 +14,16 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import (
     PackedEmbedding,
     PackedLinear,
+    Trial,
     elements,
     find_layout,
     is_packed,
-    pack,
+    pack_if_it_pays,
     packable,
     packed_copy,
+    remembered_trial,
+    try_packing,
 )
-from ngtcli.decode.packing import Trial, pack_if_it_pays, remembered_trial, try_packing
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -52,7 +54,7 @@ def weight_bytes(hf: Any) -> int:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the tests' models are not too small."""
-    monkeypatch.setattr("ngtcli.decode.packing._SMALLEST", 1)
+    monkeypatch.setattr("ngtcli.decode.packed._SMALLEST", 1)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -285,7 +287,7 @@ def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     good = Trial(True, {1: 1.0, 8: 1.0, 32: 1.0}, {1: 1.2, 8: 0.5, 32: 0.5})
     tried: list[int] = []
     monkeypatch.setattr(
-        "ngtcli.decode.packing.try_packing", lambda places: tried.append(len(places)) or good
+        "ngtcli.decode.packed.try_packing", lambda places: tried.append(len(places)) or good
     )
     for drafts in (False, True, True):
         warned, told = list[str](), list[str]()
@@ -306,7 +308,7 @@ def test_only_what_is_packed_is_counted_and_nothing_is_said_of_a_choice_without_
     monkeypatch: pytest.MonkeyPatch, other_layout: Any
 ) -> None:
     free = Trial(True, {1: 1.0, 8: 1.0, 32: 1.0}, {1: 1.0, 8: 0.5, 32: 0.5})
-    monkeypatch.setattr("ngtcli.decode.packing.try_packing", lambda _: free)
+    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: free)
     other_layout(swizzled)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
     hf, told = make_hf("llama", tie_word_embeddings=True, vocab_size=50_000), list[str]()
@@ -350,7 +352,7 @@ def test_a_trial_compares_in_any_dtype_that_a_cpu_has_products_for(
             copy.weight = nn.Parameter(layer.weight.detach() * scale, requires_grad=False)
             return copy
 
-        monkeypatch.setattr("ngtcli.decode.packing.packed_copy", other)
+        monkeypatch.setattr("ngtcli.decode.packed.packed_copy", other)
         assert try_packing(places).agrees == agrees
 
 
@@ -373,7 +375,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Trial(True, {1: 1.0, 8: 9.0, 32: 30.0}, {1: 1.0, 8: 7.0, 32: 20.0})
-    monkeypatch.setattr("ngtcli.decode.packing.try_packing", lambda _: slow)
+    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: slow)
     for dtype, wanted, times in ((torch.bfloat16, True, "7"), (torch.bfloat16, False, "9")):
         said: list[str] = []
         pack_if_it_pays(make_hf("llama").to(dtype), wanted=wanted, warn=said.append)

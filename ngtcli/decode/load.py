@@ -8,7 +8,7 @@ import torch
 
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packing import pack_if_it_pays
+from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
 from ngtcli.model_files.weights import check_weights

@@ -21,7 +21,7 @@ from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.load import pick_dtype
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packing import pack_if_it_pays
+from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.replay.shape_files import Shape
 from ngtcli.system.device import pick_device
