@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from torch import nn
 
-from ngtcli.decode.exact_check import _Case, find_exactness, gives_equal_bits, has_experts
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import (
+    ExactRows,
+    _Case,
+    find_exactness,
+    gives_equal_bits,
+    has_experts,
+)
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_layers, packable
