@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from ngtcli.decode.drafting import Path
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.repetition import Repetition
@@ -11,7 +12,6 @@ from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import OWN, Limits, Step, Token
 from ngtcli.decode.text_stream import TextStream
-from ngtcli.decode.verify import Path
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
