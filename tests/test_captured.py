@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
 from ngtcli.decode.costs import MOST_ROWS, calibrate
+from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.recording import CannotRecord, record
-from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 

@@ -11,9 +11,9 @@ from helpers import FakeBackend, make_hf, make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode import costs
+from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions

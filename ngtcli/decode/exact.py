@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.drafting import Drafting, Path
-from ngtcli.decode.shapes import rows_alike
+from ngtcli.decode.layout import rows_alike
 from ngtcli.decode.steps import OWN
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.tree import DraftTree

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngtcli.decode.layout import capacity_for, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
-from ngtcli.decode.shapes import capacity_for, rows_alike
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ngtcli.decode.shapes import capacity_for
+from ngtcli.decode.layout import capacity_for
 
 
 class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from ngtcli.decode.captured import Passes, Shape
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Layout, pack, unpack
+from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, unpack
 from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
-from ngtcli.decode.masks import Masks
 from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
 from ngtcli.decode.reference import runs_exactly
-from ngtcli.decode.shapes import capacity_for, row_size
 from ngtcli.decode.ways import TREES, Way, remembered_way
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.context import context_limit

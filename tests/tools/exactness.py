@@ -18,11 +18,11 @@ import torch
 import transformers
 
 from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.decode.shapes import capacity_for
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
