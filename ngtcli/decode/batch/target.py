@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.batch.attention import Rows, Span, attending
-from ngtcli.decode.batch.regions import Regions
+from ngtcli.decode.kv_cache import Regions
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
