@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import ngtcli.decode.batch.run as run_module
 import ngtcli.decode.batch.target as target_module
-from ngtcli.decode.batch import attention
+from ngtcli.decode import attention
 from ngtcli.decode.batch.drafts import JointDrafts, OwnDrafts
 from ngtcli.decode.batch.run import Batch, Begun, Member
 from ngtcli.decode.batch.target import BatchTarget, why_not

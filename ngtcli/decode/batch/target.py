@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ngtcli.decode.batch.attention import Rows, Span, attending
+from ngtcli.decode.attention import Rows, Span, attending
 from ngtcli.decode.kv_cache import Regions
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.memory_limits import free_memory
