@@ -9,8 +9,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.repetition import Repetition
 from ngtcli.decode.sampling import Sampler, SamplingSettings
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import OWN, Limits, Step, Token
+from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.decode.text_stream import TextStream
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree

@@ -16,8 +16,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.repetition import Repetition
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Limits, Step, Token
+from ngtcli.decode.steps import Limits, Statistics, Step, Token
 from ngtcli.decode.text_stream import TextStream
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import DraftSettings
