@@ -15,13 +15,18 @@ from torch import Tensor
 from ngtcli.decode.captured import Passes, Shape
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, unpack
-from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
 from ngtcli.decode.plain import PlainRows, accepted
 from ngtcli.decode.probe import find_way
 from ngtcli.decode.reference import runs_exactly
 from ngtcli.decode.ways import TREES, Way, remembered_way
 from ngtcli.draft.tree import DraftTree
-from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.context import (
+    context_limit,
+    end_ids,
+    sliding_window,
+    unused_suggestions,
+    window_numbers,
+)
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 1024

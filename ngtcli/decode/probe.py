@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ngtcli.decode.limits import window_numbers
 from ngtcli.decode.reference import (
     NEW_TOKENS,
     Reference,
@@ -26,6 +25,7 @@ from ngtcli.decode.reference import (
 from ngtcli.decode.ways import REREAD, STEPS, TREES, Way
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
+from ngtcli.model_files.context import window_numbers
 
 if TYPE_CHECKING:
     from ngtcli.decode.model import TargetModel
