@@ -26,6 +26,7 @@ from ngtcli.decode.exact_check import (
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_layers, packable
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
@@ -285,7 +286,7 @@ def threads() -> Iterator[Any]:
 
 
 def small(family: str, dtype: torch.dtype) -> TargetModel:
-    return TargetModel(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
+    return target_model(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
 
 
 def rounding(module: Any, _: Any, out: Any) -> Any:
@@ -299,7 +300,7 @@ def rounded(hf: Any, name: str = "rounded") -> TargetModel:
     for name_, module in hf.named_modules():
         if isinstance(module, nn.Linear) or name_.endswith("experts"):
             module.register_forward_hook(rounding)
-    return TargetModel(hf, Tokenizer(FakeBackend()), name)
+    return target_model(hf, Tokenizer(FakeBackend()), name)
 
 
 class Grouping:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ngtcli.decode import packed as room
 from ngtcli.decode.load import load_model
-from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import (
     PackedEmbedding,
     PackedLinear,
@@ -19,11 +18,13 @@ from ngtcli.decode.packed import (
     find_layout,
     is_packed,
     pack_if_it_pays,
+    pack_layers,
     packable,
     packed_copy,
     remembered_trial,
     try_packing,
 )
+from ngtcli.decode.probe import target_model
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -226,7 +227,7 @@ def test_drafts_are_verified_on_packed_weights_as_generate_decodes_without() -> 
     hf = make_hf("llama")
     truth = {tuple(p): generate(hf, p, 24) for p in prompts(6)}
     list(pack_layers(packable(hf)))
-    model = TargetModel(hf, Tokenizer(FakeBackend()), "packed")
+    model = target_model(hf, Tokenizer(FakeBackend()), "packed")
     for prompt, expected in truth.items():
         right = [*prompt, *expected]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ngtcli.decode.drafting import Path
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.reference import scores_are_not_numbers
 from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree

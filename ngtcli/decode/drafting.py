@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ngtcli.decode.highest import highest
+from ngtcli.decode.scores import highest
 from ngtcli.draft.drafter import Drafter, Feedback
 from ngtcli.draft.tree import ROOT, DraftTree
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from ngtcli.decode.layout import capacity_for, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
+from ngtcli.decode.probe import use_attention
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
@@ -62,11 +63,11 @@ def find_exactness(
 
     def check() -> Exactness:
         progress(f"Checking once that {model.name} decodes exactly in passes of {rows} rows …")
-        return _check(model, rows, places)
+        return _check(model, rows, places, progress)
 
     found = _remembered(model, rows, places).find(check)
     if found.attention and found.attention != model.attention:
-        model.use_attention(found.attention)
+        use_attention(model, found.attention, progress)
     return found
 
 
@@ -96,15 +97,17 @@ def _weights(hf: Any) -> str:
     return digest.hexdigest()
 
 
-def _check(model: TargetModel, rows: int, places: int) -> Exactness:
+def _check(
+    model: TargetModel, rows: int, places: int, progress: Callable[[str], None]
+) -> Exactness:
     own = model.attention
     for attention in ("", EAGER) if own != EAGER else ("",):
         if attention:
-            model.use_attention(attention)
+            use_attention(model, attention, progress)
         if not model.plain_reason and gives_equal_bits(model, rows, places):
             return Exactness("", attention)
     if model.attention != own:
-        model.use_attention(own)
+        use_attention(model, own, progress)
     return Exactness(REASON)
 
 

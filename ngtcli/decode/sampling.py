@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngtcli.decode.highest import first_highest, highest, least_of_sum
+from ngtcli.decode.scores import first_highest, highest, least_of_sum
 
 
 @dataclass(frozen=True, slots=True)

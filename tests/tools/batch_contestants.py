@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from ngtcli.decode.batch.drafts import Drafts, OwnDrafts, joint_drafts
-from ngtcli.decode.batch.run import Batch, Begun, Member
+from ngtcli.decode.batch import Batch, Begun, Member
+from ngtcli.decode.batch_drafts import Drafts, OwnDrafts, joint_drafts
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel

@@ -14,7 +14,7 @@ from ngtcli.decode.kv_cache import Regions
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.reference import same_scores
+from ngtcli.decode.scores import same_scores
 from ngtcli.draft.tree import ROOT, DraftTree
 
 # Of the memory that is free, so much is for caches. Guess: the rest is for scores, prompts being

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ngtcli.decode.batch.drafts import Drafts
-from ngtcli.decode.batch.target import BatchTarget, Root
+from ngtcli.decode.batch_drafts import Drafts
+from ngtcli.decode.batch_target import BatchTarget, Root
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.drafting import Path, verify
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
