@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.attribution import learn_output as _learn_output
 from ngtcli.draft.auto.blend import ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.escapes import EscapeTallies
+from ngtcli.draft.auto.escapes import learn_output as _learn_output
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import SOURCES
