@@ -1,14 +1,12 @@
-"""Attention over grouped queries that does not copy the keys of a group for each of its heads.
+"""Attention of one sequence or several, in which the keys of a group are read where they lie.
 
 `transformers` repeats keys and values for every head before SDPA wherever a mask is given and there
 are several rows, which is each pass over a draft tree. Here the rows of a group's heads are put
-below one another, or SDPA is told of the groups, and the keys are read where they lie.
+below one another, or SDPA is told of the groups.
 
-Attention of several sequences' rows, each to the keys of its own sequence.
-
-All rows of a pass lie in one flat batch, so that linear layers compute no padding. Here each
-sequence's rows attend by themselves to its region of the cache, by whatever attention the model
-has; or all together, padded to the most rows and the longest text, where that costs less.
+All rows of a pass over several sequences lie in one flat batch, so that linear layers compute no
+padding. Each sequence's rows attend by themselves to its region of the cache, by whatever attention
+the model has; or all together, padded to the most rows and the longest text, where that costs less.
 """
 
 import sys

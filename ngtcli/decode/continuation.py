@@ -1,8 +1,7 @@
-"""Whether a growing text has come to repeat itself: its last tokens are one period, many times.
+"""The text that follows one prompt: which tokens scores give it, and where it ends.
 
-The text of emitted tokens, cut off at the first stop string. Knows no torch.
-
-The text that follows one prompt: which tokens scores give it, and where it ends.
+It ends at an end token, at a stop string, which is cut off, and where its last tokens are the same
+ones many times in a row.
 """
 
 from collections.abc import Callable, Sequence

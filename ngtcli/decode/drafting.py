@@ -1,7 +1,4 @@
-"""Verification: which nodes of a draft tree are accepted.
-
-What a run asks its drafter and tells it, and which tokens a scored draft gives.
-"""
+"""What a run asks its drafter and tells it, and which nodes of a scored draft are accepted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

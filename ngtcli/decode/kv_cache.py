@@ -1,11 +1,10 @@
-"""The keys and values of one sequence, in fixed buffers that can be rolled back.
+"""The keys and values of one sequence or several, in fixed buffers that can be rolled back.
 
 Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass writes
 its rows at `slots` and attends to the buffers' first places, as many as `aim` said; what it may
 see there its mask tells. `keep` copies the accepted rows next to each other and raises `length`.
-The next pass overwrites the rows from `length` on.
-
-The keys and values of several sequences, each in a region of its own of the same buffers.
+The next pass overwrites the rows from `length` on. Several sequences have a region each of the same
+buffers.
 """
 
 from collections.abc import Sequence

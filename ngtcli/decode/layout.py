@@ -1,11 +1,9 @@
-"""The few shapes that passes have: rows, the root and the draft nodes; and places of the cache.
+"""What a pass over a draft tree is given: its shape, its inputs, and its attention masks.
 
-A pass is padded to the next of these sizes, so that a captured pass, a measured cost and a kernel's
-order of summation serve many trees.
-
-What a pass over a draft tree is given: one tensor of integers, sent to the device at once.
-
-Additive attention masks, made on the device: which rows of a pass attend to which places.
+Passes have few shapes: their rows, which are the root and the draft nodes, and the places of the
+cache. A pass is padded to the next of these sizes, so that a captured pass, a measured cost and a
+kernel's order of summation serve many trees. The inputs are one tensor of integers, sent to the
+device at once; the additive masks are made of them there.
 """
 
 from bisect import bisect_left

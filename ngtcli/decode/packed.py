@@ -6,9 +6,8 @@ included, so the packed weight takes the place of the other one. It is memory of
 where the other one was a part of a file that several processes share.
 
 Which layout that is depends on the CPU, the dtype and the size. An embedding that reads rows of a
-packed weight finds out by packing a weight whose elements are marked.
-
-Whether packing pays for a model on this machine: measured at first load, and stored.
+packed weight finds out by packing a weight whose elements are marked. Whether packing pays for a
+model on this machine is measured at first load, and stored.
 """
 
 import ctypes

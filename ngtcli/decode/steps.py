@@ -1,7 +1,4 @@
-"""What a run is told and what it yields, step by step. Knows no torch.
-
-What a run did and how long it took, under the JSON names used everywhere.
-"""
+"""What a run is told, what it yields step by step, and how long that took. Knows no torch."""
 
 import time
 from collections import Counter

@@ -1,7 +1,4 @@
-"""How many tokens a model takes, by its configuration and tokenizer. Independent of torch.
-
-Windows, end tokens and suggested settings, from a checkpoint's configuration.
-"""
+"""What a checkpoint's configuration says of contexts, windows, end tokens and settings. No torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

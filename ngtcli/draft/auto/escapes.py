@@ -1,9 +1,7 @@
-"""Which matches predicted an observed token, and how that moves escape probabilities. Compiled.
+"""Escape probabilities: those fitted on recorded runs, and the tallies that move them on. Compiled.
 
-The expectation step of learning the blend (blend.py): a token's probability is a sum over matches,
-and each match is credited with its share of that sum.
-
-Escape probabilities: those fitted on recorded runs, and the tallies that move them on.
+A token's probability is a sum over matches (blend.py). In the expectation step of learning the
+blend each match that predicted an observed token is credited with its share of that sum.
 """
 
 import json

@@ -12,9 +12,8 @@ The probabilities are corrected by how often nodes of such a probability were ac
 a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
 padded to a few sizes, so that a k which fills its size is the best of those that need it.
 
-When a text is not drafted for: after several proposals in a row that did not pay.
-
-Whether a growing text has begun to repeat itself or its prompt, cheaply enough for any step.
+After several proposals in a row that did not pay a text is not drafted for, until some steps have
+passed or it repeats itself or its prompt.
 """
 
 from collections import Counter

@@ -1,9 +1,8 @@
-"""Which tokens a model ranked high after a token, whatever stood before it, in flat arrays.
+"""The model's scores as a source: which tokens it ranked high after a token, in flat arrays.
 
 As Token Recycling's matrix of candidates (Luo et al. 2024), but with weights, so that what was
 ranked high often is kept: each time, the weights are halved, and the best ids gain 1, 1/2, 1/3, …
-
-How much the model's scores predict, and so how often they are worth reading.
+How much the scores predict decides how often they are read.
 """
 
 from typing import Any, NamedTuple

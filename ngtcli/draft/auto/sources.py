@@ -1,6 +1,6 @@
-"""Whether the background knows a text's language, told by how well it predicts the text.
+"""What `auto` draws its predictions from, and where the text so far matches in it.
 
-What `auto` draws its predictions from, and where the text so far matches in it.
+Whether the background knows a text's language is told by how well it predicts the text.
 """
 
 from collections.abc import Iterable, Sequence
