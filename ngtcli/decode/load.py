@@ -13,8 +13,7 @@ from ngtcli.decode.probe import target_model
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
 from ngtcli.model_files.weights import check_weights
-from ngtcli.system.device import pick_device
-from ngtcli.system.threads import pick_threads
+from ngtcli.system.machine import pick_device, pick_threads
 
 Notify = Callable[[str], None]
 

@@ -28,7 +28,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.session.local import Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
-from ngtcli.trie.documents import TrieReport
+from ngtcli.trie.store import TrieReport
 
 _AS_SET = AnswerOptions()
 

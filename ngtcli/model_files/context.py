@@ -1,4 +1,4 @@
-"""What a checkpoint's configuration says of contexts, windows, end tokens and settings. No torch."""
+"""What a configuration says of contexts, windows, end tokens and settings. Knows no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ngtcli.retrieve.scores import Scores
+from ngtcli.retrieve.ranking import Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from ngtcli.decode.steps import Statistics, Step
 from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
-from ngtcli.trie.documents import TrieReport
 from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.store import TrieReport
 
 # The trie of documents, None for methods that draft from none, and how it was had.
 DocumentsTrie = tuple[NGramTrie | None, TrieReport]

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 
+from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
-from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.exact_check import ExactRows
@@ -28,7 +28,7 @@ from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.session.memory import AutoMemory
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.store import TrieReport, document_trie
 
 Notify = Callable[[str], None]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read

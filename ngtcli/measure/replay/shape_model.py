@@ -25,7 +25,7 @@ from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.replay.shape_files import Shape
-from ngtcli.system.device import pick_device
+from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 
 SEED = 0
