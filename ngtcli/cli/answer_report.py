@@ -12,8 +12,7 @@ from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources
 
 if TYPE_CHECKING:
-    from ngtcli.decode.stats import Statistics
-    from ngtcli.decode.steps import Step
+    from ngtcli.decode.steps import Statistics, Step
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer

@@ -5,7 +5,7 @@ output against the others. No object may have a key that is not described here.
 """
 
 from ngtcli.config import Settings
-from ngtcli.decode.stats import Statistics
+from ngtcli.decode.steps import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ngtcli.decode.loop import Run
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Step
+from ngtcli.decode.steps import Statistics, Step
 from ngtcli.draft.drafter import Drafter
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt

@@ -8,7 +8,7 @@ from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
