@@ -7,14 +7,8 @@ the median of its rounds; a speed-up is formed prompt by prompt and its median i
 import statistics
 from collections.abc import Callable, Sequence
 
-<<<<<<< HEAD:ngtcli/measure/live_rows.py
-from ngtcli.decode.stats import PARTS
-from ngtcli.measure.contestants import AGAINST, BASELINE
-=======
 from ngtcli.decode.steps import PARTS
-from ngtcli.measure.bench.quality import Quality
-from ngtcli.measure.bench.race import Race
->>>>>>> main:ngtcli/measure/bench/rows.py
+from ngtcli.measure.contestants import AGAINST, BASELINE
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality
 from ngtcli.measure.race import Race

@@ -12,13 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-<<<<<<< HEAD:ngtcli/measure/replay_run.py
+from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.background.names import check_names
-from ngtcli.decode.stats import Statistics
-=======
 from ngtcli.decode.steps import Statistics
->>>>>>> main:ngtcli/measure/replay/run.py
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
