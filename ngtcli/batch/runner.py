@@ -14,7 +14,7 @@ from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
-from ngtcli.ranges import IN_PARTS
+from ngtcli.config import IN_PARTS
 from ngtcli.session.answer import Answered, Given, failed
 from ngtcli.session.local import Session
 from ngtcli.session.parts import Splitting

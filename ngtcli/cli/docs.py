@@ -18,7 +18,7 @@ from ngtcli.cli.reading import (
     tell_skipped,
     tell_warnings,
 )
-from ngtcli.config import READING
+from ngtcli.config import settings_where
 from ngtcli.documents.catalog import folder
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, place
@@ -35,7 +35,7 @@ docs_app = typer.Typer(
 )
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
-_READ = ("model", *READING)
+_READ = ("model", *settings_where(reading=True))
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _TOKENIZER_BYTES = 256_000_000  # most of one of them; as model_files has it
 

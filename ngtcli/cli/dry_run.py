@@ -13,7 +13,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
-from ngtcli.ranges import IN_PARTS
+from ngtcli.config import IN_PARTS
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.tokens.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
 from ngtcli.cli.reading import read_documents, skipped_json, standard_input
 from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
-from ngtcli.config import READING, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
@@ -29,7 +29,7 @@ trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_
 trie_app.add_typer(pool_app, name="pool")
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *READING)
+_READ = ("model", "n", "lp", *settings_where(reading=True))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from ngtcli.errors import UsageError, nearest, plain_number
-from ngtcli.ranges import KINDS
+from ngtcli.config import KINDS
 
 Options = TypeVar("Options")
 

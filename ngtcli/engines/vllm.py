@@ -57,7 +57,7 @@ from ngtcli.draft.drafter import Context
 from ngtcli.draft.pool import Pool
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.ranges import KINDS
+from ngtcli.config import KINDS
 from ngtcli.system.yaml_file import shown
 from ngtcli.trie.background import BackgroundCounts
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
-from ngtcli.ranges import IN_PARTS
+from ngtcli.config import IN_PARTS
 
 TASKS = ("summarize", "ask")
 
