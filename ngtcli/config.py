@@ -174,9 +174,7 @@ class Settings:
         method="draft-model",
     )
     n: int = _for_trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
-    lp: int = _for_trie(
-        3, "Longest prefix matched in the trie, in tokens.", within=(1, 63)
-    )
+    lp: int = _for_trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
     num_draft: int = _drafting(
         32, "At most this many draft nodes in a step.", within=(0, 1024), replayed=True
     )
@@ -340,11 +338,11 @@ class Settings:
         "At most this many megabytes of memory for one of them.",
         within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
     )
-    cache_mb: int = _reading(
+    cache_mb: int = _bound(
         4000,
         "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
         within=(1, 10**8),
-        decides_text=False,
+        reading=False,
     )
     color: str = _answer(
         "auto", "auto, always or never.", choices=("auto", "always", "never"), decides_text=False

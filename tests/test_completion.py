@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.draft.registry import method_names
 from ngtcli.config import SETTINGS
+from ngtcli.draft.registry import method_names
 
 
 def tab(line: str, **environ: str) -> list[str]:

@@ -18,8 +18,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading_bar import ReadingBar, reading_line
 from ngtcli.cli.streams import own_streams, terminal_width
-from ngtcli.errors import UsageError
 from ngtcli.config import SETTINGS
+from ngtcli.errors import UsageError
 from ngtcli.render.sinks import PlainSink, TerminalSink
 from ngtcli.render.terminal import cut, reveal, visible
 from ngtcli.render.wrapping import LONG, Run, Wrapper

@@ -4,10 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ngtcli.config import Settings, settings_where
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import Preset
-from ngtcli.system.storage import DamagedFileError, key_of, parse_json
+from ngtcli.system.storage import DamagedFileError, parse_json
 from ngtcli.system.yaml_file import shown
 
 FORMAT, VERSION = "ngt-batch", 1
@@ -80,13 +78,3 @@ def _changes(then: Head, now: Head) -> Iterator[str]:
                     yield f"another wording of preset {task}"
                 else:
                     yield f"{name} {shown(was)}, now {shown(is_)}"
-
-
-def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
-    """The settings on which the answers of a task depend, and a hash of its wording, JSON-ready."""
-    wording = (
-        preset.template, preset.refine, preset.document, preset.titled_document, preset.separator,
-    )  # fmt: skip
-    values = {name: getattr(settings, name) for name in settings_where(decides_text=True)}
-    values |= {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
-    return {**values, "wording": key_of(*wording)}

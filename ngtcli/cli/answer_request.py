@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.ignored import check_session, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
 from ngtcli.cli.output import check_output_files

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, SHAPE_METHODS, BenchFlags
-from ngtcli.cli.ignored import LIVE, RECORD, REPLAY, SHAPE
-from ngtcli.cli.ignored import check_session
+from ngtcli.cli.checks import LIVE, RECORD, REPLAY, SHAPE, check_session
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read

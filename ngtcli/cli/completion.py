@@ -9,8 +9,8 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 
-from ngtcli.prompt.preset import preset_files
 from ngtcli.config import Setting
+from ngtcli.prompt.preset import preset_files
 
 Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds
@@ -82,5 +82,3 @@ def _folders(incomplete: str) -> Iterator[str]:
                     yield os.path.join(head, entry.name) + ("" if model else "/")
     except OSError:
         return
-
-

@@ -59,7 +59,7 @@ def _parameters(name: str) -> Iterator[inspect.Parameter]:
     setting = SETTINGS[name]
     flag = setting.flag
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag, "-m"]
-    kind: Any = {tuple: list[str]}.get(setting.kind, bool if setting.is_switch else setting.kind)
+    kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
     option = partial(typer.Option, rich_help_panel=setting.panel, show_default=False)
     shown = option(
         *(flags if name == "model" else flags[:1]),

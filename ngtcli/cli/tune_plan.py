@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.cli.ignored import check_session
+from ngtcli.cli.checks import check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read

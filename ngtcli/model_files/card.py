@@ -9,8 +9,8 @@ The card is README.md in the model's folder. Its YAML head, as on model hubs, ma
       scripts: [Latin]
     ---
 
-`settings` are some of those that a card may have; `reads` names the languages for a message, and `scripts` are the
-first words of Unicode's names of their letters.
+`settings` are some of those that a card may have; `reads` names the languages for a message, and
+`scripts` are the first words of Unicode's names of their letters.
 """
 
 import os

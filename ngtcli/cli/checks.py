@@ -102,7 +102,12 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     _refuse_engine(given, settings)
     for about in given:
         neutral = flags[about.name] == about.default
-        if about.sampled and not neutral and not settings.temperature and "temperature" not in flags:
+        if (
+            about.sampled
+            and not neutral
+            and not settings.temperature
+            and "temperature" not in flags
+        ):
             what = "does nothing at temperature 0, where the likeliest token is taken"
             raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
     _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
