@@ -20,6 +20,7 @@ from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
@@ -83,7 +84,7 @@ def _build_trie(
     trie, report = document_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
-    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
+    body = {**to_json(report), "tokens": trie.tokens, "path": str(report.path or "")}
     built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
     return body, f"{built} in {report.seconds * 1000:.0f} ms"
 

@@ -28,7 +28,8 @@ from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.session.memory import AutoMemory
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.documents import document_trie
+from ngtcli.trie.listing import TrieReport
 
 Notify = Callable[[str], None]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read

@@ -2,29 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import store
+from ngtcli.trie.listing import TrieReport
 from ngtcli.trie.ngram import NGramTrie, build_trie
-
-
-@dataclass(frozen=True, slots=True)
-class TrieReport:
-    """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
-
-    status: str
-    seconds: float = 0.0
-    nodes: int = 0
-    path: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Status, seconds and number of nodes."""
-        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
 
 
 def document_trie(

@@ -22,6 +22,7 @@ from ngtcli.decode.stats import Stopwatch
 from ngtcli.decode.steps import Step
 from ngtcli.decode.verify import Path, verify
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import NgtError
 
@@ -54,7 +55,7 @@ class Member:
     text: Continuation
     handle: Any
     steps: list[Step] = field(default_factory=list)
-    policy: dict[str, Any] = field(default_factory=dict)  # what the drafter reports at the end
+    policy: PolicyReport | None = None  # what the drafter reports at the end
     error: NgtError | None = None
     crowded: bool = False
 

@@ -10,6 +10,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, Feedback
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree
 from ngtcli.measure.replay.traces import Trace
 
@@ -47,7 +48,7 @@ class Unscored(Drafter):
     def finish(self) -> None:
         self._inner.finish()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> PolicyReport | None:
         return self._inner.report()
 
 
