@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.auto.policy import Policy, best_size, count_accepted
-from ngtcli.draft.auto.repeats import Repeats
+from ngtcli.draft.auto.policy import Policy, Repeats, best_size, count_accepted
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context
 

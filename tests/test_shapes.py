@@ -11,7 +11,7 @@ from helpers import ngt
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from ngtcli.config import Settings
-from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError

@@ -11,7 +11,7 @@ from typing import Protocol
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.config import Settings
-from ngtcli.decode.stats import PassesReport
+from ngtcli.decode.steps import PassesReport
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits

@@ -14,13 +14,12 @@ from ngtcli.render.sources import Sources
 from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
-    from ngtcli.decode.stats import PassesReport, Statistics
-    from ngtcli.decode.steps import Step
+    from ngtcli.decode.steps import PassesReport, Statistics, Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer
-    from ngtcli.trie.listing import TrieReport
+    from ngtcli.trie.store import TrieReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

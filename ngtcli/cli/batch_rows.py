@@ -15,7 +15,7 @@ from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources, sources_of
 
 if TYPE_CHECKING:
-    from ngtcli.decode.stats import PassesReport
+    from ngtcli.decode.steps import PassesReport
 
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _SHOWN = 5  # remarks on single lines; -v shows all

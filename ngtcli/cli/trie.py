@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.background.names import check_new_name
+from ngtcli.background.files import check_new_name
 from ngtcli.cli.ignored import flag, refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
@@ -79,7 +79,7 @@ def _build(
 def _build_trie(
     documents: Sequence[Document], tokenizer: Tokenizer, settings: Settings, notes: Notes
 ) -> tuple[dict[str, Any], str]:
-    from ngtcli.trie.documents import document_trie  # here: it loads numpy
+    from ngtcli.trie.store import document_trie  # here: it loads numpy
 
     trie, report = document_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
@@ -118,7 +118,7 @@ def _check_name(name: str, rest: bool, background: bool) -> None:
 def _build_background(
     documents: Sequence[Document], name: str, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
-    from ngtcli.background.making import build_background  # here: it loads numpy
+    from ngtcli.background.loaded import build_background  # here: it loads numpy
 
     try:
         path, counts, tokens = build_background(documents, name, tokenizer, model)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.recording import Pass, record
-from ngtcli.decode.reference import same_scores
-from ngtcli.decode.stats import PassesReport
+from ngtcli.decode.scores import same_scores
+from ngtcli.decode.steps import PassesReport
 
 Notify = Callable[[str], None]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five

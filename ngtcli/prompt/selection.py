@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ngtcli.retrieve.scores import Scores
+from ngtcli.retrieve.ranking import Scores
 from ngtcli.system.json_form import json_key, json_property
 
 

@@ -5,7 +5,7 @@ output against the others. No object may have a key that is not described here.
 """
 
 from ngtcli.config import Settings
-from ngtcli.decode.stats import PassesReport, Statistics
+from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
@@ -26,7 +26,7 @@ from ngtcli.render.schema_types import (
     shape,
 )
 from ngtcli.system.json_form import schema_of
-from ngtcli.trie.listing import TrieReport
+from ngtcli.trie.store import TrieReport
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FINISH_REASONS = {

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from ngtcli.decode.loop import Run
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Step
+from ngtcli.decode.steps import Statistics, Step
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
-from ngtcli.trie.listing import TrieReport
 from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.store import TrieReport
 
 # The trie of documents, None for methods that draft from none, and how it was had.
 DocumentsTrie = tuple[NGramTrie | None, TrieReport]

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from ngtcli.system import cache_bound
+from ngtcli.system import cache as cache_bound
 from ngtcli.system.arrays import read_header
-from ngtcli.system.json_form import json_key
 from ngtcli.system.storage import DamagedFileError, home, parse_json, remove_leftovers
 
 SUFFIX = ".trie.safetensors"
@@ -15,16 +14,6 @@ DATASTORE_SUFFIX = cache_bound.DATASTORE
 DATASTORE_ARRAYS = ("stream", "order")
 BACKGROUND_SUFFIX = cache_bound.BACKGROUND
 FAILED_SUFFIX = ".background.failed"  # why a background could not be made
-
-
-@dataclass(frozen=True, slots=True)
-class TrieReport:
-    """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
-
-    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
-    seconds: float = field(default=0.0, metadata=json_key(digits=6))
-    nodes: int = 0
-    path: Path | None = field(default=None, metadata=json_key(hidden=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.attribution import Tallies, attribute
 from ngtcli.draft.auto.blend import BACKGROUND, OWN, POOL, PROMPT, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import ESCAPES, SHAPE, fitted_escapes
+from ngtcli.draft.auto.escapes import ESCAPES, SHAPE, Tallies, attribute, fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.pool import Pool
 from ngtcli.measure.replay.backgrounds import recorded_background

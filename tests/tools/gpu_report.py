@@ -32,7 +32,7 @@ from ngtcli.measure.replay.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import Session
-from ngtcli.system.device import pick_device
+from ngtcli.system.machine import pick_device
 from tests.tools.gpu_parts import Line, Parts, Report, say
 from tests.tools.gpu_times import bandwidth
 

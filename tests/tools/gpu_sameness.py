@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings

@@ -13,7 +13,7 @@ import torch
 
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context

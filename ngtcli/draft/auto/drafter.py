@@ -19,12 +19,10 @@ import numpy.typing as npt
 from ngtcli.draft.auto.blend import BACKGROUND, ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
-from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.auto.growth import Growth, arrange, grow
-from ngtcli.draft.auto.policy import Policy, count_accepted
-from ngtcli.draft.auto.repeats import Repeats
-from ngtcli.draft.auto.sources import MatchState, Sources
-from ngtcli.draft.auto.usefulness import ScoreUsefulness
+from ngtcli.draft.auto.policy import Policy, Repeats, count_accepted
+from ngtcli.draft.auto.ranks import ScoreUsefulness
+from ngtcli.draft.auto.sources import Familiarity, MatchState, Sources
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS, PolicyReport

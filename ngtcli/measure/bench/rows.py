@@ -7,7 +7,7 @@ the median of its rounds; a speed-up is formed prompt by prompt and its median i
 import statistics
 from collections.abc import Callable, Sequence
 
-from ngtcli.decode.stats import PARTS
+from ngtcli.decode.steps import PARTS
 from ngtcli.measure.bench.quality import Quality
 from ngtcli.measure.bench.race import Race
 from ngtcli.measure.prompts import Item

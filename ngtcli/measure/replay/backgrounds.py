@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.background.names import check_names
 from ngtcli.errors import ModelError
 from ngtcli.measure.replay.traces import TraceSet
 from ngtcli.model_files.pretrained import load_tokenizer

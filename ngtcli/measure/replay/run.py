@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ngtcli.decode.stats import Statistics
+from ngtcli.decode.steps import Statistics
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.probe import plain_generation
 from ngtcli.measure.replay.traces import Trace
 from ngtcli.measure.runner.run import Generation
 

@@ -21,10 +21,11 @@ from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.load import pick_dtype
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packing import pack_if_it_pays
+from ngtcli.decode.packed import pack_if_it_pays
+from ngtcli.decode.probe import target_model
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.replay.shape_files import Shape
-from ngtcli.system.device import pick_device
+from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 
 SEED = 0
@@ -166,7 +167,7 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     if planned.device == "cpu":
         pack_if_it_pays(hf, wanted=settings.packed, warn=progress, progress=progress)
     use_grouped(hf)
-    model = TargetModel(hf, Tokenizer(_NoText()), planned.shape.name, progress)
+    model = target_model(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
     if settings.capture or settings.compile:
         model.passes.switch_on(model.device, settings.compile, progress)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ngtcli.decode.loop import Run
-from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import NgtError
 from ngtcli.measure.runner.run import Answering, Contestant, Generation
 from ngtcli.prompt.build import Prompt

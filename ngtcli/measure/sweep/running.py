@@ -18,7 +18,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import Session
-from ngtcli.trie.listing import TrieReport
+from ngtcli.trie.store import TrieReport
 
 
 class Running:

@@ -1,9 +1,11 @@
-"""Chooses the number of threads that a run computes with."""
+"""What a run computes with: the number of threads, and the device."""
 
 import math
 import os
 from contextlib import suppress
 from pathlib import Path
+
+from ngtcli.errors import ModelError
 
 CGROUP = Path("/sys/fs/cgroup")
 MOST = 1024  # threads; guessed: a larger number is a mistake of the user
@@ -91,3 +93,19 @@ def waiting() -> float:
         now = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1
         return min(average, float(now))
     return average
+
+
+def pick_device(wanted: str) -> str:
+    """The device that "auto" stands for. Raises ModelError where the one named is missing."""
+    import torch  # here: light commands do without
+
+    here = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if wanted == "auto":
+        return next(name for name, available in here.items() if available)
+    if not here[wanted]:
+        raise ModelError(f"no {wanted} device here", "Use --device auto.")
+    return wanted

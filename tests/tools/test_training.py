@@ -1,4 +1,4 @@
-"""The built-in model's data, tasks and training; and that what ships is what the card says."""
+"""The built-in model's data, tasks and training."""
 
 import json
 import lzma
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from ngtcli.documents.load import Document
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.tools.training import tasks, train
 from tests.tools.training.batches import DocumentBatches, pad
 from tests.tools.training.corpus import Article, Paragraph, read_corpus, split_sentences
@@ -214,13 +213,3 @@ def test_training_runs_resumes_and_exports_a_model_that_loads(
         assert said in capsys.readouterr().err
     model = load_model(str(tmp_path / "out" / "model"), device="cpu")
     assert model.plain_reason == "" and model.context == 4096 and model.tokenizer.has_chat_template
-
-
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-def test_what_ships_is_small_documented_and_complete() -> None:
-    names = {f.name for f in BUILTIN_PATH.iterdir()}
-    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
-    assert (BUILTIN_PATH / "model.safetensors").stat().st_size <= 20_000_000
-    card = (BUILTIN_PATH / "README.md").read_text()
-    for source in ("eips", "peps", "rust-rfcs", "scitldr", "newwiki-qa", "qmsum", "sherlock"):
-        assert source in card

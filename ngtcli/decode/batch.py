@@ -13,14 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ngtcli.decode.batch.drafts import Drafts
-from ngtcli.decode.batch.target import BatchTarget, Root
+from ngtcli.decode.batch_drafts import Drafts
+from ngtcli.decode.batch_target import BatchTarget, Root
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.drafting import Path, verify
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.stats import Stopwatch
-from ngtcli.decode.steps import Step
-from ngtcli.decode.verify import Path, verify
+from ngtcli.decode.steps import Step, Stopwatch
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree

@@ -9,12 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ngtcli.decode.batch.attention import Rows, Span, attending
-from ngtcli.decode.batch.regions import Regions
+from ngtcli.decode.attention import Rows, Span, attending
+from ngtcli.decode.kv_cache import Regions
+from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.reference import same_scores
-from ngtcli.decode.shapes import capacity_for
+from ngtcli.decode.scores import same_scores
 from ngtcli.draft.tree import ROOT, DraftTree
 
 # Of the memory that is free, so much is for caches. Guess: the rest is for scores, prompts being
