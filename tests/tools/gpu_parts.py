@@ -10,9 +10,9 @@ from typing import Any
 from ngtcli.config import Settings
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
-from ngtcli.measure.replay.shape_model import Built, check_memory, dtype_name
-from ngtcli.measure.replay.shape_run import ShapeOptions, replay_with_passes
-from ngtcli.measure.replay.traces import TraceSet
+from ngtcli.measure.shape_model import Built, check_memory, dtype_name
+from ngtcli.measure.shape_run import ShapeOptions, replay_with_passes
+from ngtcli.measure.traces import TraceSet
 from ngtcli.system.json_form import to_json
 from tests.tools.gpu_sameness import Sameness, same_tokens, score_error
 from tests.tools.gpu_times import (

@@ -15,11 +15,10 @@ from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.replay.backgrounds import recorded_background
-from ngtcli.measure.replay.run import replayed, select
-from ngtcli.measure.replay.traces import Trace, read_traces
-from ngtcli.measure.runner.run import Answering, Contestant, Generation
-from ngtcli.measure.sweep.grid import Axis, Cell
+from ngtcli.measure.grid import Axis, Cell
+from ngtcli.measure.records import Answering, Contestant, Generation
+from ngtcli.measure.replay_run import recorded_background, replayed, select
+from ngtcli.measure.traces import Trace, read_traces
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie, build_trie
