@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.system.machine import MOST
 from ngtcli.system.storage import home
-from ngtcli.system.threads import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"
