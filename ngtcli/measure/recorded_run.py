@@ -24,6 +24,7 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, Feedback
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree
 from ngtcli.measure.records import Generation
 from ngtcli.measure.traces import Trace
@@ -64,7 +65,7 @@ class Unscored(Drafter):
     def finish(self) -> None:
         self._inner.finish()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> PolicyReport | None:
         return self._inner.report()
 
 

@@ -34,6 +34,7 @@ from ngtcli.measure.shape_race import race
 from ngtcli.measure.shape_rows import rows
 from ngtcli.measure.traces import Trace, TraceSet, read_traces
 from ngtcli.render.results import Machine, ShapeResult, inexact_notes
+from ngtcli.system.json_form import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def replay_with_passes(
         prompt_tokens=[len(t.prompt_ids) for t in measured],
         prefill_s=[round(min(read_s[t.id]), 4) for t in measured],
         cost_s=_costs(making),
-        passes=model.passes.as_json(),
+        passes=to_json(model.passes.report()),
         notes=[*notes, *inexact_notes(traces.inexact)],
         rows=rows(made.contestants, made.samples, measured),
         refused=[*making.refused, *made.refused],
