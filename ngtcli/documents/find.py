@@ -9,7 +9,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ngtcli.config import Settings
@@ -17,6 +17,7 @@ from ngtcli.documents.formats import OLD, conversion, suffix_of
 from ngtcli.documents.names import utf8
 from ngtcli.documents.reading import reason_of
 from ngtcli.errors import InputError, shortened
+from ngtcli.system.json_form import json_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Skipped:
 
     name: str
     reason: str
-    kind: str = ""
-    needs: str = ""
+    kind: str = field(default="", metadata=json_key(hidden=True))
+    needs: str = field(default="", metadata=json_key(hidden=True))
 
     def as_json(self) -> dict[str, str]:
         """Name and reason."""

@@ -35,7 +35,6 @@ def versions() -> dict[str, str]:
     }
 
 
-
 class PeakMemory:
     """Call `start` before a run and `peak` after it; `kind` says what is counted.
 

@@ -9,8 +9,8 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from dataclasses import dataclass
+from importlib.util import find_spec
 from statistics import fmean
 
 NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (in your clone: pip install -e '.[quality]')"

@@ -121,9 +121,10 @@ class Race(Generic[P]):
 
     def measured(self) -> list[int]:
         """The prompts that every contestant has answered at least once."""
-        answered = {(r.prompt, r.contestant) for r in self.records}
+        keys = {contestant.key for contestant in self.contestants}
+        answered = {(r.prompt, r.contestant) for r in self.records if r.contestant in keys}
         counts = Counter(prompt for prompt, _ in answered)
-        return sorted(p for p, count in counts.items() if count == len(self.contestants))
+        return sorted(p for p, count in counts.items() if count == len(keys))
 
 
 def by_prompt(contestants: Sequence[Contestant[P]], prompts: int, rounds: int) -> Iterator[Turn[P]]:

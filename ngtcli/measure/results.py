@@ -116,6 +116,7 @@ class ReplayResult:
         """Never: a replay that is interrupted has no result."""
         return False
 
+    @property
     @json_property(after="refused")
     def notes(self) -> Sequence[str]:
         """What a reader must know of the recording."""
@@ -152,6 +153,7 @@ class ShapeResult:
     refused: Sequence[Refusal]
     invocation: Invocation = _invocation()
 
+    @property
     @json_property(after="kind")
     def label(self) -> str:
         """What stands with every figure."""

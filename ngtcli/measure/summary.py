@@ -20,7 +20,8 @@ from ngtcli.measure.records import BASELINE, Contestant, Generation, P, Race, Re
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
 LIVE, REPLAY, SHAPE = "live", "replay", "shape"  # ways of measuring
-_TIMED = (LIVE, SHAPE)
+_ALL, _TIMED = (LIVE, REPLAY, SHAPE), (LIVE, SHAPE)
+_LIVE, _REPLAY, _SHAPE = (LIVE,), (REPLAY,), (SHAPE,)
 OVERALL = "overall"  # the task of rows over all tasks
 HF = "hf"  # the contestant that speed-ups over `transformers` are of
 MIB = 2**20
@@ -79,23 +80,33 @@ class Group:
         counts = [getattr(g, name) for g in self.last]
         return None if None in counts else sum(counts)
 
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens a pass of the model."""
+        return _ratio(self.tokens, self.steps)
+
     def draft_acceptance_rate(self) -> float | None:
         """Accepted by drafted tokens; without drafts None, in a replay 0."""
         rate = _ratio(self.sum_of("accepted"), self.sum_of("drafted"))
         return 0.0 if rate is None and self.kind == REPLAY else rate
 
-    @cached_property
     def histogram(self) -> Counter[int]:
-        """Steps by accepted drafts, ascending."""
+        """Steps by accepted drafts."""
         found: Counter[int] = Counter()
         for generation in self.last:
             found.update(generation.histogram or {})
-        return Counter({accepted: found[accepted] for accepted in sorted(found)})
+        return found
 
-    @cached_property
-    def draft_us(self) -> list[float]:
-        """Microseconds of drafting of every step."""
-        return [us for g in self.last for us in g.draft_us or ()]
+    def nodes_per_step(self) -> float | None:
+        """Drafted tokens a step."""
+        return _ratio(self.sum_of("drafted"), self.steps, 3 if self.kind == REPLAY else 4)
+
+    def undrafted_share(self) -> float | None:
+        """Steps without a draft, of all."""
+        return _ratio(self.sum_of("undrafted"), self.steps)
+
+    def draft_us(self, percent: int) -> float:
+        """Microseconds of drafting a step, at that percentile."""
+        return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
 
     def clock(self, record: Record) -> float:
         """The seconds that count."""
@@ -108,10 +119,10 @@ class Group:
             for prompt in self.prompts
         ]
 
-    def decoding(self) -> float:
-        """Seconds of decoding over all prompts."""
+    def tokens_per_s(self) -> float | None:
+        """New tokens by seconds of decoding."""
         medians = (statistics.median(r.generation.decode_s or 0.0 for r in p) for p in self.rounds)
-        return sum(medians)
+        return _ratio(self.tokens, sum(medians), 2 if self.kind == LIVE else 3)
 
     def spread(self) -> float | None:
         """A prompt's interquartile range over its median, typically; None with one round."""
@@ -164,7 +175,7 @@ class Column:
     """
 
     of: Callable[[Group], Any]
-    kinds: Sequence[str] = (LIVE, REPLAY, SHAPE)
+    kinds: Sequence[str]
     key: str = ""
     needs: str = ""
     heading: str = ""
@@ -173,23 +184,32 @@ class Column:
     shown: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def column(of: Callable[[Group], Any], *kinds: str, **how: Any) -> Any:
+def column(
+    of: Callable[[Group], Any], kinds: Sequence[str] = _ALL, heading: str = "", **how: Any
+) -> Any:
     """The field of a figure; `live=(place, rank)` and the like show it in that kind's table."""
-    shown = {kind: how.pop(kind) for kind in (LIVE, REPLAY, SHAPE) if kind in how}
-    made = Column(of=of, **({"kinds": kinds} if kinds else {}), shown=shown, **how)
+    shown = {kind: how.pop(kind) for kind in _ALL if kind in how}
+    made = Column(of=of, kinds=kinds, heading=heading, shown=shown, **how)
     return field(default=None, metadata={"column": made})
 
 
-def _three(other: str, place: int) -> Callable[[Group], Any]:
-    """Of speed-ups over another contestant the median, the quartiles, or the least and the most."""
+def _three(values: Sequence[float], digits: int) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile, rounded."""
+    low, middle, high = quartiles(values)
+    return round(low, digits), round(middle, digits), round(high, digits)
 
-    def of(group: Group) -> Any:
-        if (ratios := group.speedup(other)) is None:
-            return None
-        low, middle, high = (round(value, 3) for value in quartiles(ratios))
-        return (middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3)))[place]
 
-    return of
+def _speedup(other: str) -> tuple[Callable[[Group], Any], ...]:
+    """Of speed-ups over another contestant the median, the quartiles, the least and the most."""
+
+    def if_raced(of: Callable[[list[float]], Any]) -> Callable[[Group], Any]:
+        return lambda g: None if (ratios := g.speedup(other)) is None else of(ratios)
+
+    return (
+        if_raced(lambda ratios: _three(ratios, 3)[1]),
+        if_raced(lambda ratios: _three(ratios, 3)[::2]),
+        if_raced(lambda ratios: (round(min(ratios), 3), round(max(ratios), 3))),
+    )
 
 
 def _score(name: str) -> Callable[[Group], Any]:
@@ -201,9 +221,7 @@ def _median(values: Sequence[float | None]) -> float | None:
     return round(statistics.median(known), 5) if known else None
 
 
-_times = {"form": "{:.2f}×"}
-_range = {"form": "{0[0]:.2f}–{0[1]:.2f}", "heading": "quartiles"}
-_hundred = {"form": "{:.1f}", "scale": 100.0, "needs": "judged"}
+_hundred = {"form": "{:.1f}", "scale": 100.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,98 +234,114 @@ class Row:
     questions: int = column(lambda g: len(g.prompts))
     new_tokens: int = column(lambda g: g.tokens, heading="tokens", replay=(7, 7))
     steps: int = column(lambda g: g.steps, heading="steps", replay=(6, 6))
-    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), *_TIMED)
-    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), *_TIMED)
+    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), _TIMED)
+    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), _TIMED)
     mean_acceptance_length: float | None = column(
-        lambda g: _ratio(g.tokens, g.steps),
-        heading="accept. length", form="{:.2f}", live=(3, 1), replay=(0, 0), shape=(3, 1),
+        Group.mean_acceptance_length,
+        _ALL,
+        "accept. length",
+        form="{:.2f}",
+        live=(3, 1),
+        replay=(0, 0),
+        shape=(3, 1),
     )
     draft_acceptance_rate: float | None = column(
-        lambda g: g.draft_acceptance_rate(),
-        heading="accepted", form="{:.1%}", live=(11, 10), replay=(1, 1), shape=(8, 8),
+        Group.draft_acceptance_rate,
+        _ALL,
+        "accepted",
+        form="{:.1%}",
+        live=(11, 10),
+        replay=(1, 1),
+        shape=(8, 8),
     )
-    acceptance_histogram: Mapping[int, int] = column(lambda g: g.histogram)
+    acceptance_histogram: Mapping[int, int] = column(Group.histogram)
     nodes_per_step: float | None = column(
-        lambda g: _ratio(g.sum_of("drafted"), g.steps, 3 if g.kind == REPLAY else 4),
-        heading="nodes/step", form="{:.1f}", replay=(2, 3), shape=(7, 7),
+        Group.nodes_per_step, _ALL, "nodes/step", form="{:.1f}", replay=(2, 3), shape=(7, 7)
     )
     draft_us_median: float = column(
-        lambda g: round(percentile(g.draft_us, 50), 1), REPLAY,
-        heading="draft µs", form="{:.0f}", replay=(3, 2),
+        lambda g: g.draft_us(50), _REPLAY, "draft µs", form="{:.0f}", replay=(3, 2)
     )
     draft_us_p99: float = column(
-        lambda g: round(percentile(g.draft_us, 99), 1), REPLAY,
-        heading="99th", form="{:.0f}", replay=(4, 5),
+        lambda g: g.draft_us(99), _REPLAY, "99th", form="{:.0f}", replay=(4, 5)
     )
     undrafted_share: float | None = column(
-        lambda g: _ratio(g.sum_of("undrafted"), g.steps),
-        heading="undrafted", form="{:.0%}", live=(12, 12), replay=(5, 4), shape=(9, 9),
+        Group.undrafted_share,
+        _ALL,
+        "undrafted",
+        form="{:.0%}",
+        live=(12, 12),
+        replay=(5, 4),
+        shape=(9, 9),
     )
     seconds_median: float = column(
-        lambda g: round(statistics.median(g.seconds()), 5), LIVE,
-        heading="seconds", form="{:.3f}", live=(9, 8),
+        lambda g: _three(g.seconds(), 5)[1], _LIVE, "seconds", form="{:.3f}", live=(9, 8)
     )
-    seconds_quartiles: Pair = column(lambda g: _outer(quartiles(g.seconds()), 5), LIVE)
-    spread: float | None = column(
-        lambda g: g.spread(), LIVE, heading="spread", form="{:.0%}", live=(10, 11)
-    )
-    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), SHAPE)
+    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2], _LIVE)
+    spread: float | None = column(Group.spread, _LIVE, "spread", form="{:.0%}", live=(10, 11))
+    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), _SHAPE)
     tokens_per_s: float | None = column(
-        lambda g: _ratio(g.tokens, g.decoding(), 2 if g.kind == LIVE else 3), *_TIMED,
-        heading="tokens/s", form="{:.1f}", shape=(4, 2),
+        Group.tokens_per_s, _TIMED, "tokens/s", form="{:.1f}", shape=(4, 2)
     )
     tokens_per_s_with_prefill: float = column(
-        lambda g: round(g.tokens / sum(g.seconds()), 2), LIVE,
-        heading="tokens/s", form="{:.1f}", live=(5, 3),
+        lambda g: round(g.tokens / sum(g.seconds()), 2),
+        _LIVE,
+        "tokens/s",
+        form="{:.1f}",
+        live=(5, 3),
     )
-    prefill_s_median: float | None = column(lambda g: _median([a.prefill_s for a in g.last]), LIVE)
-    setup_s_median: float | None = column(lambda g: _median(g.setup()), LIVE)
+    prefill_s_median: float | None = column(lambda g: _median([a.prefill_s for a in g.last]), _LIVE)
+    setup_s_median: float | None = column(lambda g: _median(g.setup()), _LIVE)
     step_ms: float = column(
-        lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3), SHAPE,
-        heading="ms/step", form="{:.1f}", shape=(5, 5),
+        lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3),
+        _SHAPE,
+        "ms/step",
+        form="{:.1f}",
+        shape=(5, 5),
     )
-    draft_ms: float | None = column(
-        lambda g: g.draft_ms(), SHAPE, heading="draft ms", form="{:.2f}", shape=(6, 6)
-    )
+    draft_ms: float | None = column(Group.draft_ms, _SHAPE, "draft ms", form="{:.2f}", shape=(6, 6))
     speedup_overall: float = column(
-        lambda g: round(sum(g.seconds(BASELINE)) / sum(g.seconds()), 3), SHAPE,
-        heading="of sums", **_times, shape=(2, 3),
+        lambda g: round(sum(g.seconds(BASELINE)) / sum(g.seconds()), 3),
+        _SHAPE,
+        "of sums",
+        form="{:.2f}×",
+        shape=(2, 3),
     )
     decode_spread: float | None = column(
-        lambda g: g.spread(), SHAPE,
-        key="spread", heading="spread", form="{:.0%}", shape=(10, 10),
+        Group.spread, _SHAPE, "spread", key="spread", form="{:.0%}", shape=(10, 10)
     )
     speedup: float = column(
-        _three(BASELINE, 0), *_TIMED, heading="speed-up", **_times, live=(0, 0), shape=(0, 0)
+        _speedup(BASELINE)[0], _TIMED, "speed-up", form="{:.2f}×", live=(0, 0), shape=(0, 0)
     )
     speedup_quartiles: Pair = column(
-        _three(BASELINE, 1), *_TIMED, **_range, live=(1, 4), shape=(1, 4)
+        _speedup(BASELINE)[1],
+        _TIMED,
+        "quartiles",
+        form="{0[0]:.2f}–{0[1]:.2f}",
+        live=(1, 4),
+        shape=(1, 4),
     )
-    speedup_least_and_most: Pair = column(_three(BASELINE, 2), *_TIMED)
+    speedup_least_and_most: Pair = column(_speedup(BASELINE)[2], _TIMED)
     speedup_over_hf: float = column(
-        _three(HF, 0), LIVE, heading="over hf", **_times, needs="speedup_over_hf", live=(2, 9)
+        _speedup(HF)[0], _LIVE, "over hf", needs="speedup_over_hf", form="{:.2f}×", live=(2, 9)
     )
-    speedup_over_hf_quartiles: Pair = column(_three(HF, 1), LIVE, needs="speedup_over_hf")
-    speedup_over_hf_least_and_most: Pair = column(_three(HF, 2), LIVE, needs="speedup_over_hf")
-    same_ids: int = column(
-        lambda g: g.same_ids(), LIVE, heading="same ids", form="{0}/{1.questions}", live=(4, 2)
-    )
+    speedup_over_hf_quartiles: Pair = column(_speedup(HF)[1], _LIVE, needs="speedup_over_hf")
+    speedup_over_hf_least_and_most: Pair = column(_speedup(HF)[2], _LIVE, needs="speedup_over_hf")
+    same_ids: int = column(Group.same_ids, _LIVE, "same ids", form="{0}/{1.questions}", live=(4, 2))
     peak_memory_mib: float = column(
-        lambda g: round(max(r.memory for rounds in g.rounds for r in rounds) / MIB, 1), LIVE,
-        heading="MiB", form="{:.1f}", live=(13, 13),
+        lambda g: round(max(r.memory for rounds in g.rounds for r in rounds) / MIB, 1),
+        _LIVE,
+        "MiB",
+        form="{:.1f}",
+        live=(13, 13),
     )
-    judged: int = column(_score("judged"), LIVE, needs="judged")
+    judged: int = column(_score("judged"), _LIVE, needs="judged")
     exact_match: float | None = column(
-        _score("exact_match"), LIVE, heading="EM", **_hundred, live=(6, 6)
+        _score("exact_match"), _LIVE, "EM", needs="judged", **_hundred, live=(6, 6)
     )
-    f1: float | None = column(_score("f1"), LIVE, heading="F1", **_hundred, live=(7, 5))
+    f1: float | None = column(_score("f1"), _LIVE, "F1", needs="judged", **_hundred, live=(7, 5))
     rouge_l: float | None = column(
-        _score("rouge_l"), LIVE, heading="ROUGE-L", **{**_hundred, "needs": "rouge_l"}, live=(8, 7)
+        _score("rouge_l"), _LIVE, "ROUGE-L", needs="rouge_l", **_hundred, live=(8, 7)
     )
-
-
-def _outer(three: tuple[float, float, float], digits: int) -> Pair:
-    return round(three[0], digits), round(three[2], digits)
 
 
 def columns(kind: str) -> dict[str, Column]:

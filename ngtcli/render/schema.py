@@ -9,11 +9,11 @@ from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
+from ngtcli.measure.results import LiveResult, RecordResult, ReplayResult, ShapeResult, SweepReport
 from ngtcli.prompt.build import Cut
 from ngtcli.prompt.selection import Selection
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.render.schema_kept import kept
-from ngtcli.render.schema_measured import SKIPPED, bench, tune
+from ngtcli.render.schema_kept import SKIPPED, kept
 from ngtcli.render.schema_types import (
     NUMBER,
     TEXT,
@@ -177,8 +177,13 @@ def _outputs() -> dict[str, dict[str, Schema]]:
         "ask": answers,
         "batch": {"line": line, "failed": failed},
         "check": {"check": _check()},
-        "bench": bench(),
-        "tune": tune(),
+        "bench": {
+            "live": schema_of(LiveResult),
+            "replay": schema_of(ReplayResult),
+            "shape": schema_of(ShapeResult),
+            "record": schema_of(RecordResult),
+        },
+        "tune": {"tune": schema_of(SweepReport)},
         "config show": {"settings": shape(values)},
         **kept(settings),
     }

@@ -1,8 +1,12 @@
 """The JSON Schemas of what is on this machine: documents, tries, presets, models, folders."""
 
-from ngtcli.render.schema_measured import SKIPPED
-from ngtcli.render.schema_types import NUMBER, TEXT, WHOLE, Schema, of_dataclass, rows, shape
+from collections.abc import Sequence
 
+from ngtcli.documents.find import Skipped
+from ngtcli.render.schema_types import NUMBER, TEXT, WHOLE, Schema, of_dataclass, rows, shape
+from ngtcli.system.json_form import schema_of
+
+SKIPPED = schema_of(Sequence[Skipped])
 # What is printed of what was deleted, and of one place or several.
 _REMOVED = {"removed": shape({"files": WHOLE, "bytes": WHOLE})}
 _PATH = {"path": shape({"path": TEXT})}
