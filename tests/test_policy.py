@@ -44,7 +44,7 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     for _ in range(6):  # none of the eight is what came
         count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
     assert policy.choose(chances) == 0
-    assert policy.as_json()["came_true"] < 0.2
+    assert policy.report().came_true < 0.2
     for _ in range(300):  # time passes
         policy.choose(np.zeros(0))
     assert policy.choose(chances) == 8

@@ -21,6 +21,7 @@ from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.steps import Step, Stopwatch
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import NgtError
 
@@ -53,7 +54,7 @@ class Member:
     text: Continuation
     handle: Any
     steps: list[Step] = field(default_factory=list)
-    policy: dict[str, Any] = field(default_factory=dict)  # what the drafter reports at the end
+    policy: PolicyReport | None = None  # what the drafter reports at the end
     error: NgtError | None = None
     crowded: bool = False
 

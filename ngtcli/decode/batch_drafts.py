@@ -11,6 +11,7 @@ from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
@@ -46,8 +47,8 @@ class Drafts(Protocol):
     def finish(self, handle: Any) -> None:
         """A sequence has ended."""
 
-    def report(self, handle: Any) -> dict[str, Any]:
-        """What was decided, JSON-ready."""
+    def report(self, handle: Any) -> PolicyReport | None:
+        """What was decided."""
 
 
 class JointDrafts:
@@ -79,10 +80,10 @@ class JointDrafts:
     def finish(self, handle: Auto) -> None:
         self._drafter.finish(handle)
 
-    def report(self, handle: Auto) -> dict[str, Any]:
+    def report(self, handle: Auto) -> PolicyReport | None:
         """The decisions so far, which are those for all sequences together."""
         policy = self._drafter.policy
-        return policy.as_json() if policy is not None else {}
+        return policy.report() if policy is not None else None
 
 
 def joint_drafts(
@@ -139,5 +140,5 @@ class OwnDrafts:
         drafter.finish()
         self._free.append(drafter)
 
-    def report(self, handle: Drafting) -> dict[str, Any]:
+    def report(self, handle: Drafting) -> PolicyReport | None:
         return self._drafters[handle].report()

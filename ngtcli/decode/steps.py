@@ -4,7 +4,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
+
+from ngtcli.system.json_form import json_key, json_property, schema_of, shape
 
 OWN = "model"
 
@@ -106,10 +108,13 @@ class Statistics:
     steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    split_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
+    prefill_s: float = field(default=0.0, metadata=json_key(digits=6))
+    decode_s: float = field(default=0.0, metadata=json_key(digits=6))
+    split_s: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(PARTS, 0.0),
+        metadata=json_key(digits=6, schema=lambda: shape(dict.fromkeys(PARTS, schema_of(float)))),
+    )
 
     def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
         """Count one step that emitted `emitted` tokens, `accepted` of them drafted."""
@@ -120,49 +125,28 @@ class Statistics:
         self.acceptance_histogram[accepted] += 1
 
     @property
+    @json_property(after="accepted_tokens", digits=4)
     def mean_acceptance_length(self) -> float:
         """Tokens emitted per step."""
         return self.new_tokens / self.steps if self.steps else 0.0
 
     @property
+    @json_property(after="mean_acceptance_length", digits=4)
     def draft_acceptance_rate(self) -> float:
+        """The share of drafted tokens that were accepted."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
 
-    def add(self, other: "Statistics") -> None:
-        """Add the figures of another run."""
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.acceptance_histogram.update(other.acceptance_histogram)
-        for part, seconds in other.split_s.items():
-            self.split_s[part] += seconds
-
     @property
+    @json_property(after="decode_s", digits=3)
     def tokens_per_s(self) -> float:
         """New tokens per second of decoding, prefill left out."""
         return self.new_tokens / self.decode_s if self.decode_s else 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """All figures under their JSON names; times in seconds."""
-        histogram = {
-            str(k): self.acceptance_histogram[k] for k in sorted(self.acceptance_histogram)
-        }
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "new_tokens": self.new_tokens,
-            "steps": self.steps,
-            "drafted_tokens": self.drafted_tokens,
-            "accepted_tokens": self.accepted_tokens,
-            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
-            "draft_acceptance_rate": round(self.draft_acceptance_rate, 4),
-            "acceptance_histogram": histogram,
-            "prefill_s": round(self.prefill_s, 6),
-            "decode_s": round(self.decode_s, 6),
-            "tokens_per_s": round(self.tokens_per_s, 3),
-            "split_s": {part: round(seconds, 6) for part, seconds in self.split_s.items()},
-        }
 
+@dataclass(frozen=True, slots=True)
+class PassesReport:
+    """How many shapes of passes are captured, the seconds that took, and why none is."""
 
-_SUMS = (
-    "prompt_tokens", "new_tokens", "steps", "drafted_tokens", "accepted_tokens", "prefill_s",
-    "decode_s",
-)  # fmt: skip
+    captured: int
+    seconds: float = field(metadata=json_key(digits=3))
+    reason: str

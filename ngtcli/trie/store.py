@@ -11,14 +11,14 @@ Datastores (datastore.py) and pools (pool.py) are in the same folder.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ngtcli.documents.load import Document
 from ngtcli.system.arrays import read_arrays, write_arrays
+from ngtcli.system.json_form import json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.listing import SUFFIX, trie_folder
@@ -114,14 +114,10 @@ def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.nd
 class TrieReport:
     """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
 
-    status: str
-    seconds: float = 0.0
+    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
+    seconds: float = field(default=0.0, metadata=json_key(digits=6))
     nodes: int = 0
-    path: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Status, seconds and number of nodes."""
-        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
+    path: Path | None = field(default=None, metadata=json_key(hidden=True))
 
 
 def document_trie(

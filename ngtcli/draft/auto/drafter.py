@@ -12,7 +12,6 @@ them on.
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from ngtcli.draft.auto.ranks import ScoreUsefulness
 from ngtcli.draft.auto.sources import Familiarity, MatchState, Sources
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
-from ngtcli.draft.origins import ORIGINS
+from ngtcli.draft.origins import ORIGINS, PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
@@ -221,9 +220,9 @@ class Auto(Drafter):
         """Why the last step had the drafts it had."""
         return self.policy.why if self.policy is not None else "all drafts"
 
-    def report(self) -> dict[str, Any]:
-        """What the policy did in this run, JSON-ready."""
-        return self.policy.as_json() if self.policy is not None else {}
+    def report(self) -> PolicyReport | None:
+        """What the policy decided in this run."""
+        return self.policy.report() if self.policy is not None else None
 
 
 class SearchLimits:

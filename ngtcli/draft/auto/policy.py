@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import counted
 from ngtcli.system.compiled import njit
 
@@ -198,17 +199,17 @@ class Policy:
         surprise = min(seconds, 4 * self.drafting_s) - self.drafting_s
         self.drafting_s += CONFIG.drafting_rate * surprise
 
-    def as_json(self) -> dict[str, Any]:
+    def report(self) -> PolicyReport:
         """What was decided, and on what grounds."""
         accepted, expected = self.tally.sum(axis=1)
-        return {
-            "budgets": {str(k): self.budgets[k] for k in sorted(self.budgets)},
-            "stand_downs": self.stand_downs,
-            "came_true": round(float((accepted + 1) / (expected + 1)), 3),
-            "trust": [round(float(t), 3) for t in trust_of(self.tally)],
-            "drafting_s": round(self.drafting_s, 7),
-            "cost_s": {str(rows): round(s, 7) for rows, s in self.curve.by_rows().items()},
-        }
+        return PolicyReport(
+            budgets=dict(self.budgets),
+            stand_downs=self.stand_downs,
+            came_true=float((accepted + 1) / (expected + 1)),
+            trust=tuple(map(float, trust_of(self.tally))),
+            drafting_s=self.drafting_s,
+            cost_s=self.curve.by_rows(),
+        )
 
 
 class Pause:

@@ -9,11 +9,11 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.errors import counted
+from ngtcli.measure.contestants import BASELINE, answered
+from ngtcli.measure.grid import Cell
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.runner.contestants import BASELINE, answered
-from ngtcli.measure.runner.run import Answering, Contestant, Generation, Notify
-from ngtcli.measure.sweep.grid import Cell
-from ngtcli.measure.sweep.recording import digest, timed_trie, with_trie
+from ngtcli.measure.recording import digest, timed_trie, with_trie
+from ngtcli.measure.records import Answering, Contestant, Generation, Notify
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.session.answer import AnswerOptions

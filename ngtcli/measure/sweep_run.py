@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ngtcli.config import Settings
-from ngtcli.measure.runner.run import Contestant, Notify, P, Turn, by_contestant, run
-from ngtcli.measure.runner.state import VERSION, Record, State
-from ngtcli.measure.sweep.grid import Axis, Cell
-from ngtcli.measure.sweep.ranking import CellSummary, judge, summarize
+from ngtcli.measure.grid import Axis, Cell
+from ngtcli.measure.ranking import CellSummary, judge, summarize
+from ngtcli.measure.records import Contestant, Notify, P, Turn, by_contestant, run
+from ngtcli.measure.state import VERSION, Record, State
 from ngtcli.render.sweep_rows import SkippedCell, SweepReport
 from ngtcli.system.storage import home
 

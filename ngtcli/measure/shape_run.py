@@ -16,11 +16,12 @@ from ngtcli.decode.load import use_threads
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import ContextOverflowError
 from ngtcli.measure.machine import processor
+from ngtcli.measure.records import Notify
 from ngtcli.measure.refusals import check_some_left
-from ngtcli.measure.replay.run import select
-from ngtcli.measure.replay.shape_contestants import SPARE, Contestants
-from ngtcli.measure.replay.shape_files import find_shape
-from ngtcli.measure.replay.shape_model import (
+from ngtcli.measure.replay_run import select
+from ngtcli.measure.shape_contestants import SPARE, Contestants
+from ngtcli.measure.shape_files import find_shape
+from ngtcli.measure.shape_model import (
     Built,
     Plan,
     build,
@@ -29,11 +30,11 @@ from ngtcli.measure.replay.shape_model import (
     dtype_name,
     plan,
 )
-from ngtcli.measure.replay.shape_race import race
-from ngtcli.measure.replay.shape_rows import rows
-from ngtcli.measure.replay.traces import Trace, TraceSet, read_traces
-from ngtcli.measure.runner.run import Notify
+from ngtcli.measure.shape_race import race
+from ngtcli.measure.shape_rows import rows
+from ngtcli.measure.traces import Trace, TraceSet, read_traces
 from ngtcli.render.results import Machine, ShapeResult, inexact_notes
+from ngtcli.system.json_form import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def replay_with_passes(
         prompt_tokens=[len(t.prompt_ids) for t in measured],
         prefill_s=[round(min(read_s[t.id]), 4) for t in measured],
         cost_s=_costs(making),
-        passes=model.passes.as_json(),
+        passes=to_json(model.passes.report()),
         notes=[*notes, *inexact_notes(traces.inexact)],
         rows=rows(made.contestants, made.samples, measured),
         refused=[*making.refused, *made.refused],

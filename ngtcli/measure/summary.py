@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ngtcli.measure.runner.run import Generation
+from ngtcli.measure.records import Generation
 from ngtcli.render.rows import Drafting
 
 

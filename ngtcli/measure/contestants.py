@@ -8,7 +8,7 @@ import torch
 from ngtcli.decode.loop import Run
 from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import NgtError
-from ngtcli.measure.runner.run import Answering, Contestant, Generation
+from ngtcli.measure.records import Answering, Contestant, Generation
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import Session

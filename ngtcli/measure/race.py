@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ngtcli.errors import NgtError, counted
-from ngtcli.measure.refusals import refusal
-from ngtcli.measure.runner.contestants import BASELINE
-from ngtcli.measure.runner.memory import PeakMemory
-from ngtcli.measure.runner.run import (
+from ngtcli.measure.contestants import BASELINE
+from ngtcli.measure.memory import PeakMemory
+from ngtcli.measure.records import (
     Contestant,
     Generation,
     Notify,
@@ -21,6 +20,7 @@ from ngtcli.measure.runner.run import (
     by_prompt,
     run,
 )
+from ngtcli.measure.refusals import refusal
 from ngtcli.prompt.build import Prompt
 from ngtcli.render.rows import Refusal
 

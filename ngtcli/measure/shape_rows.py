@@ -3,11 +3,11 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from ngtcli.measure.bench.rows import quartiles
-from ngtcli.measure.replay.traces import Trace
-from ngtcli.measure.runner.contestants import BASELINE
-from ngtcli.measure.runner.figures import drafting
-from ngtcli.measure.runner.run import Contestant, Generation
+from ngtcli.measure.contestants import BASELINE
+from ngtcli.measure.live_rows import quartiles
+from ngtcli.measure.records import Contestant, Generation
+from ngtcli.measure.summary import drafting
+from ngtcli.measure.traces import Trace
 from ngtcli.render.rows import OVERALL, Speedup
 from ngtcli.render.shape_rows import ShapeRow, StepTimes
 

@@ -8,12 +8,12 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from ngtcli.decode.steps import PARTS
-from ngtcli.measure.bench.quality import Quality
-from ngtcli.measure.bench.race import Race
+from ngtcli.measure.contestants import AGAINST, BASELINE
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.runner.contestants import AGAINST, BASELINE
-from ngtcli.measure.runner.figures import drafting
-from ngtcli.measure.runner.run import Contestant, Generation, Sample
+from ngtcli.measure.quality import Quality
+from ngtcli.measure.race import Race
+from ngtcli.measure.records import Contestant, Generation, Sample
+from ngtcli.measure.summary import drafting
 from ngtcli.prompt.build import Prompt
 from ngtcli.render.rows import (
     OVERALL,

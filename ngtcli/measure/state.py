@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.runner.run import P, Sample, Turn
+from ngtcli.measure.records import P, Sample, Turn
 from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import DamagedFileError, parse_json
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ngtcli.errors import counted
-from ngtcli.measure.runner.state import Record
+from ngtcli.measure.state import Record
 from ngtcli.render.sweep_rows import CellRow
 
 LEVEL = 0.025

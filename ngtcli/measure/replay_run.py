@@ -12,18 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
+from ngtcli.background.files import check_names
+from ngtcli.background.loaded import Backgrounds
 from ngtcli.decode.steps import Statistics
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.errors import NgtError, UsageError, counted, nearest
-from ngtcli.measure.replay.backgrounds import recorded_background
-from ngtcli.measure.replay.traces import Trace, TraceSet, is_odd, read_traces
-from ngtcli.measure.runner.figures import drafting
-from ngtcli.measure.runner.run import Answering, Contestant, Generation, Notify, by_prompt, run
+from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
+from ngtcli.measure.records import Answering, Contestant, Generation, Notify, by_prompt, run
+from ngtcli.measure.summary import drafting
+from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
+from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.results import ReplayResult
 from ngtcli.render.rows import OVERALL, Refusal, ReplayRow
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.trie.background import BackgroundCounts
 
 IDS = ("all", "odd", "even")
 
@@ -240,3 +244,30 @@ def _row(method: str, num_draft: int, task: str, made: Sequence[Generation]) -> 
         draft_us_median=round(float(middle), 1),
         draft_us_p99=round(float(late), 1),
     )
+
+
+def recorded_background(
+    traces: TraceSet, names: Sequence[str], warn: Callable[[str], None]
+) -> BackgroundCounts | None:
+    """The counts of these backgrounds; None without names or without the tokenizer.
+
+    `warn` is told why there is none. Raises UsageError for an unknown name.
+    """
+    check_names(names)
+    if not names:
+        return None
+    tokenizer = _tokenizer(traces)
+    if tokenizer is None:
+        warn("no background: the tokenizer of the recording is not here")
+        return None
+    return Backgrounds(names, tokenizer, traces.vocabulary, model=traces.model, warn=warn).load()
+
+
+def _tokenizer(traces: TraceSet) -> Tokenizer | None:
+    """The tokenizer beside the recording, or that of the model by its name."""
+    beside = Path(traces.source) / "tokenizer"
+    try:
+        found = load_tokenizer(str(beside) if beside.is_dir() else traces.model)
+    except ModelError:
+        return None
+    return found if found.fingerprint == traces.tokenizer else None

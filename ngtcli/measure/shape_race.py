@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ngtcli.errors import NgtError, counted
+from ngtcli.measure.contestants import BASELINE
+from ngtcli.measure.records import Contestant, Generation, Notify, Turn, by_prompt, run
 from ngtcli.measure.refusals import refusal
-from ngtcli.measure.replay.traces import Trace
-from ngtcli.measure.runner.contestants import BASELINE
-from ngtcli.measure.runner.run import Contestant, Generation, Notify, Turn, by_prompt, run
+from ngtcli.measure.traces import Trace
 from ngtcli.render.rows import Refusal
 
 _WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess

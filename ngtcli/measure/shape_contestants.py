@@ -13,14 +13,12 @@ from ngtcli.draft.drafter import Context, DraftSettings, draft_settings
 from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import NgtError
+from ngtcli.measure.contestants import AGAINST, BASELINE, decoded
+from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
+from ngtcli.measure.records import Answering, Contestant, Generation, Notify
 from ngtcli.measure.refusals import refusal
-from ngtcli.measure.replay.backgrounds import recorded_background
-from ngtcli.measure.replay.run import budgets, context_of
-from ngtcli.measure.replay.shape_decode import RecordedRun
-from ngtcli.measure.replay.shape_generate import generate_recorded
-from ngtcli.measure.replay.traces import Trace, TraceSet
-from ngtcli.measure.runner.contestants import AGAINST, BASELINE, decoded
-from ngtcli.measure.runner.run import Answering, Contestant, Generation, Notify
+from ngtcli.measure.replay_run import budgets, context_of, recorded_background
+from ngtcli.measure.traces import Trace, TraceSet
 from ngtcli.render.rows import Refusal
 from ngtcli.session.memory import PassCosts
 from ngtcli.trie.background import BackgroundCounts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from ngtcli.measure.runner.memory import PeakMemory  # it loads torch
+    from ngtcli.measure.memory import PeakMemory  # it loads torch
 
 P = TypeVar("P")  # what is answered: a prompt, an item that a prompt is made of, a recorded trace
 Notify = Callable[[str], None]

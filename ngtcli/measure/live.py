@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.bench.quality import Quality
-from ngtcli.measure.bench.race import race
-from ngtcli.measure.bench.rows import RaceRows
+from ngtcli.measure.contestants import AGAINST, BASELINE, generate, ours
+from ngtcli.measure.live_rows import RaceRows
 from ngtcli.measure.machine import processor
+from ngtcli.measure.memory import PeakMemory
 from ngtcli.measure.prompts import Item
+from ngtcli.measure.quality import Quality
+from ngtcli.measure.race import race
+from ngtcli.measure.records import Contestant, Notify
 from ngtcli.measure.refusals import check_some_left, refusal, unreadable
-from ngtcli.measure.replay.traces import TraceWriter
-from ngtcli.measure.runner.contestants import AGAINST, BASELINE, generate, ours
-from ngtcli.measure.runner.memory import PeakMemory
-from ngtcli.measure.runner.run import Contestant, Notify
+from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.prompt.tasks import can_ask
