@@ -22,10 +22,9 @@ from ngtcli.cli.answer_report import (
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
-from ngtcli.cli.notes import REPEATS, Notes
+from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.output import write_result
 from ngtcli.cli.passages import tell_passages
-from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
