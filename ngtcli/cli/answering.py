@@ -21,6 +21,7 @@ from ngtcli.cli.answer_report import (
     origins,
     policy_words,
     summary_facts,
+    tell_passages,
     told,
     unused_words,
 )
@@ -29,7 +30,6 @@ from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page, write_result
-from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
