@@ -1,13 +1,4 @@
-"""`ngt config`: the settings and where they come from.
-
-`ngt presets`: how a task is worded and set.
-
-`ngt models`: the models on this machine.
-
-`ngt env`: versions, the device, threads and folders. Loads neither torch nor transformers.
-
-`ngt schema`: what --json prints, described for programs that read it.
-"""
+"""Commands that show what is set and installed: config, presets, models, env, schema."""
 
 import platform
 import shutil

@@ -1,7 +1,4 @@
-"""`ngt summarize`: a summary of documents.
-
-`ngt ask`: the answer to a question, from documents.
-"""
+"""`ngt summarize`, a summary of documents, and `ngt ask`, the answer to a question from them."""
 
 import os
 import shlex

@@ -1,7 +1,4 @@
-"""What is reported of an answer: its JSON, the summary line, a line for each step.
-
-The passages that a question is answered from, on stderr.
-"""
+"""What is reported of an answer: its JSON, the summary line, a line for each step, its passages."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
 
-An answer with its sources: marks in the text, and a list of the places below it.
-
-The files that are written beside an answer: its page and its picture.
+Also what comes with an answer: the list of its sources, its page and its picture.
 """
 
 import sys

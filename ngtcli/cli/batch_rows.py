@@ -8,8 +8,7 @@ from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.answer_report import Told, answer_json
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
-from ngtcli.errors import NgtError, counted
-from ngtcli.prompt.counting import short
+from ngtcli.errors import NgtError, counted, short
 from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources, sources_of
 

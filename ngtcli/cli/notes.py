@@ -1,7 +1,4 @@
-"""What commands say on stderr: the status line, notes, and what went wrong.
-
-The status line while the model reads a prompt: a bar, tokens, tokens a second, time left.
-"""
+"""What commands say on stderr: the status line, also a bar, notes, and what went wrong."""
 
 import sys
 import textwrap
@@ -9,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ngtcli.cli.streams import stderr_width
-from ngtcli.errors import GrammarError, NgtError, counted
-from ngtcli.prompt.counting import short
+from ngtcli.errors import GrammarError, NgtError, counted, short
 from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
     DIM,

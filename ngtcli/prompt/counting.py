@@ -7,6 +7,7 @@ the whole, so these counts decide only far from a limit.
 import time
 from collections.abc import Callable, Iterable
 
+from ngtcli.errors import short
 from ngtcli.tokens.tokenizer import Tokenizer, piece_end
 
 Status = Callable[[str], None]
@@ -32,17 +33,6 @@ class Progress:
         self._last = time.monotonic()
         whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
         self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")
-
-
-def short(tokens: int) -> str:
-    """A number of tokens in the form of a status line.
-
-    >>> short(812), short(12_345), short(12_345_678)
-    ('812', '12k', '12.3M')
-    """
-    if tokens < 10_000:
-        return str(tokens)
-    return f"{tokens // 1000}k" if tokens < 1_000_000 else f"{tokens / 1e6:.1f}M"
 
 
 class Head:
