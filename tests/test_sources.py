@@ -13,8 +13,8 @@ from rich.cells import cell_len
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
+from ngtcli.grounding.sources import Sources, listed, sources_of
 from ngtcli.render.answer_view import Words, svg, terminal_list, terminal_view, with_marks
-from ngtcli.render.sources import Sources, listed, sources_of
 
 PAGES = About("pdf", 2, sections=(Section(0, 1, "Start"), Section(20, 2, "Start")))
 

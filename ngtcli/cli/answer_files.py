@@ -9,8 +9,8 @@ from ngtcli.cli.notes import lines_of
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page
 from ngtcli.cli.streams import terminal_width
+from ngtcli.grounding.sources import Sources
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources
 from ngtcli.render.terminal import DIM, paint, reveal, visible
 
 if TYPE_CHECKING:

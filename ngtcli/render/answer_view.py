@@ -12,8 +12,8 @@ from html import escape, unescape
 from rich.cells import cell_len
 from rich.style import Style
 
+from ngtcli.grounding.sources import Source, Sources, marked_place, short
 from ngtcli.render.sinks import ShownToken, TerminalSink
-from ngtcli.render.sources import Source, Sources, marked_place, short
 from ngtcli.render.terminal import (
     DIM,
     cut,
@@ -67,7 +67,7 @@ class Words:
 def with_marks(tokens: Sequence[ShownToken], sources: Sources) -> list[Words]:
     """The tokens with a mark such as [1] behind each stretch, and no white space at the end.
 
-    >>> from ngtcli.grounding.span import Span
+    >>> from ngtcli.grounding.sources import Span
     >>> source = Source(1, Span(0, 3, 0, 0, 3), "log.txt", "", "one")
     >>> [words.text for words in with_marks([Words("one, two")], Sources((source,), 0.5))]
     ['one', ' [1]', ', two']

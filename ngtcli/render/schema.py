@@ -8,7 +8,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
-from ngtcli.grounding.span import Span
+from ngtcli.grounding.sources import Span
 from ngtcli.prompt.build import Cut
 from ngtcli.prompt.selection import Selection
 from ngtcli.prompt.splitting import PartReport
