@@ -74,7 +74,7 @@ def answer_json(
         "trie": to_json(answer.trie),
         "passes": to_json(answer.passes),
         "statistics": to_json(answer.statistics),
-        "sources": sources.as_json(),
+        "sources": to_json(sources),
     }
     if answer.policy is not None:
         body["policy"] = to_json(answer.policy)

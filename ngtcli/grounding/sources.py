@@ -8,12 +8,11 @@ from pathlib import Path
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.prompt.selection import Excerpt
-from ngtcli.system.json_form import json_key
+from ngtcli.system.json_form import HIDDEN, json_key
 
 _SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
 _SPANS = "document is an index of documents; ranges count characters of their texts"
-_HIDDEN = json_key(hidden=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ class Source:
     either side of the quotation. `page` is 0 and `heading` "" where the document has none.
     """
 
-    number: int = field(metadata=_HIDDEN)
+    number: int = field(metadata=HIDDEN)
     span: Span = field(metadata=json_key(flat=True))
     name: str
-    path: str = field(metadata=_HIDDEN)
-    quote: str = field(metadata=_HIDDEN)
-    before: str = field(default="", metadata=_HIDDEN)
-    after: str = field(default="", metadata=_HIDDEN)
+    path: str = field(metadata=HIDDEN)
+    quote: str = field(metadata=HIDDEN)
+    before: str = field(default="", metadata=HIDDEN)
+    after: str = field(default="", metadata=HIDDEN)
     page: int = field(default=0, metadata=json_key(null=True))
     heading: str = field(default="", metadata=json_key(null=True))
 

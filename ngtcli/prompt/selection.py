@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ngtcli.retrieve.ranking import Scores
-from ngtcli.system.json_form import json_key, json_property
+from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class Selection:
     """
 
     passages: tuple[Chosen, ...]
-    excerpts: tuple[Excerpt, ...] = field(metadata=json_key(hidden=True))
+    excerpts: tuple[Excerpt, ...] = field(metadata=HIDDEN)
     of_passages: int
     of_documents: int
     index: str = field(metadata=json_key(choices=("cached", "built", "updated", "rebuilt")))
     seconds: float = field(metadata=json_key(digits=6))
     dense: str | None = field(default=None, metadata=json_key(choices=("flat", "ivf-pq", None)))
     embedded: int = 0
-    fits: bool = field(default=False, metadata=json_key(hidden=True))
+    fits: bool = field(default=False, metadata=HIDDEN)
 
     @property
     def read(self) -> int:

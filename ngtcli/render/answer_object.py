@@ -68,9 +68,7 @@ class AnswerObject:
     method: str
     finish_reason: str = field(metadata=json_key(schema=_reasons))
     exact: bool = field(metadata=json_key(about=_EXACT))
-    settings: Mapping[str, Any] = field(
-        metadata=json_key(schema=lambda: shape(settings_schemas()))
-    )
+    settings: Mapping[str, Any] = field(metadata=json_key(schema=lambda: shape(settings_schemas())))
     preset: str
     documents: Sequence[DocumentObject]
     skipped: Sequence[Skipped] = field(metadata=json_key(about=_SKIPPED))
