@@ -10,8 +10,7 @@ from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packing import pack_if_it_pays
 from ngtcli.model_files.checkpoint import find
-from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
-from ngtcli.model_files.weights import check_weights
+from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.device import pick_device
 from ngtcli.system.threads import pick_threads
 

@@ -23,7 +23,7 @@ from ngtcli.decode.reference import runs_exactly
 from ngtcli.decode.shapes import capacity_for, row_size
 from ngtcli.decode.ways import TREES, Way, remembered_way
 from ngtcli.draft.tree import DraftTree
-from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 1024

@@ -8,8 +8,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Cut
-from ngtcli.prompt.selection import Chosen
+from ngtcli.prompt.build import Chosen, Cut
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.ranges import CHOICES, RANGES
 from ngtcli.render.schema_kept import kept

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import HINT, find
-from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
-from ngtcli.model_files.weights import check_weights
+from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.retrieve.installed import check_installed
 from ngtcli.retrieve.sentence_files import FIRST, HIGHEST, LAST, Use, architectures, use_of
 from ngtcli.system.device import pick_device

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from functools import cache
 
-from ngtcli.documents.scripts import UNSPACED
+from ngtcli.documents.text import UNSPACED
 
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
 _INNER = re.compile(r"(?<=\w)['’](?=\w)")  # of "don't"

@@ -19,8 +19,7 @@ from ngtcli.measure.runner.contestants import AGAINST, BASELINE, generate, ours
 from ngtcli.measure.runner.memory import PeakMemory
 from ngtcli.measure.runner.run import Contestant, Notify
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.render.results import LiveResult, Machine, RecordResult
 from ngtcli.render.rows import Refusal
 from ngtcli.session.answer import AnswerOptions
