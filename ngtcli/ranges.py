@@ -3,7 +3,7 @@
 from typing import Any
 
 from ngtcli.errors import UsageError, plain_number
-from ngtcli.system.threads import MOST
+from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import shown
 
 RANGES: dict[str, tuple[float, float]] = {

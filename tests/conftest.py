@@ -82,11 +82,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads: False)
     # A process for each test that answers would be many.
-    monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
+    monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         import kept
 
-        monkeypatch.setattr("ngtcli.background.making.make_shipped", kept.made_once)
+        monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
     yield tmp_path / "ngt-home"
     process.wipe_at_end(

@@ -434,7 +434,7 @@ def test_models_of_another_kind_are_one_line_and_a_hint(
 def test_without_the_extra_it_is_named(
     models: dict[str, str], harbour: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.retrieve.installed.find_spec", lambda name: None)
+    monkeypatch.setattr("ngtcli.retrieve.encoders.find_spec", lambda name: None)
     done = ngt("ask", "-d", str(harbour), "Which?", "--embedder", models["meaning"])
     assert done.returncode == 4 and done.stderr.decode().splitlines() == [
         "ngt: --embedder needs faiss-cpu, which is not installed",

@@ -138,15 +138,15 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
 SLOW_IMPORT = """
 import sys, time; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]
-from ngtcli.documents import worker
-real, seen = worker.import_module, []
+from ngtcli.documents import formats, worker
+real, seen = formats.import_module, []
 def slow(name):
     end = time.process_time() + 1.5 * (name not in seen)
     while time.process_time() < end:
         pass
     seen.append(name)
     return real(name)
-worker.import_module = slow
+formats.import_module = slow
 worker.serve(number)
 """
 

@@ -33,9 +33,8 @@ from ngtcli.render.schema import build
 from ngtcli.render.sources import sources_of
 from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
-from ngtcli.retrieve.index import K1, B, index_of
-from ngtcli.retrieve.words import words
-from ngtcli.system import cache_bound
+from ngtcli.retrieve.index import K1, B, index_of, words
+from ngtcli.system import cache as cache_bound
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

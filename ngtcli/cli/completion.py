@@ -56,7 +56,7 @@ def models(incomplete: str) -> list[str]:
 @_quietly
 def backgrounds(incomplete: str) -> list[str]:
     """Names of backgrounds."""
-    from ngtcli.background.names import SHIPPED
+    from ngtcli.background.files import SHIPPED
     from ngtcli.trie.listing import list_backgrounds
 
     return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))

@@ -37,13 +37,13 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
     if dry or settings.engine == "vllm":
         return
     if settings.device not in ("auto", "cpu"):
-        from ngtcli.system.device import pick_device  # here: it loads torch
+        from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
-    from ngtcli.background.names import check_names  # here: they load numpy
+    from ngtcli.background.files import check_names  # here: they load numpy
     from ngtcli.draft.drafter import draft_settings
     from ngtcli.draft.registry import parse_method
 

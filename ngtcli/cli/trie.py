@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.background.names import check_new_name
+from ngtcli.background.files import check_new_name
 from ngtcli.cli.ignored import flag, refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
@@ -20,6 +20,7 @@ from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
@@ -78,12 +79,12 @@ def _build(
 def _build_trie(
     documents: Sequence[Document], tokenizer: Tokenizer, settings: Settings, notes: Notes
 ) -> tuple[dict[str, Any], str]:
-    from ngtcli.trie.documents import document_trie  # here: it loads numpy
+    from ngtcli.trie.store import document_trie  # here: it loads numpy
 
     trie, report = document_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
-    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
+    body = {**to_json(report), "tokens": trie.tokens, "path": str(report.path or "")}
     built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
     return body, f"{built} in {report.seconds * 1000:.0f} ms"
 
@@ -117,7 +118,7 @@ def _check_name(name: str, rest: bool, background: bool) -> None:
 def _build_background(
     documents: Sequence[Document], name: str, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
-    from ngtcli.background.making import build_background  # here: it loads numpy
+    from ngtcli.background.loaded import build_background  # here: it loads numpy
 
     try:
         path, counts, tokens = build_background(documents, name, tokenizer, model)

@@ -16,13 +16,13 @@ from ngtcli.config import OF_TRIE, Resolved, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
+from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.measure.sweep.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset, can_ask
 from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
-    from ngtcli.measure.sweep.run import Source
+    from ngtcli.measure.sweep_run import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _check_data(given: TuneFlags, plan: Plan) -> None:
         return
     if plan.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.measure.sweep.recording import check_replayable
+    from ngtcli.measure.recording import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
@@ -113,8 +113,8 @@ def open_source(
     """What is measured on, and the files that were left out of folders."""
     outputs = given.output, given.html
     if given.replay is not None:
-        from ngtcli.measure.replay.traces import recorded_files
-        from ngtcli.measure.sweep.recording import DEFAULT_COSTS, Recording
+        from ngtcli.measure.recording import DEFAULT_COSTS, Recording
+        from ngtcli.measure.traces import recorded_files
 
         costs = [given.costs.expanduser()] if given.costs else []
         check_not_read(outputs, [*recorded_files(given.replay), *costs])
@@ -132,7 +132,7 @@ def open_source(
         check_session(cell.settings)
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
-    from ngtcli.measure.sweep.running import Running  # here: it loads torch
+    from ngtcli.measure.running import Running  # here: it loads torch
 
     running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
     return running, tuple(dict.fromkeys(texts.skipped))

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
-from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
 from ngtcli.ranges import RANGES

@@ -6,7 +6,7 @@ own tokens, so a drafter can make a run slower but not different.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ngtcli.config import Settings
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.options import check_range
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.ranges import RANGES
@@ -127,9 +128,9 @@ class Drafter:
         """Why the last step had the drafts it had, in a few words; "" where nothing is decided."""
         return ""
 
-    def report(self) -> dict[str, Any]:
-        """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
-        return {}
+    def report(self) -> PolicyReport | None:
+        """What was decided in this run; None where it decides nothing."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

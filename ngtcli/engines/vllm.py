@@ -44,8 +44,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.batch import BatchDrafter

@@ -13,7 +13,7 @@ from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
-from ngtcli.retrieve.scores import Ranked, Scores
+from ngtcli.retrieve.ranking import Ranked, Scores
 from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

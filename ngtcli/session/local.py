@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 
+from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
-from ngtcli.background.names import check_names
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -28,7 +28,7 @@ from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
 from ngtcli.session.memory import AutoMemory
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.store import TrieReport, document_trie
 
 Notify = Callable[[str], None]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read

@@ -1,4 +1,4 @@
-"""What PDFium says of a PDF's page: its lines, where each stands, and what a form was filled with."""
+"""What PDFium says of a page: its lines, where each stands, and what is filled into a form."""
 
 import ctypes
 import math
