@@ -4,14 +4,13 @@ Schemas are derived from the dataclasses that are printed, where there are any; 
 output against the others. No object may have a key that is not described here.
 """
 
-from ngtcli.config import Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.ranges import CHOICES, RANGES
 from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
 from ngtcli.render.schema_types import (
@@ -65,10 +64,11 @@ def exit_codes() -> Schema:
 def _settings() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
     found = of_dataclass(Settings)
-    for name, (low, high) in RANGES.items():
-        found[name] |= {"minimum": low, "maximum": high}
-    for name, words in CHOICES.items():
-        found[name] = {"enum": list(words)}
+    for name, about in SETTINGS.items():
+        if about.choices:
+            found[name] = {"enum": list(about.choices)}
+        elif about.kind in (int, float):
+            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
     return found
 
 
