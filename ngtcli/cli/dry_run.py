@@ -8,7 +8,8 @@ from ngtcli.cli.passages import tell_passages
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.model_files.card import script_words
-from ngtcli.model_files.context import context_limit, load_config, load_tokenizer
+from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.selecting import prompt_for
