@@ -11,7 +11,7 @@ from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.reading_bar import time_left
 from ngtcli.errors import NgtError, counted
 from ngtcli.grounding.sources import Sources, sources_of
-from ngtcli.prompt.counting import short
+from ngtcli.prompt.fitting import short
 from ngtcli.render.sinks import Collector
 
 if TYPE_CHECKING:

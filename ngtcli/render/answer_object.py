@@ -9,8 +9,7 @@ from ngtcli.decode.steps import PassesReport, Statistics, Token
 from ngtcli.documents.find import Skipped
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.grounding.sources import Sources
-from ngtcli.prompt.build import Cut
-from ngtcli.prompt.selection import Selection
+from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape
 from ngtcli.trie.store import TrieReport
