@@ -26,9 +26,9 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Excerpt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.schema import build
 from ngtcli.render.sources import sources_of
 from ngtcli.retrieve import index as module

@@ -9,8 +9,7 @@ from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Cut
-from ngtcli.prompt.selection import Selection
+from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
