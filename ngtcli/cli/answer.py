@@ -14,9 +14,9 @@ from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import card_words, resolve, with_flags, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
-from ngtcli.documents.names import utf8
+from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
-from ngtcli.prompt.tasks import for_task
+from ngtcli.prompt.preset import for_task
 
 
 @with_settings

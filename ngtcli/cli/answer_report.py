@@ -10,9 +10,9 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
-from ngtcli.prompt.selection import Chosen, Selection
+from ngtcli.grounding.sources import Sources
+from ngtcli.prompt.build import Chosen, Selection
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources
 from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def answer_json(
         "trie": to_json(answer.trie),
         "passes": to_json(answer.passes),
         "statistics": to_json(answer.statistics),
-        "sources": sources.as_json(),
+        "sources": to_json(sources),
     }
     if answer.policy is not None:
         body["policy"] = to_json(answer.policy)

@@ -31,7 +31,8 @@ from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
-from ngtcli.render.answer_view import terminal_list, with_marks
+from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import (
     Collector,
     ColourSink,
@@ -41,7 +42,6 @@ from ngtcli.render.sinks import (
     TerminalSink,
     dump_json,
 )
-from ngtcli.render.sources import Sources, listed, sources_of
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
 
@@ -255,7 +255,7 @@ def _lines(sources: Sources) -> list[str]:
 
 def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list[str]:
     """What is said below an answer."""
-    return [sources.fact(), *summary_facts(request.settings, answer)]
+    return [copied_fact(sources), *summary_facts(request.settings, answer)]
 
 
 def write_beside(

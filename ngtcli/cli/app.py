@@ -112,7 +112,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="ngt help COMMAND is the same as ngt COMMAND --help.",
+    epilog="ngt help lists the pages of the manual; ngt help TOPIC shows one.",
 )
 
 

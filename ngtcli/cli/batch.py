@@ -31,10 +31,9 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import check_output_file
-from ngtcli.documents.listing import STDIN
+from ngtcli.documents.find import STDIN
 from ngtcli.errors import UsageError, counted, unexpected
-from ngtcli.prompt.preset import deciding
-from ngtcli.prompt.tasks import TASKS
+from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.yaml_file import shown
 
