@@ -11,10 +11,9 @@ from typing import Any
 from ngtcli.config import check_key, settings_where
 from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.documents.load import Document
-from ngtcli.documents.names import utf8
-from ngtcli.documents.text import Unreadable, checked_text
+from ngtcli.documents.text import Unreadable, checked_text, utf8
 from ngtcli.errors import InputError, UsageError, nearest
-from ngtcli.prompt.tasks import TASKS
+from ngtcli.prompt.preset import TASKS
 from ngtcli.system.yaml_file import shown
 
 KEYS = ("id", "task", "documents", "paths", "context", "question", "settings")

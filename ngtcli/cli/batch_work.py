@@ -12,11 +12,10 @@ from ngtcli.cli.batch_files import Written
 from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
-from ngtcli.documents.listing import WRITTEN, Listing
+from ngtcli.documents.find import WRITTEN, Listing
 from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import NgtError
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.prompt.tasks import can_ask, for_task
+from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
 
 _READERS = 4  # that are open at once; guess

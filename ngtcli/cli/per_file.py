@@ -25,7 +25,7 @@ from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
-from ngtcli.documents.listing import STDIN
+from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompt.preset import deciding

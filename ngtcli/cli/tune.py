@@ -31,8 +31,7 @@ from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
 from ngtcli.measure.results import SkippedCell, SweepReport
 from ngtcli.measure.winner import preset_path, provenance, write_winner
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system import process
 

@@ -34,8 +34,7 @@ from ngtcli.measure.results import (
 from ngtcli.measure.summary import LIVE, Judge, Summary, quartiles
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import Session
 

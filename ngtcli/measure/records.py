@@ -172,9 +172,10 @@ def run(
         key = turn.contestant.key
         if fresh or not turn.prompt:
             answering[key] = turn.contestant.begin()
-        yield timed(turn, answering[key], prompts[turn.prompt], memory)
+        record = timed(turn, answering[key], prompts[turn.prompt], memory)
         if turn.prompt == len(prompts) - 1:
             del answering[key]  # what it has learned may be large
+        yield record
 
 
 def timed(

@@ -1,0 +1,169 @@
+"""The sources of an answer: its stretches that stand in documents, and where."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ngtcli.documents.load import Document
+from ngtcli.documents.passages import place
+from ngtcli.prompt.build import Excerpt
+from ngtcli.system.json_form import HIDDEN, json_key
+
+_SPACE = re.compile(r"\s+")
+_AROUND = 160  # characters before and behind a quotation that are shown with it; guess
+_SPANS = "document is an index of documents; ranges count characters of their texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`answer[start:end]` stands, but for white space, in document `document` at
+    `text[source_start:source_end]`. Characters, counted from 0; `document` is an index.
+    """
+
+    start: int
+    end: int
+    document: int
+    source_start: int
+    source_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One stretch of an answer and where it stands; `number` is its mark, from 1.
+
+    Stretches that stand at the same place have one number. `before` and `after` are the text on
+    either side of the quotation. `page` is 0 and `heading` "" where the document has none.
+    """
+
+    number: int = field(metadata=HIDDEN)
+    span: Span = field(metadata=json_key(flat=True))
+    name: str
+    path: str = field(metadata=HIDDEN)
+    quote: str = field(metadata=HIDDEN)
+    before: str = field(default="", metadata=HIDDEN)
+    after: str = field(default="", metadata=HIDDEN)
+    page: int = field(default=0, metadata=json_key(null=True))
+    heading: str = field(default="", metadata=json_key(null=True))
+
+    @property
+    def place(self) -> str:
+        """The document, and in it the page, or else the heading."""
+        where = f"page {self.page}" if self.page else self.heading
+        return f"{self.name}, {where}" if where else self.name
+
+    @property
+    def uri(self) -> str:
+        """A link to the file, at its page; "" for a text that is no file."""
+        if not self.path:
+            return ""
+        page = f"#page={self.page}" if self.page else ""
+        return Path(self.path).absolute().as_uri() + page
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All stretches of an answer that stand in its documents, in the answer's order.
+
+    `verbatim` is their share of the answer's characters, white space left out.
+    """
+
+    verbatim: float = field(metadata=json_key(name="verbatim_share", digits=4))
+    found: tuple[Source, ...] = field(metadata=json_key(name="spans", about=_SPANS))
+
+    @property
+    def documents(self) -> int:
+        """How many documents the stretches stand in."""
+        return len({source.span.document for source in self.found})
+
+    def places(self) -> list[Source]:
+        """The first stretch of each place, by number."""
+        first = {source.number: source for source in reversed(self.found)}
+        return [first[number] for number in sorted(first)]
+
+    def among(self, documents: Sequence[int]) -> "Sources":
+        """The same stretches, with documents counted among these alone, which have them all."""
+        number = {document: i for i, document in enumerate(documents)}
+        found = [
+            replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.found
+        ]
+        return Sources(self.verbatim, tuple(found))
+
+
+def sources_of(
+    answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
+) -> Sources:
+    """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
+    found = _spans(answer, documents, excerpts)
+    numbers: dict[tuple[int, int, int], int] = {}
+    sources = []
+    for span in found:
+        key = (span.document, span.source_start, span.source_end)
+        number = numbers.setdefault(key, len(numbers) + 1)
+        document = documents[span.document]
+        start, end = span.source_start, span.source_end
+        section = place(document, span.source_start)
+        sources.append(
+            Source(
+                number,
+                span,
+                document.name,
+                document.path,
+                quote=_line(document.text[start:end]),
+                before=_before(document.text, start),
+                after=_after(document.text, end),
+                page=section.page,
+                heading=section.heading,
+            )
+        )
+    return Sources(share_copied(answer, found), tuple(sources))
+
+
+def _spans(
+    answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None
+) -> list[Span]:
+    from ngtcli.grounding.find import spans  # here: it loads numpy
+
+    if excerpts is None:
+        return spans(answer, [d.text for d in documents])
+    texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
+    return [
+        replace(
+            span,
+            document=excerpts[span.document].document,
+            source_start=span.source_start + excerpts[span.document].start,
+            source_end=span.source_end + excerpts[span.document].start,
+        )
+        for span in spans(answer, texts)
+    ]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _before(text: str, start: int) -> str:
+    """What precedes `start` on one line; after an ellipsis where more text does."""
+    first = max(0, start - _AROUND)
+    words = text[first:start]
+    if first and (space := re.search(r"\s", words)):
+        words = "… " + words[space.end() :]
+    return _SPACE.sub(" ", words).lstrip()
+
+
+def _after(text: str, end: int) -> str:
+    """What follows from `end` on, on one line; before an ellipsis where more text does."""
+    words = text[end : end + _AROUND]
+    if end + _AROUND < len(text) and (cut := words.rsplit(None, 1)):
+        words = cut[0] + " …"
+    return _SPACE.sub(" ", words).rstrip()
+
+
+def share_copied(answer: str, found: Sequence[Span]) -> float:
+    """Share of the answer's characters, white space left out, that stand in `found`.
+
+    >>> share_copied("ab cd", [Span(0, 2, 0, 0, 2)])
+    0.5
+    """
+    said = len("".join(answer.split()))
+    return sum(len("".join(answer[s.start : s.end].split())) for s in found) / said if said else 0.0
