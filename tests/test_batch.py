@@ -16,15 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.batch import output as output_module
-from ngtcli.batch.appending import append_line
-from ngtcli.batch.arriving import AHEAD, StreamLines
-from ngtcli.batch.folder import AnswerFolder
-from ngtcli.batch.head import Head
-from ngtcli.batch.lines import Asked, below, read_line
-from ngtcli.batch.output import FileOutput, StreamOutput
-from ngtcli.batch.source import Choice, asked_of, scan
-from ngtcli.batch.waiting import Line, Waiting
+from ngtcli.batch import journal as output_module
+from ngtcli.batch.input import AHEAD, Choice, Line, StreamLines, Waiting, asked_of, scan
+from ngtcli.batch.journal import AnswerFolder, FileOutput, Head, StreamOutput, append_line
+from ngtcli.batch.json_lines import Asked, below, read_line
 from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.storage import write_atomically
@@ -244,7 +239,7 @@ def test_a_line_of_a_stream_can_be_taken_before_the_next_one_comes() -> None:
 
 
 def test_of_a_stream_only_the_last_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.batch.arriving.IDS", 2)
+    monkeypatch.setattr("ngtcli.batch.input.IDS", 2)
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
     stream = StreamLines(io.BytesIO(data), MOST, Choice())
     wrong = {}
@@ -452,8 +447,8 @@ def test_only_a_full_disk_is_told_to_make_room(
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
     folder, out = AnswerFolder(tmp_path), opened(tmp_path / "link.jsonl", 2)
     with (
-        patch("ngtcli.batch.folder.append_line", fail),
-        patch("ngtcli.batch.output.append_line", fail),
+        patch("ngtcli.batch.journal.append_line", fail),
+        patch("ngtcli.batch.journal.append_line", fail),
     ):
         for write in (
             lambda: folder.write("a.txt", "k", "A summary."),
@@ -527,8 +522,8 @@ def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
             done.clear()
             kept = AnswerFolder(folder)
             with (
-                patch("ngtcli.batch.folder.append_line", until(number, append_line)),
-                patch("ngtcli.batch.folder.write_atomically", until(number, write_atomically)),
+                patch("ngtcli.batch.journal.append_line", until(number, append_line)),
+                patch("ngtcli.batch.journal.write_atomically", until(number, write_atomically)),
                 suppress(KeyboardInterrupt),
             ):
                 kept.write("a.txt", text, text)

@@ -15,12 +15,10 @@ from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 from warm import Warm
 
-from ngtcli.batch.arriving import KnownLines
+from ngtcli.batch.input import KnownLines, Line
+from ngtcli.batch.journal import Written
+from ngtcli.batch.questions import Outcome, Work, WorkReader
 from ngtcli.batch.runner import Engine, Runner
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
-from ngtcli.cli.batch_files import Written
-from ngtcli.cli.batch_work import WorkReader
 from ngtcli.config import Settings
 from ngtcli.decode.stats import Statistics
 from ngtcli.decode.steps import Step, Token
@@ -358,7 +356,7 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     (docs / "c.txt").write_text("The tide of c came in.")
     assert b"changed" not in run(source).stderr
     read_again: list[object] = []
-    monkeypatch.setattr("ngtcli.cli.batch_work.load", lambda *_, **__: read_again.append(1))
+    monkeypatch.setattr("ngtcli.batch.questions.load", lambda *_, **__: read_again.append(1))
     assert b"done before: 5 of 5 lines\n" in run(source).stderr and read_again == []
     assert len(fake.asked) == 5
 
@@ -478,7 +476,7 @@ def test_a_closed_pipe_ends_the_run_quietly(
             raise ClosedPipeError("standard output is closed")
         printed.append(line)
 
-    monkeypatch.setattr("ngtcli.cli.batch_files.print_line", head)
+    monkeypatch.setattr("ngtcli.batch.journal.print_line", head)
     done = ngt("batch", str(source))
     assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
 
@@ -825,7 +823,7 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ngtcli.batch.folder.write_atomically", full)
+    monkeypatch.setattr("ngtcli.batch.journal.write_atomically", full)
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")
     files = [str(tmp_path / f"{name}.txt") for name in "abc"]

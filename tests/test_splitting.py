@@ -275,7 +275,7 @@ def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
 def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
 ) -> None:
-    from ngtcli.batch.output import FileOutput
+    from ngtcli.batch.journal import FileOutput
     from ngtcli.batch.runner import Runner
 
     lines, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

@@ -16,7 +16,6 @@ from ngtcli.config import OF_ENGINE, Settings
 from ngtcli.documents.load import Document
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm import NgramTrieProposer
-from ngtcli.engines.vllm_answers import answers
 from ngtcli.engines.vllm_arguments import (
     PROPOSER,
     UNREAD,
@@ -26,7 +25,7 @@ from ngtcli.engines.vllm_arguments import (
     sampling_arguments,
 )
 from ngtcli.engines.vllm_engine import Piece, VllmEngine, _piece, last_error
-from ngtcli.engines.vllm_session import VllmSession
+from ngtcli.engines.vllm_session import VllmSession, answers
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer

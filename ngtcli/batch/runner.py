@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
+from ngtcli.batch.input import Line
+from ngtcli.batch.questions import Outcome, Work
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt

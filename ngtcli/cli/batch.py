@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.batch.arriving import KnownLines, StreamLines
-from ngtcli.batch.head import Head, deciding
-from ngtcli.batch.output import FileOutput, Output, StreamOutput
-from ngtcli.batch.source import Choice, scan
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome
+from ngtcli.batch.input import Choice, KnownLines, Line, StreamLines, scan
+from ngtcli.batch.journal import (
+    FileOutput,
+    Head,
+    Output,
+    StreamOutput,
+    Written,
+    check_apart,
+    deciding,
+    is_file,
+    open_lines,
+    writer,
+)
+from ngtcli.batch.questions import Outcome, Tasks, WorkReader, wording
 from ngtcli.cli.app import unexpected
-from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, writer
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
-from ngtcli.cli.batch_work import Tasks, WorkReader, wording
 from ngtcli.cli.ignored import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from ngtcli.batch.lines import Id
-from ngtcli.batch.work import Outcome, Work
+from ngtcli.batch.json_lines import Id
+from ngtcli.batch.questions import Outcome, Work
 from ngtcli.cli.answer_report import Told, answer_json
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, once

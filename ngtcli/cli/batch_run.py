@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
+from ngtcli.batch.input import Line
+from ngtcli.batch.questions import Outcome, Work
 from ngtcli.cli.app import unexpected
 from ngtcli.cli.batch_rows import Progress
 from ngtcli.cli.notes import Notes

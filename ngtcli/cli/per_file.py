@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ngtcli.batch.arriving import KnownLines
-from ngtcli.batch.folder import AnswerFolder
-from ngtcli.batch.head import deciding
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
+from ngtcli.batch.input import KnownLines, Line
+from ngtcli.batch.journal import AnswerFolder, deciding
+from ngtcli.batch.questions import Outcome, Work
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch_rows import Progress, answer_parts

@@ -29,6 +29,6 @@ def engine_of_vllm(settings: Settings, size: int, status: Notify, warn: Notify) 
     """What answers the lines of a batch by vLLM."""
     session = open_vllm(settings, size, status, warn)
     from ngtcli.batch.runner import Engine
-    from ngtcli.engines.vllm_answers import answers
+    from ngtcli.engines.vllm_session import answers
 
     return Engine(session, answers, size, session.model.passes.as_json)

@@ -2,11 +2,14 @@
 
 `VllmSession` and `VllmRun` stand where a `Session` and a `Run` do, so what shows or collects
 answers needs not know which engine made them.
+
+Answers to many prompts by vLLM, which joins what is asked at once into its own batches.
 """
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass
@@ -24,10 +27,10 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.engines.vllm_arguments import sampling_arguments
 from ngtcli.engines.vllm_engine import Piece, VllmEngine
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
+from ngtcli.session.answer import Answer, Answered, AnswerOptions, DocumentsTrie, Given, failed
 from ngtcli.session.local import Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from ngtcli.trie.documents import TrieReport
@@ -195,3 +198,51 @@ class VllmSession(Session):
     def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
         """A prepared answer to `prompt`; of the options none counts for vLLM."""
         return Answer(cast(Run, self.run(prompt)), prompt, TrieReport("none"), lambda: None)
+
+
+def answers(
+    session: Session,
+    prompts: Iterable[Given],
+    size: int,
+    own: Callable[[int], Session] | None = None,
+) -> Iterator[Answered]:
+    """As `ngtcli.batch.answers.answers`; `size` is 0 for as many at once as vLLM takes.
+
+    Raises NgtError where vLLM's process has ended; what was being answered then has no answer.
+    """
+    assert isinstance(session, VllmSession)
+    most, source = size or session.engine.sequences, iter(prompts)
+    loop = session.engine.loop
+    asked: set[asyncio.Task[Answered]] = set()
+    try:
+        while True:
+            while len(asked) < most and (drawn := next(source, None)) is not None:
+                key, prompt = drawn
+                if isinstance(prompt, NgtError):
+                    yield failed(key, prompt)
+                else:
+                    asked.add(
+                        loop.create_task(_answered(own(key) if own else session, key, prompt))
+                    )
+            if not asked:
+                return
+            waiting = asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            done, asked = session.engine.wait(waiting)
+            session.engine.check_alive()
+            for task in done:
+                yield task.result()
+    finally:
+        for task in asked:
+            task.cancel()
+        if asked:
+            session.engine.wait(asyncio.wait(asked))
+
+
+async def _answered(session: Session, key: int, prompt: Prompt) -> Answered:
+    assert isinstance(session, VllmSession)
+    try:
+        run = session.run(prompt)
+        steps = tuple([step async for step in run.steps()])
+    except NgtError as error:
+        return failed(key, error, prompt)
+    return Answered(key, prompt, steps, run.finish_reason, run.statistics)

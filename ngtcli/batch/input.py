@@ -1,22 +1,85 @@
-"""What stands in the input of a batch, a file or a stream.
+"""Which line is answered next: those of the same task and with the same documents together.
+
+What stands in the input of a batch, a file or a stream.
 
 A file is read once for what is in it and where, and each line again when its turn comes, so that no
 more than some facts about each line are kept.
+
+Lines of a batch that wait to be answered: known beforehand, or of a stream, as they arrive.
 """
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from ngtcli.batch.lines import Asked, Id, read_line
-from ngtcli.batch.waiting import Line
+from ngtcli.batch.json_lines import Asked, Id, read_line
 from ngtcli.documents.reading import reason_of
 from ngtcli.documents.text import Unreadable, check_format
 from ngtcli.errors import InputError, NgtError
 from ngtcli.system.yaml_file import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that is to be answered.
+
+    `index` is its place in the output, from 0, `number` that in the input, from 1. Lines of one
+    `kind` have the same task, those with the same `texts` the same documents. `wrong`
+    is what is wrong with a line that cannot be answered. Its bytes are `raw`, or in the file from
+    `start` on, `size` of them, whose `hash` tells whether they are still the same.
+    """
+
+    index: int
+    number: int
+    id: Id
+    kind: str = ""
+    texts: str = ""
+    wrong: NgtError | None = None
+    start: int = 0
+    size: int = 0
+    hash: int = 0
+    raw: bytes = b""
+
+
+class Waiting:
+    """Lines by kind, and by texts within a kind, each in the order of its first line."""
+
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self._kinds: dict[str, dict[str, deque[Line]]] = {}
+        self._texts = ""  # of the line that was taken last
+        for line in lines:
+            self.add(line)
+
+    def add(self, line: Line) -> None:
+        """Put a line behind those with its documents."""
+        self._kinds.setdefault(line.kind, {}).setdefault(line.texts, deque()).append(line)
+
+    def __bool__(self) -> bool:
+        return bool(self._kinds)
+
+    def first_kind(self) -> str:
+        """The kind whose lines have waited longest. Raises StopIteration where none wait."""
+        return next(iter(self._kinds))
+
+    def take(self, kind: str) -> Line | None:
+        """The next line of a kind, None where none waits; those with the last one's texts first."""
+        of_kind = self._kinds.get(kind)
+        if not of_kind:
+            return None
+        self._texts = self._texts if self._texts in of_kind else next(iter(of_kind))
+        lines = of_kind[self._texts]
+        line = lines.popleft()
+        if not lines:
+            del of_kind[self._texts]
+        if not of_kind:
+            del self._kinds[kind]
+        return line
+
 
 _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
 _HEAD = 1024  # bytes that tell a format
@@ -187,3 +250,105 @@ def asked_of(line: Line, path: Path | None = None) -> Asked:
     if isinstance(asked, NgtError):
         raise asked
     return asked
+
+
+AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
+IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess
+
+
+class KnownLines:
+    """Lines that are known beforehand."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._waiting = Waiting(lines)
+
+    def wait(self) -> bool:
+        """Whether there is a line to answer."""
+        return bool(self._waiting)
+
+    def first_kind(self) -> str:
+        """The kind of the line to be answered next."""
+        return self._waiting.first_kind()
+
+    def take(self, kind: str) -> Line | None:
+        """The next line of a kind; None where there is none now."""
+        return self._waiting.take(kind)
+
+    def done(self, line: Line) -> None:
+        """A line is answered."""
+
+
+class StreamLines:
+    """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
+
+    At most `most` bytes of lines are kept, and one line more, and of other lines the last IDS ids.
+    Errors call the stream `name`.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], most: int, choice: Choice, name: str = "standard input"
+    ) -> None:
+        self._name = name
+        self._waiting, self._most, self._limit = Waiting(), most, choice.limit
+        self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
+        self._ended = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self.count = 0  # lines read so far
+        reader = Reader(stream, most, choice, IDS)
+        threading.Thread(target=self._read, args=(reader,), daemon=True).start()
+
+    def _read(self, reader: Reader) -> None:
+        try:
+            for line in reader.lines():
+                with self._changed:
+                    self._changed.wait_for(partial(self._has_room, line.index))
+                    self._open[line.index] = len(line.raw)
+                    self._waiting.add(line)
+                    self.count += 1
+                    self._changed.notify_all()
+                if self.count == self._limit:
+                    break
+        except BaseException as error:  # raised where lines are waited for
+            self._error = error
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _has_room(self, index: int) -> bool:
+        if not self._open:
+            return True
+        return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
+
+    def wait(self) -> bool:
+        """Wait for a line; False at the end. Raises InputError for a stream that is not lines.
+
+        What else fails in reading is raised here as well.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            if self._waiting:
+                return True
+        if isinstance(self._error, Unreadable):
+            raise self._error.of(self._name)
+        if self._error is not None:
+            raise self._error
+        if not self.count:
+            raise InputError(f"{self._name}: empty", "Write one JSON object a line.")
+        return False
+
+    def first_kind(self) -> str:
+        """The kind of the line to be answered next."""
+        with self._changed:
+            return self._waiting.first_kind()
+
+    def take(self, kind: str) -> Line | None:
+        """The next line of a kind; None where there is none now."""
+        with self._changed:
+            return self._waiting.take(kind)
+
+    def done(self, line: Line) -> None:
+        """A line is answered: there is room for another one."""
+        with self._changed:
+            self._open.pop(line.index, None)
+            self._changed.notify_all()

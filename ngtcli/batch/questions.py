@@ -1,14 +1,16 @@
-"""What the lines of `ngt batch` ask for, with the documents and settings of each."""
+"""What is answered for a line, and what came of it. Loads nothing heavy.
+
+What the lines of `ngt batch` ask for, with the documents and settings of each.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ngtcli.batch.lines import Asked, below
-from ngtcli.batch.source import asked_of
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Read, Work
-from ngtcli.cli.batch_files import Written
+from ngtcli.batch.input import Line, asked_of
+from ngtcli.batch.journal import Written
+from ngtcli.batch.json_lines import Asked, below
 from ngtcli.config import READING, Settings
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
@@ -18,6 +20,41 @@ from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.prompt.tasks import can_ask, for_task
 from ngtcli.system.storage import key_of
+
+if TYPE_CHECKING:
+    from ngtcli.prompt.splitting import PartReport
+    from ngtcli.session.answer import Answered
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read for a line: a hash of its files' sizes and times, and one of their texts."""
+
+    files: str
+    texts: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is answered for a line, and how. `read` is None for a line that names no files."""
+
+    task: str
+    settings: Settings
+    preset: Preset
+    loaded: Loaded
+    question: str = ""
+    read: Read | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A line that is done: its answer or error. `work` is None where it was not even read."""
+
+    line: Line
+    work: Work | None
+    answered: "Answered"
+    parts: "Sequence[PartReport]" = ()
+
 
 _READERS = 4  # that are open at once; guess
 Tasks = Mapping[str, tuple[Settings, Preset]]
