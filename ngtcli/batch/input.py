@@ -1,27 +1,30 @@
-"""Which line is answered next: those of the same task and with the same documents together.
-
-What stands in the input of a batch, a file or a stream.
+"""The lines of a batch, from a file or a stream, in the order in which they are answered.
 
 A file is read once for what is in it and where, and each line again when its turn comes, so that no
-more than some facts about each line are kept.
-
-Lines of a batch that wait to be answered: known beforehand, or of a stream, as they arrive.
+more than some facts about each line are kept. Those of the same task and with the same documents
+are answered together.
 """
 
 import hashlib
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
 
-from ngtcli.batch.json_lines import Asked, Id, read_line
+from ngtcli.batch.json_lines import BatchLine, Id, Ids, read_line
 from ngtcli.documents.reading import reason_of
 from ngtcli.documents.text import Unreadable, check_format
 from ngtcli.errors import InputError, NgtError
-from ngtcli.system.yaml_file import shown
+
+AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
+IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess
+_PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
+_HEAD = 1024  # bytes that tell a format
+_MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
+CheckPaths = Callable[[int, tuple[str, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +47,6 @@ class Line:
     size: int = 0
     hash: int = 0
     raw: bytes = b""
-
-
-class Waiting:
-    """Lines by kind, and by texts within a kind, each in the order of its first line."""
-
-    def __init__(self, lines: Iterable[Line] = ()) -> None:
-        self._kinds: dict[str, dict[str, deque[Line]]] = {}
-        self._texts = ""  # of the line that was taken last
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: Line) -> None:
-        """Put a line behind those with its documents."""
-        self._kinds.setdefault(line.kind, {}).setdefault(line.texts, deque()).append(line)
-
-    def __bool__(self) -> bool:
-        return bool(self._kinds)
-
-    def first_kind(self) -> str:
-        """The kind whose lines have waited longest. Raises StopIteration where none wait."""
-        return next(iter(self._kinds))
-
-    def take(self, kind: str) -> Line | None:
-        """The next line of a kind, None where none waits; those with the last one's texts first."""
-        of_kind = self._kinds.get(kind)
-        if not of_kind:
-            return None
-        self._texts = self._texts if self._texts in of_kind else next(iter(of_kind))
-        lines = of_kind[self._texts]
-        line = lines.popleft()
-        if not lines:
-            del of_kind[self._texts]
-        if not of_kind:
-            del self._kinds[kind]
-        return line
-
-
-_PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
-_HEAD = 1024  # bytes that tell a format
-CheckPaths = Callable[[int, tuple[str, ...]], None]
-_MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +76,8 @@ class Scan:
     sha256: str
 
 
-class Reader:
-    """Lines of a stream as `Line`s, numbered, with what is wrong with them.
+class LineReader:
+    """Reads a stream as `Line`s, numbered, with what is wrong with them.
 
     An id is wrong that one of the `ids` lines before has; 0: of all lines. `check` gets the number
     and the paths of each line.
@@ -129,10 +91,10 @@ class Reader:
         ids: int = 0,
         check: CheckPaths = lambda number, paths: None,
     ) -> None:
-        self._stream, self._most, self._choice, self._last = stream, most, choice, ids
+        self._stream, self._most, self._choice = stream, most, choice
         self._check_paths = check
         self._sha256 = hashlib.sha256()
-        self._ids: OrderedDict[Id, int] = OrderedDict()  # the number of the line with each id
+        self._ids = Ids(ids)
         self._start = 0
         self.count = 0  # lines so far, chosen or not
 
@@ -172,36 +134,24 @@ class Reader:
 
     def _line(self, index: int, number: int, start: int, raw: bytes) -> Line:
         own: Id | None
-        asked: Asked | NgtError
-        if raw:
-            own, asked = read_line(raw)
-        else:
-            own, asked = None, _too_long(self._most)
-        if own is None and isinstance(asked, NgtError):  # its number may be another line's id
-            return Line(index, number, number, start=start, size=len(raw), wrong=asked)
+        said: BatchLine | NgtError
+        own, said = read_line(raw) if raw else (None, _too_long(self._most))
+        if own is None and isinstance(said, NgtError):  # its number may be another line's id
+            return Line(index, number, number, start=start, size=len(raw), wrong=said)
         own = number if own is None else own
-        first = self._first_with(own, number)
-        if first != number and not isinstance(asked, NgtError):
-            asked = InputError(
-                f"id {shown(own)} stands in line {first} already",
-                "Give each line an id of its own.",
-            )
+        try:
+            self._ids.check(own, number)
+        except InputError as error:
+            said = said if isinstance(said, NgtError) else error
         line = Line(index, number, own, start=start, size=len(raw), hash=hash(raw), raw=raw)
-        if isinstance(asked, NgtError):
-            return replace(line, wrong=asked, raw=b"")
-        self._check_paths(number, asked.paths)
-        return replace(line, kind=asked.kind, texts=asked.texts)
-
-    def _first_with(self, own: Id, number: int) -> int:
-        """The number of the first line with an id, `number` where that is this one."""
-        first = self._ids.setdefault(own, number)
-        if self._last and len(self._ids) > self._last:
-            self._ids.popitem(last=False)
-        return first
+        if isinstance(said, NgtError):
+            return replace(line, wrong=said, raw=b"")
+        self._check_paths(number, said.paths)
+        return replace(line, kind=said.task, texts=said.texts)
 
 
 def _check(head: bytes) -> None:
-    """Raise Unreadable where a file begins as none of lines does."""
+    """Raise Unreadable where a file does not begin as one of lines does."""
     check_format(head)
     if b"\0" in head:
         raise Unreadable("no text in UTF-8", "Give JSON lines in UTF-8.")
@@ -209,6 +159,10 @@ def _check(head: bytes) -> None:
 
 def _too_long(most: int) -> InputError:
     return InputError(f"a line of more than {most / 1e6:g} MB", "Raise the bound with --max-mb.")
+
+
+def _empty(name: object) -> InputError:
+    return InputError(f"{name}: empty", "Write one JSON object a line.")
 
 
 def scan(
@@ -220,19 +174,19 @@ def scan(
     """
     try:
         with path.open("rb") as file:
-            reader = Reader(file, most, choice, check=check)
+            reader = LineReader(file, most, choice, check=check)
             lines = [replace(line, raw=b"") for line in reader.lines()]
     except Unreadable as error:
         raise error.of(str(path)) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
     if not reader.count:
-        raise InputError(f"{path}: empty", "Write one JSON object a line.")
+        raise _empty(path)
     return Scan(lines, reader.sha256)
 
 
-def asked_of(line: Line, path: Path | None = None) -> Asked:
-    """What a line asks for, read again from its file where it has no bytes. Raises NgtError."""
+def content_of(line: Line, path: Path | None = None) -> BatchLine:
+    """What a line says, read again from its file where it has no bytes. Raises NgtError."""
     if line.wrong is not None:
         raise line.wrong
     raw = line.raw
@@ -246,39 +200,52 @@ def asked_of(line: Line, path: Path | None = None) -> Asked:
         if hash(raw) != line.hash:
             hint = "Start again with --restart, and leave the input as it is meanwhile."
             raise InputError("the line has changed since the run began", hint)
-    _, asked = read_line(raw)
-    if isinstance(asked, NgtError):
-        raise asked
-    return asked
+    _, said = read_line(raw)
+    if isinstance(said, NgtError):
+        raise said
+    return said
 
 
-AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
-IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess
+class Lines:
+    """Lines to be answered: by kind, and by texts within a kind, in the order of the first ones."""
 
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self._kinds: dict[str, dict[str, deque[Line]]] = {}
+        self._texts = ""  # of the line that was taken last
+        for line in lines:
+            self.add(line)
 
-class KnownLines:
-    """Lines that are known beforehand."""
-
-    def __init__(self, lines: Iterable[Line]) -> None:
-        self._waiting = Waiting(lines)
+    def add(self, line: Line) -> None:
+        """Put a line behind those with its documents."""
+        self._kinds.setdefault(line.kind, {}).setdefault(line.texts, deque()).append(line)
 
     def wait(self) -> bool:
         """Whether there is a line to answer."""
-        return bool(self._waiting)
+        return bool(self._kinds)
 
     def first_kind(self) -> str:
-        """The kind of the line to be answered next."""
-        return self._waiting.first_kind()
+        """The kind whose lines have waited longest. Raises StopIteration where none wait."""
+        return next(iter(self._kinds))
 
     def take(self, kind: str) -> Line | None:
-        """The next line of a kind; None where there is none now."""
-        return self._waiting.take(kind)
+        """The next line of a kind, None where none waits; those with the last one's texts first."""
+        of_kind = self._kinds.get(kind)
+        if not of_kind:
+            return None
+        self._texts = self._texts if self._texts in of_kind else next(iter(of_kind))
+        lines = of_kind[self._texts]
+        line = lines.popleft()
+        if not lines:
+            del of_kind[self._texts]
+        if not of_kind:
+            del self._kinds[kind]
+        return line
 
     def done(self, line: Line) -> None:
         """A line is answered."""
 
 
-class StreamLines:
+class StreamLines(Lines):
     """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
 
     At most `most` bytes of lines are kept, and one line more, and of other lines the last IDS ids.
@@ -288,23 +255,23 @@ class StreamLines:
     def __init__(
         self, stream: IO[bytes], most: int, choice: Choice, name: str = "standard input"
     ) -> None:
-        self._name = name
-        self._waiting, self._most, self._limit = Waiting(), most, choice.limit
+        super().__init__()
+        self._name, self._most, self._limit = name, most, choice.limit
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.count = 0  # lines read so far
-        reader = Reader(stream, most, choice, IDS)
+        reader = LineReader(stream, most, choice, IDS)
         threading.Thread(target=self._read, args=(reader,), daemon=True).start()
 
-    def _read(self, reader: Reader) -> None:
+    def _read(self, reader: LineReader) -> None:
         try:
             for line in reader.lines():
                 with self._changed:
                     self._changed.wait_for(partial(self._has_room, line.index))
                     self._open[line.index] = len(line.raw)
-                    self._waiting.add(line)
+                    self.add(line)
                     self.count += 1
                     self._changed.notify_all()
                 if self.count == self._limit:
@@ -326,26 +293,24 @@ class StreamLines:
         What else fails in reading is raised here as well.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._ended)
-            if self._waiting:
+            self._changed.wait_for(lambda: self._kinds or self._ended)
+            if self._kinds:
                 return True
         if isinstance(self._error, Unreadable):
             raise self._error.of(self._name)
         if self._error is not None:
             raise self._error
         if not self.count:
-            raise InputError(f"{self._name}: empty", "Write one JSON object a line.")
+            raise _empty(self._name)
         return False
 
     def first_kind(self) -> str:
-        """The kind of the line to be answered next."""
         with self._changed:
-            return self._waiting.first_kind()
+            return super().first_kind()
 
     def take(self, kind: str) -> Line | None:
-        """The next line of a kind; None where there is none now."""
         with self._changed:
-            return self._waiting.take(kind)
+            return super().take(kind)
 
     def done(self, line: Line) -> None:
         """A line is answered: there is room for another one."""

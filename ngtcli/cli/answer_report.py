@@ -1,7 +1,7 @@
 """What is reported of an answer: its JSON, the summary line, a line for each step."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
@@ -12,42 +12,15 @@ from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources
 
 if TYPE_CHECKING:
-    from ngtcli.decode.stats import Statistics
     from ngtcli.decode.steps import Step
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session.answer import Answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What an engine tells of a finished answer; `trie` and `passes` are JSON-ready."""
-
-    prompt: "Prompt"
-    finish_reason: str
-    exact: bool
-    trie: dict[str, Any]
-    passes: dict[str, Any]
-    statistics: "Statistics"
-    policy: dict[str, Any]
-
-
-def told(answer: "Answer") -> Told:
-    """What is told of an answer of the session's."""
-    return Told(
-        prompt=answer.prompt,
-        finish_reason=answer.finish_reason,
-        exact=answer.run.exact,
-        trie=answer.trie.as_json(),
-        passes=answer.run.model.passes.as_json(),
-        statistics=answer.run.statistics,
-        policy=answer.policy,
-    )
+    from ngtcli.session.answer import Answer, FinishedAnswer
 
 
 def answer_json(
     request: AnswerRequest,
-    answer: Told,
+    answer: "FinishedAnswer",
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"] = (),
@@ -68,7 +41,7 @@ def answer_json(
         "truncated": [asdict(cut) for cut in answer.prompt.cuts],
         "retrieval": _retrieval(answer.prompt),
         "parts": [part.as_json() for part in parts],
-        "trie": answer.trie,
+        "trie": answer.trie.as_json(),
         "passes": answer.passes,
         "statistics": answer.statistics.as_json(),
         "sources": sources.as_json(),

@@ -14,7 +14,7 @@ from pathlib import Path
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 from tests.tools.retrieval import own_cache
 from tests.tools.training.corpus import Article, read_corpus
 from tests.tools.training.evaluate import holds_gold
@@ -58,7 +58,7 @@ def collection(articles: Sequence[Article], count: int) -> tuple[list[Document],
 
 
 def outcomes(
-    session: Session, documents: Sequence[Document], questions: Sequence[Question], size: int
+    session: LocalSession, documents: Sequence[Document], questions: Sequence[Question], size: int
 ) -> Iterator[Outcome]:
     """The answers from `size` neighbouring paragraphs, the question's own among them."""
     preset = load_preset("ask")
@@ -97,7 +97,7 @@ def main() -> None:
     settings = Settings(overflow="retrieve", threads=given.threads)
     names = ("passages", "passage_tokens", "whole_tokens", "embedder")
     with own_cache():
-        session = Session(settings, persist=False)
+        session = LocalSession(settings, persist=False)
         for size, *values in product(given.of, *(getattr(given, name) for name in names)):
             other = replace(settings, **dict(zip(names, values, strict=True)))
             got = list(outcomes(session.with_settings(other), documents, questions, size))

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ngtcli.batch.json_lines import Row, read_rows
 from ngtcli.documents.reading import Reader
 from ngtcli.errors import InputError, UsageError, nearest
-from ngtcli.measure.json_lines import Row, read_rows
 from ngtcli.measure.replay.traces import Trace, TraceSet, WrongRow, get
 from ngtcli.tokens.tokenizer import Tokenizer
 
