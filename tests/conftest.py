@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ngtcli.config import Settings
-from ngtcli.documents.pool import Pool
+from ngtcli.documents.parsers import Pool
 from ngtcli.system import process
 from ngtcli.system.storage import home
 
@@ -82,11 +82,11 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads: False)
     # A process for each test that answers would be many.
-    monkeypatch.setattr("ngtcli.background.making.start_making", lambda names, model: None)
+    monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         import kept
 
-        monkeypatch.setattr("ngtcli.background.making.make_shipped", kept.made_once)
+        monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
     yield tmp_path / "ngt-home"
     process.wipe_at_end(
@@ -129,7 +129,7 @@ def kept_workers(_workers: dict[tuple[int, int], Pool], monkeypatch: pytest.Monk
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "packaging killed gpu_report process bench lossless live_methods builtin parsers auto cli"
+        "packaging killed process bench lossless live_methods parsers auto cli"
         " splitting backgrounds exact"
     ).split()
 ]

@@ -3,8 +3,8 @@
 from copy import deepcopy
 from pathlib import Path
 
-from ngtcli.background.making import make_shipped
-from ngtcli.background.names import SHIPPED
+from ngtcli.background.files import SHIPPED
+from ngtcli.background.loaded import make_shipped
 from ngtcli.decode.costs import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve

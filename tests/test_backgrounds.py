@@ -19,16 +19,19 @@ from other_languages import CHINESE, GERMAN
 from tokenizers_of_kinds import KINDS, backend
 from warm import Warm
 
-from ngtcli.background import making
+from ngtcli.background import loaded as making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
-from ngtcli.background.loaded import Backgrounds
-from ngtcli.background.making import start_making  # before it is replaced for each test
-from ngtcli.background.names import (
+from ngtcli.background.files import (
     EDITION,
     SHIPPED,
     background_path,
     check_names,
     failure_path,
+    open_background,
+)
+from ngtcli.background.loaded import (
+    Backgrounds,
+    start_making,  # before it is replaced for each test
 )
 from ngtcli.background.phrases import (
     LONGEST,
@@ -38,7 +41,6 @@ from ngtcli.background.phrases import (
     read_phrases,
     write_phrases,
 )
-from ngtcli.background.stored import open_background
 from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
@@ -46,8 +48,8 @@ from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay.run import replay
-from ngtcli.measure.replay.traces import Trace
+from ngtcli.measure.replay_run import replay
+from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -299,8 +301,8 @@ def test_two_processes_make_one_complete_file(
 ) -> None:
     small(monkeypatch, tmp_path)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom ngtcli.background import making, names\n"
-        "names.SHIPPED['english'] = Path(sys.argv.pop())\nmaking.main()\n"
+        "import sys\nfrom pathlib import Path\nfrom ngtcli.background import files, loaded\n"
+        "files.SHIPPED['english'] = Path(sys.argv.pop())\nloaded.main()\n"
     )
     files = ("builtin", "english", SHIPPED["english"])
     both = [Warm(*files, code=code) for _ in range(2)]
@@ -408,7 +410,7 @@ def test_a_background_of_an_earlier_edition_is_removed_and_others_stay(
     ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
     making.make_files(["english", "mine"], "builtin")
     before = {file.name: file.path for file in list_backgrounds()}
-    monkeypatch.setattr("ngtcli.background.names.EDITION", "2")
+    monkeypatch.setattr("ngtcli.background.files.EDITION", "2")
     making.make_files(["english", "mine"], "builtin")
     after = {file.name: file.path for file in list_backgrounds()}
     assert before.keys() == after.keys() == {"english", "mine", "english,mine"}
@@ -511,7 +513,7 @@ def test_wrong_names_are_refused_with_the_nearest_one() -> None:
 
 def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [SimpleNamespace(name=name) for name in ("english", "mine", "mine", "english,mine")]
-    monkeypatch.setattr("ngtcli.background.names.list_backgrounds", lambda: files)
+    monkeypatch.setattr("ngtcli.background.files.list_backgrounds", lambda: files)
     with pytest.raises(UsageError) as caught:
         check_names(("zzz",))
     assert caught.value.hint.startswith("Known: english, mine. ")

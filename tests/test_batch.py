@@ -610,6 +610,7 @@ def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Pat
 
     (tmp_path / "journal").write_text("one\n")
     file = LineFile(tmp_path / "journal", 0o600)
+    file.close()
     with Full(tmp_path / "journal", "r+") as file._file, pytest.raises(OSError, match="No space"):
         file.append("another")
     assert (tmp_path / "journal").read_text() == "one\n"

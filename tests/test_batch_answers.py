@@ -8,7 +8,7 @@ import pytest
 from helpers import STORIES, generate
 
 from ngtcli.config import Settings
-from ngtcli.decode.batch.target import BatchTarget
+from ngtcli.decode.batch_target import BatchTarget
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import together

@@ -21,8 +21,7 @@ from ngtcli.batch.output import Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.config import Settings
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Step, Token
+from ngtcli.decode.steps import PassesReport, Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded
@@ -38,7 +37,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
-PASSES = {"captured": 0, "seconds": 0.0, "reason": ""}
+PASSES = PassesReport(0, 0.0, "")
 
 
 class FakeSession(Session):
@@ -47,7 +46,7 @@ class FakeSession(Session):
     def __init__(self, settings: Settings, give: Any) -> None:
         super().__init__(settings, lambda _: None, lambda _: None)
         self.give = give
-        passes = SimpleNamespace(reason="", as_json=lambda: PASSES)
+        passes = SimpleNamespace(reason="", report=lambda: PASSES)
         self.model: Any = SimpleNamespace(
             tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, context_reason="", passes=passes
         )
@@ -97,7 +96,7 @@ class FakeAnswers:
         statistics = Statistics(prompt_tokens=len(prompt.ids))
         statistics.add_step(0, 0, 1)
         steps = (Step((Token(5, words),), "stop"),)
-        return FinishedAnswer(key, prompt, steps, "stop", statistics, {}, PASSES)
+        return FinishedAnswer(key, prompt, steps, "stop", statistics, None, PASSES)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from ngtcli.system.bounded import BoundError, bounded
+from ngtcli.system.sandbox import BoundError, bounded
 
 
 def endless() -> None:

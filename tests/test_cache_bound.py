@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ngtcli.draft import pool
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.system import cache_bound
-from ngtcli.system.cache_bound import bound
+from ngtcli.system import cache as cache_bound
+from ngtcli.system.cache import bound
 from ngtcli.system.storage import home, in_bounds, read_json, write_json
 from ngtcli.trie import listing
 

@@ -145,22 +145,6 @@ def test_a_folder_that_says_what_is_not_known_is_refused(tmp_path: Path) -> None
         (path / name).write_text(whole[name])
 
 
-def test_a_model_made_of_word_vectors_gives_the_mean_of_weighted_words(tmp_path: Path) -> None:
-    from tests.tools.word_vectors import save, word_vectors
-
-    rng = np.random.default_rng(0)
-    topics = [["tide", "harbour", "pilot", "ship"], ["flour", "oven", "loaf", "yeast"]]
-    texts = [" ".join(rng.choice(topics[i % 2], 6)) for i in range(40)]
-    kept, weighted = word_vectors([*texts, "a b"], 4)
-    save(kept, weighted, tmp_path / "model")
-    found = load_embedder(str(tmp_path / "model")).passages(["Tide, tide ship!", "Loaf oven?"])[0]
-    number = {word: i for i, word in enumerate(kept)}
-    for row, own in zip(found, (["tide", "tide", "ship"], ["loaf", "oven"]), strict=True):
-        wanted = sum(weighted[number[word]] for word in own).numpy()
-        np.testing.assert_allclose(row[:-2], wanted / np.linalg.norm(wanted), atol=1e-3)
-    assert abs(float(found[0] @ found[1])) < 0.1
-
-
 # --- the search ---
 
 
@@ -450,7 +434,7 @@ def test_models_of_another_kind_are_one_line_and_a_hint(
 def test_without_the_extra_it_is_named(
     models: dict[str, str], harbour: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.retrieve.installed.find_spec", lambda name: None)
+    monkeypatch.setattr("ngtcli.retrieve.encoders.find_spec", lambda name: None)
     done = ngt("ask", "-d", str(harbour), "Which?", "--embedder", models["meaning"])
     assert done.returncode == 4 and done.stderr.decode().splitlines() == [
         "ngt: --embedder needs faiss-cpu, which is not installed",

@@ -12,7 +12,7 @@ from ngtcli.documents.content import About
 from ngtcli.documents.load import load
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.span import Span, share_copied
-from ngtcli.prompt.selection import Excerpt
+from ngtcli.prompt.build import Excerpt
 from ngtcli.render.sources import sources_of
 from tests.tools.document_files import PAGED, paged_pdf
 from tests.tools.spans import Case, failures, misplaced

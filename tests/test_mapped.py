@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ngtcli.system import cache_bound, mapped
+from ngtcli.system import cache as cache_bound
+from ngtcli.system import mapped
 from ngtcli.system.arrays import write_arrays
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError

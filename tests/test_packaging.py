@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import ngtcli
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,9 +33,9 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
         weights = archive.getinfo("ngtcli/builtin/model/model.safetensors")
     assert {f"ngtcli/presets/{name}.yaml" for name in ("ask", "chat", "summarize")} <= names
     assert {"ngtcli/examples/harbour.txt", "ngtcli/builtin/model/tokenizer.json"} <= names
-    assert "ngtcli/measure/replay/shapes/llama-3.2-1b.json" in names
+    assert "ngtcli/measure/shapes/llama-3.2-1b.json" in names
     assert {"ngtcli/questions.jsonl", "ngtcli/render/page.css"} <= names
-    assert "ngtcli/background/english.phrases.xz" in names
+    assert {"ngtcli/background/english.phrases.xz", "ngtcli/manual/documents.md"} <= names
     assert weights.file_size <= 20_000_000
     assert not any(name.startswith(("tests/", "presets/")) for name in names)
 
@@ -132,3 +133,13 @@ def test_only_the_agreed_folders_stand_at_the_top() -> None:
         pytest.skip("not a git checkout")
     folders = {name.split("/")[0] for name in tracked if "/" in name}
     assert {f for f in folders if not f.startswith(".")} == {"ngtcli", "tests", "presets"}
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_what_ships_is_small_documented_and_complete() -> None:
+    names = {f.name for f in BUILTIN_PATH.iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "README.md"} <= names
+    assert (BUILTIN_PATH / "model.safetensors").stat().st_size <= 20_000_000
+    card = (BUILTIN_PATH / "README.md").read_text()
+    for source in ("eips", "peps", "rust-rfcs", "scitldr", "newwiki-qa", "qmsum", "sherlock"):
+        assert source in card

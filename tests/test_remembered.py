@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ngtcli.system import remembered, threads
+from ngtcli.system import machine as threads
+from ngtcli.system import remembered
 from ngtcli.system.remembered import Remembered, cpu, read_fields
 from ngtcli.system.storage import DamagedFileError
 

@@ -26,16 +26,15 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Excerpt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.schema import build
 from ngtcli.render.sources import sources_of
 from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
-from ngtcli.retrieve.index import K1, B, index_of
-from ngtcli.retrieve.words import words
-from ngtcli.system import cache_bound
+from ngtcli.retrieve.index import K1, B, index_of, words
+from ngtcli.system import cache as cache_bound
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -355,14 +354,3 @@ def test_wrong_settings_of_passages_are_refused(
 ) -> None:
     done = ngt(*words, cwd=tmp_path)
     assert done.returncode == 2 and message in done.stderr
-
-
-def test_recall_counts_the_questions_whose_own_paragraph_is_among_the_first() -> None:
-    from tests.tools.retrieval import enlarged, measure, recall
-
-    paragraphs = [f"word{i} stands here with the others" for i in range(12)]
-    index = index_of([Document(str(i), p) for i, p in enumerate(paragraphs)], SMALL)
-    asked = [(3, "where is word3?"), (4, "where is word5?"), (11, "others?"), (0, "others?")]
-    assert recall(index, asked) == {1: 0.5, 5: 0.5, 10: 0.5}
-    assert len(enlarged(paragraphs, 30)) == 30 and enlarged(paragraphs, 30)[:12] == paragraphs
-    assert "12 passages: built" in measure(paragraphs, asked, SMALL)

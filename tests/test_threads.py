@@ -6,7 +6,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
-from ngtcli.system import threads
+from ngtcli.system import machine as threads
 
 
 @pytest.fixture

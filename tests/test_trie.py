@@ -8,7 +8,7 @@ from helpers import NaiveNode, algorithm_1, padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.trie.growing import GrowingTrie
+from ngtcli.draft.methods.trie import GrowingTrie
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)

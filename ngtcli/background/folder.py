@@ -15,7 +15,7 @@ import numpy as np
 from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document, common_folder
 from ngtcli.system.arrays import read_arrays, write_arrays
-from ngtcli.system.cache_bound import keep_last, largest, renew
+from ngtcli.system.cache import keep_last, largest, renew
 from ngtcli.system.storage import DamagedFileError, home, key_of, mark_used
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts

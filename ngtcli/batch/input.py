@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from ngtcli.batch.json_lines import BatchLine, Id, Ids, read_line
-from ngtcli.documents.reading import reason_of
 from ngtcli.documents.text import Unreadable, check_format
-from ngtcli.errors import InputError, NgtError
+from ngtcli.errors import InputError, NgtError, reason_of
 
 AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
 IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess

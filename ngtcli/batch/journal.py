@@ -13,22 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
-from ngtcli.config import OF_ENGINE, SECRET, Settings
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import NgtError, UsageError
-from ngtcli.prompt.preset import Preset
-from ngtcli.system.storage import DamagedFileError, key_of, parse_json
+from ngtcli.errors import NgtError, UsageError, reason_of
+from ngtcli.system.storage import DamagedFileError, parse_json
 from ngtcli.system.yaml_file import shown
 
 FORMAT, VERSION = "ngt-batch", 1
 ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Settings that decide no text, only how fast or within which bounds it comes.
-_FREE = {
-    "pool", "pool_documents", "background", "draft_from", "cache_mb", "calibrate", "threads",
-    "packed", "capture", "compile", "color", "max_mb", "max_files", "max_depth", "parser_seconds",
-    "parser_mb", *SECRET, *OF_ENGINE,
-}  # fmt: skip
 
 
 class LineFile:
@@ -125,7 +116,7 @@ class Head:
     """What an output was begun with: the command that resumes it must ask for the same.
 
     SHA-256 of the input in hex, which of its lines are meant, and how they are answered: `answers`
-    are settings and wording by task, JSON-ready; see `deciding`.
+    are settings and wording by task, JSON-ready; see `prompt.preset.deciding`.
     """
 
     input: str
@@ -189,16 +180,3 @@ def _changes(then: Head, now: Head) -> Iterator[str]:
                 yield f"another wording of preset {task}"
             else:
                 yield f"{name} {shown(was)}, now {shown(is_)}"
-
-
-def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
-    """The settings on which the answers of a task depend, and a hash of its wording, JSON-ready."""
-    wording = (
-        preset.template, preset.refine, preset.document, preset.titled_document, preset.separator,
-    )  # fmt: skip
-    values = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(settings).items()
-        if name not in _FREE
-    }
-    return {**values, "wording": key_of(*wording)}

@@ -27,8 +27,7 @@ from ngtcli.batch.input import Line
 from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure
 from ngtcli.documents.find import expanded
 from ngtcli.documents.json_object import json_object
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically

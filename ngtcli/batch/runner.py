@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.questions import LineAnswer, Question
-from ngtcli.config import Settings
+from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
-from ngtcli.ranges import IN_PARTS
 from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
 from ngtcli.session.parts import Splitting
 from ngtcli.session.session import Notify, Session

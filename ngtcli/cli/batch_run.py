@@ -15,7 +15,7 @@ from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.reading_bar import time_left
 from ngtcli.config import Settings
 from ngtcli.errors import INTERRUPTED, FailedLinesError, counted
-from ngtcli.prompt.counting import short
+from ngtcli.prompt.fitting import short
 from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources, sources_of
 from ngtcli.system import process

@@ -16,8 +16,8 @@ from ngtcli.config import Settings, environment_and_file_layers, merge
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.sinks import dump_json
 from ngtcli.system import sandbox
+from ngtcli.system.machine import pick_threads
 from ngtcli.system.storage import home
-from ngtcli.system.threads import pick_threads
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
 ASK_S = 5.0  # longest wait for nvidia-smi; guessed
@@ -96,7 +96,7 @@ def _nvidia() -> str:
 
 
 def _device_of_torch() -> tuple[str, str]:
-    from ngtcli.system.device import pick_device
+    from ngtcli.system.machine import pick_device
 
     device = pick_device("auto")
     if device != "cuda":

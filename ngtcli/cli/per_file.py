@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ngtcli.batch.input import Line, Lines
-from ngtcli.batch.journal import deciding
 from ngtcli.batch.output import AnswerFolder
 from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch_run import Run, finished_parts
-from ngtcli.cli.ignored import refuse_beside
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
-from ngtcli.documents.listing import STDIN
+from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.prompt.preset import deciding
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
 

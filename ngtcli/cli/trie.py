@@ -6,20 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.background.names import check_new_name
-from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.background.files import check_new_name
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
 from ngtcli.cli.reading import read_documents, skipped_json, standard_input
 from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
-from ngtcli.config import READING, Settings
+from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie import listing
@@ -29,7 +30,7 @@ trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_
 trie_app.add_typer(pool_app, name="pool")
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *READING)
+_READ = ("model", "n", "lp", *settings_where(reading=True))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 
@@ -78,12 +79,12 @@ def _build(
 def _build_trie(
     documents: Sequence[Document], tokenizer: Tokenizer, settings: Settings, notes: Notes
 ) -> tuple[dict[str, Any], str]:
-    from ngtcli.trie.documents import document_trie  # here: it loads numpy
+    from ngtcli.trie.store import document_trie  # here: it loads numpy
 
     trie, report = document_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
-    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
+    body = {**to_json(report), "tokens": trie.tokens, "path": str(report.path or "")}
     built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
     return body, f"{built} in {report.seconds * 1000:.0f} ms"
 
@@ -94,7 +95,7 @@ def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[s
         raise UsageError("--rest beside --background", "Give one of them.")
     if name is not None:
         _check_name(name, rest, background)
-    given = {flag(name): name in flags for name in ("n", "lp")}
+    given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
     refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     given = given if background else {}
     refuse_beside("--background", given, "A background has no window: leave it out.")
@@ -117,7 +118,7 @@ def _check_name(name: str, rest: bool, background: bool) -> None:
 def _build_background(
     documents: Sequence[Document], name: str, tokenizer: Tokenizer, model: str
 ) -> dict[str, Any]:
-    from ngtcli.background.making import build_background  # here: it loads numpy
+    from ngtcli.background.loaded import build_background  # here: it loads numpy
 
     try:
         path, counts, tokens = build_background(documents, name, tokenizer, model)
@@ -167,7 +168,7 @@ def trie_show(
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
     if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX, listing.BACKGROUND_SUFFIX)):
-        given = {flag(name): True for name in flags or {}} | {"--preset": preset}
+        given = {SETTINGS[name].flag: True for name in flags or {}} | {"--preset": preset}
         _show_file(path, given, json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings

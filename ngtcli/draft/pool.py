@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.system import cache_bound
+from ngtcli.system import cache as cache_bound
 from ngtcli.system.arrays import read_arrays, read_header, write_arrays
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.trie.listing import trie_folder

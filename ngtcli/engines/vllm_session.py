@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.repetition import Repetition
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Limits, Step, Token
-from ngtcli.decode.text_stream import TextStream
+from ngtcli.decode.continuation import Repetition, TextStream
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.engines.vllm_arguments import sampling_arguments
@@ -30,7 +28,7 @@ from ngtcli.session.answer import (
 )
 from ngtcli.session.session import AS_SET, Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
-from ngtcli.trie.documents import TrieReport
+from ngtcli.trie.store import TrieReport
 
 
 class VllmPasses:
@@ -38,9 +36,9 @@ class VllmPasses:
 
     reason = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def report(self) -> PassesReport:
         """As of passes that ngt runs."""
-        return {"captured": 0, "seconds": 0.0, "reason": "vLLM runs the model"}
+        return PassesReport(0, 0.0, "vLLM runs the model")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.documents.scripts import UNSPACED
+from ngtcli.documents.text import UNSPACED
 from ngtcli.grounding.span import Span
 
 LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; guess

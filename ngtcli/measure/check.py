@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.errors import NgtError
-from ngtcli.measure.runner.contestants import generate
+from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions, AnswerRun
 from ngtcli.session.local import LocalSession, sampling_settings

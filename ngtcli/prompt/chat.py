@@ -11,7 +11,7 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import TEMPLATE_HINT
-from ngtcli.system.bounded import BoundError, bounded
+from ngtcli.system.sandbox import BoundError, bounded
 
 # Digits, since no filter of a template changes them.
 _PLACEHOLDER = "730281946572"

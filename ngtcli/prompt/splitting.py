@@ -1,15 +1,13 @@
 """Documents too long for one prompt, in parts that fit: passages in a row, along the headings."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
-from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.build import Excerpt, Prompt
 from ngtcli.prompt.fitting import Task, frame_tokens, no_room, whole_prompt
-from ngtcli.prompt.selection import Excerpt
 from ngtcli.system.storage import home
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
@@ -44,10 +42,6 @@ class PartReport:
     kept: bool
     level: int
     new_tokens: int
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.errors import counted
 from ngtcli.grounding.span import Span, share_copied
-from ngtcli.prompt.selection import Excerpt
+from ngtcli.prompt.build import Excerpt
 from ngtcli.render.tables import cell
 from ngtcli.render.terminal import visible
 

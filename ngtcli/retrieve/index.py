@@ -5,9 +5,12 @@ Relevance Framework, 2009; X. H. Lù, BM25S, 2024. The index lies in the cache, 
 set of documents and way of cutting (store.py).
 """
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -16,11 +19,11 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, passages
+from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
 from ngtcli.retrieve.store import Cut, Ints, Scores, Stored
-from ngtcli.retrieve.words import words
-from ngtcli.system.cache_bound import keep_last, largest, renew
+from ngtcli.system.cache import keep_last, largest, renew
 from ngtcli.system.storage import DamagedFileError, key_of
 
 K1, B = 1.5, 0.75  # of BM25; the defaults of bm25s, within the usual ranges
@@ -236,3 +239,45 @@ def _bm25() -> Any:
     import bm25s  # here: it takes a third of a second
 
     return bm25s.BM25(k1=K1, b=B, method="lucene")
+
+
+_ACCENTS = re.compile(r"[\u0300-\u036f]")
+_INNER = re.compile(r"(?<=\w)['’](?=\w)")  # of "don't"
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in its order, without case and accents.
+
+    A script without spaces between words gives each two characters in a row; a single one stands
+    for itself.
+
+    >>> words("The Café's 3 tides, 潮位表")
+    ['the', 'cafes', '3', 'tides', '潮位', '位表']
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text)
+        text = unicodedata.normalize("NFC", _ACCENTS.sub("", text))
+    found: list[str] = []
+    pattern = _ascii_words() if text.isascii() else _all_words()
+    for match in pattern.finditer(_INNER.sub("", text.casefold())):
+        word = match.group()
+        if match.lastgroup == "unspaced" and len(word) > 1:
+            found += [word[i : i + 2] for i in range(len(word) - 1)]
+        else:
+            found.append(word)
+    return found
+
+
+@cache
+def _ascii_words() -> re.Pattern[str]:
+    return re.compile(r"[a-z0-9_]+")
+
+
+@cache
+def _all_words() -> re.Pattern[str]:
+    """Letters and digits with the marks that stand on them, which `\\w` leaves out."""
+    marks = "".join(
+        c for c in map(chr, range(0x300, 0xD800)) if unicodedata.category(c).startswith("M")
+    )
+    spaced = rf"(?:(?![{UNSPACED}])[\w{re.escape(marks)}])+"
+    return re.compile(rf"(?P<unspaced>[{UNSPACED}]+)|{spaced}")

@@ -18,7 +18,7 @@ from ngtcli.retrieve.encoders import Floats
 from ngtcli.retrieve.store import index_folder
 from ngtcli.retrieve.vectors import Vectors
 from ngtcli.system.arrays import write_arrays
-from ngtcli.system.cache_bound import keep_last, largest, renew
+from ngtcli.system.cache import keep_last, largest, renew
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError
 

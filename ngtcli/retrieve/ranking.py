@@ -3,27 +3,46 @@
 The ranks by BM25 and by the embedding model are put together by reciprocal rank fusion: G. Cormack,
 C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
 Methods, 2009.
+This module imports numpy and the indices only where it ranks.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
-from ngtcli.retrieve.index import Index, index_of
-from ngtcli.retrieve.installed import check_installed
-from ngtcli.retrieve.scores import Ranked
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.encoders import Reranker
+    from ngtcli.retrieve.index import Index
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
 Status = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The score by the ranker that decides, and by each that was asked.
+
+    `bm25` is 0 without a word of the question, `dense` a cosine, `fused` a sum of reciprocal ranks,
+    `reranked` a logit; None where there is no such ranker, or for those that were not reranked.
+    """
+
+    score: float
+    bm25: float
+    dense: float | None = None
+    fused: float | None = None
+    reranked: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked(Scores):
+    """A passage and its scores."""
+
+    passage: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,7 @@ class Ranking:
     `dense` is "flat", "ivf-pq" or None; `embedded` is the number of vectors that were made for it.
     """
 
-    index: Index
+    index: "Index"
     found: Sequence[Ranked]
     dense: str | None = None
     embedded: int = 0
@@ -55,7 +74,7 @@ class Ranking:
 class _Asked:
     """A question, the index it is asked of, the text of a passage, and how many are wanted."""
 
-    index: Index
+    index: "Index"
     text: Callable[[int], str]
     question: str
     most: int
@@ -77,6 +96,8 @@ def rank(
 
     `status` gets lines on what is done, `warn` those of `index_of` and `vectors_of`.
     """
+    from ngtcli.retrieve.index import index_of
+
     index = index_of(documents, cutting, status, warn)
     if rankers != WORDS_ALONE:
         most = max(most, CANDIDATES)
@@ -103,11 +124,13 @@ def _by_words(asked: _Asked) -> Ranking:
 
 def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
     """The ranks by BM25 and by vectors, put together."""
-    check_installed()
-    from ngtcli.retrieve.encoders import load_embedder  # here: it loads transformers
+    import numpy as np
+
+    from ngtcli.retrieve.encoders import check_installed, load_embedder
     from ngtcli.retrieve.nearest import nearest_of
     from ngtcli.retrieve.vectors import vectors_of
 
+    check_installed()
     asked.status(f"Loading {rankers.embedder} …")
     embedder = load_embedder(rankers.embedder, rankers.device)
     vectors = vectors_of(asked.index, asked.text, embedder, asked.status, asked.warn)

@@ -19,7 +19,7 @@ from ngtcli.retrieve.index import Index
 from ngtcli.retrieve.store import index_folder
 from ngtcli.system import process
 from ngtcli.system.arrays import write_arrays
-from ngtcli.system.cache_bound import keep_last, largest, renew
+from ngtcli.system.cache import keep_last, largest, renew
 from ngtcli.system.mapped import map_arrays
 from ngtcli.system.storage import DamagedFileError, key_of
 

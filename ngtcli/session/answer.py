@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Limits, Step
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step
 from ngtcli.draft.drafter import Drafter
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.documents import TrieReport
 from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.store import TrieReport
 
 # The trie of documents, None for methods that draft from none, and how it was had.
 DocumentsTrie = tuple[NGramTrie | None, TrieReport]
@@ -46,7 +46,7 @@ class Passes(Protocol):
 
     @property
     def reason(self) -> str: ...
-    def as_json(self) -> dict[str, Any]: ...
+    def report(self) -> PassesReport: ...
 
 
 class Model(Protocol):
@@ -134,8 +134,8 @@ class Answer:
         return self
 
     @property
-    def policy(self) -> dict[str, Any]:
-        """What the drafter reports of this run, JSON-ready; empty for most methods."""
+    def policy(self) -> PolicyReport | None:
+        """What the drafter decided in this run; None for most methods."""
         return self.run.drafter.report()
 
     @property
@@ -152,7 +152,7 @@ class Answer:
             self.finish_reason,
             run.statistics,
             self.policy,
-            run.model.passes.as_json(),
+            run.model.passes.report(),
             exact=run.exact,
             trie=self.trie,
         )
@@ -164,8 +164,8 @@ class FinishedAnswer:
 
     `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
     are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter reports and `passes` how the model's passes were run, both JSON-ready; `exact` says
-    whether in any dtype no token depends on drafts.
+    drafter decided, `passes` how the model's passes were run; `exact` says whether in any dtype no
+    token depends on drafts.
     """
 
     key: int
@@ -173,8 +173,8 @@ class FinishedAnswer:
     steps: tuple[Step, ...] = ()
     finish_reason: str = ""
     statistics: Statistics = field(default_factory=Statistics)
-    policy: dict[str, Any] = field(default_factory=dict)
-    passes: dict[str, Any] = field(default_factory=dict)
+    policy: PolicyReport | None = None
+    passes: PassesReport | None = None
     error: NgtError | None = None
     exact: bool = False
     trie: TrieReport = TrieReport("none")

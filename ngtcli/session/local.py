@@ -5,11 +5,11 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Self
 
+from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
-from ngtcli.background.names import check_names
-from ngtcli.config import Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -34,7 +34,7 @@ from ngtcli.session.session import AS_SET, Notify, Session
 from ngtcli.session.together import answers
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.documents import TrieReport, document_trie
+from ngtcli.trie.store import TrieReport, document_trie
 
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
@@ -51,10 +51,6 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
         presence_penalty=settings.presence_penalty,
         frequency_penalty=settings.frequency_penalty,
     )
-
-
-# Settings that say what is loaded, and how it is run.
-_LOADED = ("model", "draft_model", "device", "dtype", "packed", "capture", "compile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,7 @@ class LocalSession(Session):
         Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
         another model, device or dtype than what is loaded.
         """
-        self.check_settings(settings, _LOADED)
+        self.check_settings(settings, settings_where(loaded=True))
         other = copy(self)
         other._settings, other._drafters = settings, {}
         other.memory = self.memory.with_settings(settings)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ngtcli.decode.batch.drafts import Drafts, OwnDrafts, joint_drafts
-from ngtcli.decode.batch.run import Batch, Begun, Member
-from ngtcli.decode.batch.target import why_not
+from ngtcli.decode.batch import Batch, Begun, Member
+from ngtcli.decode.batch_drafts import Drafts, OwnDrafts, joint_drafts
+from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.reference import runs_exactly
+from ngtcli.decode.scores import runs_exactly
 from ngtcli.draft.registry import MethodSpec
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
@@ -124,7 +124,7 @@ def _finished(session_of: SessionOf, member: Member) -> FinishedAnswer:
         return _alone(session, key, prompt)
     if member.error is not None:
         return failed(key, member.error, prompt)
-    text, passes = member.text, session.model.passes.as_json()
+    text, passes = member.text, session.model.passes.report()
     return FinishedAnswer(
         key,
         prompt,

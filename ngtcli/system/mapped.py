@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.system.arrays import check_regular, checksum
-from ngtcli.system.cache_bound import mark_used
+from ngtcli.system.cache import mark_used
 from ngtcli.system.storage import DamagedFileError, parse_json, read_json, write_json
 
 Arrays = dict[str, npt.NDArray[np.int32]]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
+from ngtcli.system.machine import busy
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
-from ngtcli.system.threads import busy
 
 Found = TypeVar("Found")
 _FORMAT = 1

@@ -1,18 +1,25 @@
-"""Confines this process for good, where the system can: Linux with seccomp and Landlock.
+"""Confines code: this process for good, or one call within bounds of time and memory.
 
-Both need no privileges and hold for native code too. A seccomp filter refuses the system calls that
-open connections, start programs, reach other processes, open files for writing, make, rename, link,
-truncate and remove files, or change their owners, modes and times; Landlock refuses to open any
-file but those of some folders, which can be read.
+`confine` uses seccomp and Landlock, where the system has them. Both need no privileges and hold for
+native code too. A seccomp filter refuses the system calls that open connections, start programs,
+reach other processes, open files for writing, make, rename, link, truncate and remove files, or
+change their owners, modes and times; Landlock refuses to open any file but those of some folders,
+which can be read.
 """
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
+import resource
+import signal
 import struct
-from collections.abc import Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
 # System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one.
 _REFUSED = {
@@ -142,3 +149,64 @@ def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
             value = (_LOAD, 0, 0, _ARGUMENTS[argument])
             steps += [(_EQUAL, 0, 4, numbers[column]), value, test, refuse, allow]
     return [*steps, allow]
+
+
+T = TypeVar("T")
+
+
+class BoundError(BaseException):
+    """The code took more time or memory than it may. No Exception: the code must not catch it."""
+
+
+def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
+    """What `work` returns. Raises BoundError, or what `work` raises.
+
+    `seconds` are of the processor, in user mode, and count in the main thread alone; `megabytes`
+    come on top of what the process has, and count on Linux alone.
+    """
+    try:
+        with _limited_memory(megabytes * 1_000_000), _limited_time(seconds):
+            return work()
+    except MemoryError:
+        raise BoundError(f"it takes more than {megabytes} MB") from None
+
+
+@contextmanager
+def _limited_time(seconds: float) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread
+        return
+
+    def end(*_: Any) -> None:
+        raise BoundError(f"it takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@contextmanager
+def _limited_memory(size: int) -> Iterator[None]:
+    """Bounds the address space of the process: one expression can ask for any amount."""
+    taken = _address_space()
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    if taken is None or before != resource.RLIM_INFINITY and before <= taken + size:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (taken + size, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+
+
+def _address_space() -> int | None:
+    """Bytes of address space that the process has; None where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    except (OSError, ValueError):
+        return None

@@ -4,7 +4,7 @@ Cache files are written under a temporary name and renamed, so that a reader nev
 one and two writers cannot mix theirs. Only their owner can read them, since they contain text of
 documents and answers. A killed run leaves a temporary file, `*.partial`; the next write to that
 folder removes it. A file that is damaged in any way raises one error when it is read. What the
-cache holds is bounded (cache_bound.py).
+cache holds is bounded (cache.py).
 """
 
 import hashlib
@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 import platformdirs
 
 from ngtcli.errors import UsageError
-from ngtcli.system import cache_bound, process
-from ngtcli.system.cache_bound import PARTIAL, CacheBound
+from ngtcli.system import cache as cache_bound
+from ngtcli.system import process
+from ngtcli.system.cache import PARTIAL, CacheBound
 from ngtcli.system.reading import read_bounded
 
 Kind = TypeVar("Kind")

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ngtcli.system import cache_bound
+from ngtcli.system import cache as cache_bound
 from ngtcli.system.arrays import read_header
 from ngtcli.system.storage import DamagedFileError, home, parse_json, remove_leftovers
 

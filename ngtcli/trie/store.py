@@ -10,16 +10,19 @@ Datastores (datastore.py) and pools (pool.py) are in the same folder.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ngtcli.documents.load import Document
 from ngtcli.system.arrays import read_arrays, write_arrays
+from ngtcli.system.json_form import json_key
 from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.listing import SUFFIX, trie_folder
-from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays
+from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays, build_trie
 
 FORMAT = 2  # 2: text that looks like a control token is encoded as text
 MOST = 2**31  # bytes of a trie's file; derived: 67 million tokens of about 32 bytes each
@@ -105,3 +108,57 @@ def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.nd
         or int((link[inner].astype(np.int64) + degree[inner]).max()) > len(count)
     ):
         raise DamagedFileError("children outside the trie")
+
+
+@dataclass(frozen=True, slots=True)
+class TrieReport:
+    """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
+
+    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
+    seconds: float = field(default=0.0, metadata=json_key(digits=6))
+    nodes: int = 0
+    path: Path | None = field(default=None, metadata=json_key(hidden=True))
+
+
+def document_trie(
+    documents: Sequence[Document],
+    tokenizer: Tokenizer,
+    vocabulary: int,
+    n: int,
+    lp: int,
+    warn: Callable[[str], None],
+    *,
+    keep: bool = True,
+) -> tuple[NGramTrie, TrieReport]:
+    """The trie of these documents, from the cache or else built and saved there.
+
+    Without `keep` it is built and the cache left alone: for texts that hardly come again. Each
+    document is encoded by itself, so that its trie is the same for all prompts. `vocabulary` bounds
+    the token ids of a cached trie. A damaged file is rebuilt; `warn` gets a line about that, and if
+    the cache cannot be written. Raises ValueError unless 1 <= lp < n.
+    """
+    clock = time.perf_counter()
+    if not keep:
+        trie = _built(documents, tokenizer, n, lp)
+        return trie, TrieReport("built", time.perf_counter() - clock, len(trie))
+    key = trie_key(tokenizer.fingerprint, documents, n, lp)
+    status = "built"
+    try:
+        cached = load(key, n, lp, vocabulary)
+        if cached is not None:
+            seconds = time.perf_counter() - clock
+            return cached, TrieReport("cached", seconds, len(cached), trie_path(key))
+    except DamagedFileError as error:
+        warn(f"the cached trie is rebuilt: {error}")
+        status = "rebuilt"
+    trie = _built(documents, tokenizer, n, lp)
+    path: Path | None = None
+    try:
+        path = save(trie, key, documents)
+    except OSError as error:
+        warn(f"the trie is not cached: {error.strerror or error}")
+    return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
+
+
+def _built(documents: Sequence[Document], tokenizer: Tokenizer, n: int, lp: int) -> NGramTrie:
+    return build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)

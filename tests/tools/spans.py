@@ -10,32 +10,51 @@ output; the exit code is 1 where a span is wrong or fewer answers were made than
 """
 
 import argparse
+import json
+import lzma
+import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import ngtcli
 from ngtcli.config import Settings
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document, load
 from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.build import Excerpt, Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.sources import Source, Sources, sources_of
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import Splitting
 from tests.tools import document_files
-from tests.tools.retrieval import own_cache, read
 from tests.tools.spans_check import Check
 
 _TOGETHER = 4  # paragraphs beside the one that is asked
 _COLLECTION = 300  # paragraphs to find one in
 _PAGES = 12  # of a PDF made of paragraphs: more than the built-in model reads at once
 _EXAMPLES = Path(ngtcli.__file__).parent / "examples"
+
+
+def read(path: Path) -> tuple[list[str], list[tuple[int, str]]]:
+    """The paragraphs, and each question with the index of its paragraph."""
+    opened = lzma.open if path.suffix == ".xz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    questions = [(i, qa["question"]) for i, row in enumerate(rows) for qa in row["qas"]]
+    return [row["context"].strip() for row in rows], questions
+
+
+@contextmanager
+def own_cache() -> Iterator[None]:
+    """An empty cache folder for as long as it runs."""
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, NGT_HOME=folder):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

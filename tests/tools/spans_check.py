@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ngtcli.documents.scripts import UNSPACED
+from ngtcli.documents.text import UNSPACED
 from ngtcli.grounding.span import Span
 
 LEAST = 4  # words of a stretch

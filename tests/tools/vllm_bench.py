@@ -29,7 +29,7 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import build_prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
-from tests.tools.retrieval import read as read_paragraphs
+from tests.tools.spans import read as read_paragraphs
 
 _COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",

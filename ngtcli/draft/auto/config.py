@@ -1,8 +1,8 @@
 """The constants of `auto`, in one place: what each means, its unit, and where its value comes from.
 
 "Swept" gives the change of the mean acceptance length when the constant is halved; doubled, on
-the 240 document questions of the Spec-Bench recording at 32 nodes, each with the pool / without it
-(`python -m tests.tools.sweep_constants DIR`). "Derived" follows from something else. What
+the 240 document questions of the Spec-Bench recording at 32 nodes, each with the pool / without it.
+"Derived" follows from something else. What
 has no mark, or "guess", has no measurement behind it that is written down: constants of the policy,
 of costs and of scores cannot be swept on a recording, which has neither costs nor scores.
 """

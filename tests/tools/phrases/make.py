@@ -7,7 +7,7 @@ texts give the same file.
 import argparse
 from pathlib import Path
 
-from ngtcli.background.names import SHIPPED
+from ngtcli.background.files import SHIPPED
 from ngtcli.background.phrases import write_phrases
 from tests.tools.phrases.mining import mine
 from tests.tools.phrases.texts import read_texts

@@ -1,0 +1,88 @@
+"""The backgrounds by name: which ship, which the user has built, and their files.
+
+There is one file for a name and a tokenizer, and one for names that are joined.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ngtcli.errors import UsageError, nearest
+from ngtcli.system.storage import key_of
+from ngtcli.trie.listing import BACKGROUND_SUFFIX, FAILED_SUFFIX, list_backgrounds, trie_folder
+
+if TYPE_CHECKING:  # light commands want no numpy
+    from ngtcli.trie.background import BackgroundCounts
+
+SHIPPED = {"english": Path(__file__).parent / "english.phrases.xz"}
+# Of how phrases are counted, and of the shipped file: the beginning of its SHA-256.
+EDITION = "1-8c13467e"
+FORMAT = 1  # of the key
+
+
+def background_path(name: str, fingerprint: str) -> Path:
+    """The file for a name and a tokenizer. Raises UsageError as `home` does."""
+    return trie_folder() / f"{_key(name, fingerprint)}{BACKGROUND_SUFFIX}"
+
+
+def failure_path(name: str, fingerprint: str) -> Path:
+    """The file that says why that file could not be made."""
+    return trie_folder() / f"{_key(name, fingerprint)}{FAILED_SUFFIX}"
+
+
+def _key(name: str, fingerprint: str) -> str:
+    edition = EDITION if SHIPPED.keys() & name.split(",") else ""
+    return key_of("background", FORMAT, edition, fingerprint, name)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise UsageError for a name of which there is no background, for no tokenizer."""
+    for name in (n for n in names if n not in SHIPPED):
+        built = (f.name for f in list_backgrounds() if "," not in f.name)
+        known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
+        if name not in known:
+            hint = f"{nearest(name, known)} Build one with ngt trie build --background PATH."
+            raise UsageError(f"no background {name!r}", hint)
+
+
+def check_new_name(name: str) -> None:
+    """Raise UsageError for a name that no background of the user's can have."""
+    if name in SHIPPED:
+        raise UsageError(f"the background {name} ships with ngt", "Give another name.")
+    if name == "none" or "," in name or name != name.strip():
+        raise UsageError(f"the name is {name!r}", "Give a word without a comma.")
+
+
+def open_background(name: str, fingerprint: str, vocabulary: int) -> "BackgroundCounts":
+    """The counts of a name, mapped. Raises FileNotFoundError and DamagedFileError."""
+    from ngtcli.trie.background_file import TOKENIZER, load_background
+
+    wanted = {TOKENIZER: fingerprint, "name": name}
+    return load_background(background_path(name, fingerprint), vocabulary, wanted)
+
+
+def open_joined(names: Sequence[str], fingerprint: str, vocabulary: int) -> "BackgroundCounts":
+    """The joined counts of names that have files. Raises as `open_background` does.
+
+    DamagedFileError is raised, too, where one of them was built anew since.
+    """
+    from ngtcli.trie.background_file import TOKENIZER, load_background
+
+    name = ",".join(names)
+    wanted = {TOKENIZER: fingerprint, "name": name, "parts": parts_of(names, fingerprint)}
+    return load_background(background_path(name, fingerprint), vocabulary, wanted)
+
+
+def parts_of(names: Sequence[str], fingerprint: str) -> str:
+    """What tells the files of names from later ones of the same names. Raises OSError."""
+    found = [background_path(name, fingerprint).stat() for name in names]
+    return " ".join(f"{about.st_size}:{about.st_mtime_ns}" for about in found)
+
+
+def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
+    """Store counts; the path. `about` is other metadata. Raises OSError."""
+    from ngtcli.trie.background_file import TOKENIZER, save_background
+
+    path = background_path(name, fingerprint)
+    told = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
+    return save_background(path, counts, {**told, "key": path.name.partition(".")[0]})

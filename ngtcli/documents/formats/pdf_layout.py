@@ -1,0 +1,264 @@
+"""From a PDF's lines to its text: running heads left out, lines joined to paragraphs."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise, takewhile
+from statistics import median
+from unicodedata import east_asian_width
+
+from ngtcli.documents.formats.pdf_page import SOFT_HYPHEN, UNKNOWN, Line
+from ngtcli.documents.text import UNSPACED
+
+# Set by looking at pages, not swept.
+_LEADING = 1.0  # least white space between paragraphs, in line heights, where lines have less
+_INDENT = 0.8  # least indent of a paragraph's first line, in line heights
+_SHORT = 0.8  # share of the widest line beside it that a paragraph's last line is shorter than
+_SPARSE = 1.6  # characters in a width of one line height that a table's row is below; text has 1.9
+_SPARSER = 0.7  # the same, to those in the median line
+LARGER = 1.12  # a heading's characters against those of the text
+_OTHER = 1.08  # sizes that differ by more are not of one paragraph
+_LONGEST = 150  # characters of a heading
+_ITEM = re.compile(rf"(?:[•‣▪●○◦■□–—*{UNKNOWN}\ue000-\uf8ff-]|\(?\d{{1,3}}[.)]|\(?[a-z][.)])\s")
+_LEADERS = re.compile(r"(?:[.…·_] ?){4}")
+_SENTENCE_END = tuple('.!?:;…"”»)。！？؟۔׃')
+_HYPHENS = f"-{SOFT_HYPHEN}\u2010"
+_WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_NO_SPACE = re.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff60]{{2}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A paragraph; `size` is the height of its lines in points."""
+
+    text: str
+    size: float
+
+    def is_heading(self, size: float) -> bool:
+        """Whether it is of larger words than text of `size`."""
+        words = any(len(word) > 1 for word in _WORDS.findall(self.text))
+        return words and self.size > LARGER * size and len(self.text) <= _LONGEST
+
+
+def body_size(pages: Sequence[Sequence[Line]]) -> float:
+    """The line height that most characters have, in points."""
+    sizes: Counter[float] = Counter()
+    for line in (line for page in pages for line in page):
+        sizes[round(line.height, 1)] += len(line.text)
+    return max(sizes, key=lambda s: sizes[s], default=0.0)
+
+
+class Joiner:
+    """Joins the lines of pages; words that stand whole anywhere decide what a hyphen means."""
+
+    def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
+        lines = [line for page in pages for line in page]
+        self._words = {word.lower() for line in lines for word in _WORDS.findall(line.text)}
+        usual = median([_density(line) for line in lines] or [0.0])
+        self._sparse = max(_SPARSE, _SPARSER * usual)
+
+    def blocks(self, lines: Sequence[Line]) -> Iterator[Block]:
+        """The paragraphs of a page."""
+        block: list[Line] = []
+        for line in lines:
+            if block and _ends(block, line):
+                yield self._block(block)
+                block = []
+            block.append(line)
+        if block:
+            yield self._block(block)
+
+    def _block(self, lines: Sequence[Line]) -> Block:
+        text = lines[0].text
+        for last, line in pairwise(lines):
+            rows = (self._is_row(last) or self._is_row(line)) and last.text[-1] not in _HYPHENS
+            text = f"{text}\n{line.text}" if rows else self.joined(text, line.text)
+        return Block(text.replace(SOFT_HYPHEN, "-"), max(line.height for line in lines))
+
+    def _is_row(self, line: Line) -> bool:
+        """Whether a line has gaps or dots in it, as between the cells of a table."""
+        return _density(line) < self._sparse or _LEADERS.search(line.text) is not None
+
+    def joined(self, before: str, after: str) -> str:
+        """Two lines as one; a hyphen between them is undone unless the word has one elsewhere."""
+        if not (before[-1:] in _HYPHENS and before[-2:-1].isalpha() and after[:1].isalpha()):
+            return before + " " * (not _NO_SPACE.match(before[-1:] + after[:1])) + after
+        first = before[:-1]
+        head, tail = _WORDS.findall(first)[-1], _WORDS.findall(after)[0]
+        known = f"{head}-{tail}".lower() in self._words or after[0].isupper()
+        return first + "-" * (known and (head + tail).lower() not in self._words) + after
+
+
+def _ends(block: Sequence[Line], line: Line) -> bool:
+    """Whether a block ends before `line`."""
+    last = block[-1]
+    smaller, larger = sorted((line.height, last.height))
+    if line.turn != last.turn or larger > _OTHER * smaller:
+        return True
+    gap = line.top - last.bottom
+    if gap < -last.height:  # the head of the next column
+        return not _runs_on(last, line)
+    if gap > _spacing(block) or _ITEM.match(line.text):
+        return True
+    left, right = min(a.left for a in block), max(a.right for a in [*block, line])
+    indented = line.left - last.left > _INDENT * line.height
+    short = last.right - left < _SHORT * (right - left)
+    return (indented or short) and last.text.endswith(_SENTENCE_END)
+
+
+def _runs_on(last: Line, line: Line) -> bool:
+    """Whether a sentence goes on from the foot of a column to the head of the next."""
+    return not last.text.endswith(_SENTENCE_END) and (
+        line.text[:1].islower() or last.text[-1:] in _HYPHENS
+    )
+
+
+def _spacing(block: Sequence[Line]) -> float:
+    """The white space that is more than between two lines of this block."""
+    height = block[-1].height
+    gaps = [b.top - a.bottom for a, b in pairwise(block)]
+    return (max(gaps) + 0.35 * height) if gaps else _LEADING * height
+
+
+def _density(line: Line) -> float:
+    """How many characters stand in a width of one line height; wide ones count twice."""
+    count = sum(1 + (east_asian_width(c) in "WF") for c in line.text)
+    return count * line.height / max(line.right - line.left, line.height)
+
+
+_DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
+_APART = 0.7  # least white space between a running head and the text, in line heights; guess
+_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
+_PAGES = 3  # fewest pages of which it can be told; guess
+_MOST = 0.5  # share of the pages that have the line; guess
+_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
+_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
+_OF = r"of|von|de|sur|di|van|av|af|из"
+_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
+_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
+_MOST_NUMBERS = 2  # where no words stand beside them, as in "2-7"; dates have three
+_NO_LETTER = re.compile(r"[\W\d_]+")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edge:
+    """A line that may be a running head, at the top or foot (`where`) of a page, from 0.
+
+    `form` is its text without its `numbers`: what stands before, between and behind them.
+    """
+
+    page: int
+    where: str
+    line: Line
+    form: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    def goes_on(self, later: "_Edge") -> bool:
+        """Whether each number is the same on a later page, or more by the pages between."""
+        pages = later.page - self.page
+        pairs = zip(self.numbers, later.numbers, strict=True)
+        return pages > 0 and all(b - a in (0, pages) for a, b in pairs)
+
+
+def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Line]], int]:
+    """The pages without their running heads, and the number of lines left out.
+
+    They stand beside other text on most pages. One that is the same everywhere stays where it
+    stands first; of those that count the pages, as "Page 3 of 9" does, none stays. Those that count
+    something else, as "Invoice 1001" does, are text, and stay.
+    """
+    of_text = {number for number, page in enumerate(pages) if len(page) > 1}
+    groups: dict[tuple[str, tuple[str, ...]], list[_Edge]] = defaultdict(list)
+    for number, page in enumerate(pages):
+        for edge in _edges(number, page):
+            groups[edge.where, edge.form].append(edge)
+    size = body_size(pages)
+    gone: set[int] = set()
+    for group in groups.values() if len(of_text) >= _PAGES else ():
+        running = _running(group)
+        if counted := _counted(running):
+            paged = all(_counts_pages(running, at) for at in counted)
+            running = [e for e in running if paged and e.line.height <= LARGER * size]
+        if len({edge.page for edge in running} & of_text) > _MOST * len(of_text):
+            gone |= {id(edge.line) for edge in (running if counted else running[1:])}
+    kept = [[line for line in page if id(line) not in gone] for page in pages]
+    return kept, sum(len(a) - len(b) for a, b in zip(pages, kept, strict=True))
+
+
+def _running(group: Sequence[_Edge]) -> list[_Edge]:
+    """Those of one form that go on from page to page."""
+    by_page = [list(edges) for _, edges in groupby(group, lambda edge: edge.page)]
+    pairs = [(a, b) for some, later in pairwise(by_page) for a in some for b in later]
+    return list(dict.fromkeys(edge for a, b in pairs if a.goes_on(b) for edge in (a, b)))
+
+
+def _counted(running: Sequence[_Edge]) -> list[int]:
+    """Which of their numbers, from 0, are not the same everywhere."""
+    values = zip(*(edge.numbers for edge in running), strict=True)
+    return [at for at, of_all in enumerate(values) if len(set(of_all)) > 1]
+
+
+def _counts_pages(running: Sequence[_Edge], at: int) -> bool:
+    """Whether that number of lines of one form is the page's.
+
+    It is where no words stand beside it, or the word for a page before it; at the end of other
+    words where it is no more than the place of the page in the document ("Tales of Varn 12").
+    """
+    form = running[0].form
+    words = _NO_LETTER.sub("", "".join(form))
+    if not words:
+        return len(running[0].numbers) <= _MOST_NUMBERS
+    if _ONLY_PAGE.fullmatch(words) or _AFTER_PAGE.search(form[at]):
+        return True
+    is_last = at + 2 == len(form) and not _NO_LETTER.sub("", form[-1])
+    return is_last and all(edge.numbers[at] <= edge.page + 1 for edge in running)
+
+
+def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
+    """The lines at the top and at the foot of a page that stand apart from what comes next.
+
+    A line alone on its page is both.
+    """
+    turn = Counter(line.turn for line in page).most_common(1)[0][0] if page else 0
+    rows = _rows([line for line in page if line.turn == turn])
+    pairs = list(pairwise(rows))
+    top = [upper for upper, _ in takewhile(_are_apart, pairs[:_DEEP])]
+    rest = pairs[len(top) :] or pairs[1:][-1:]  # of a few lines all apart the last is the foot
+    foot = [lower for _, lower in takewhile(_are_apart, rest[: -_DEEP - 1 : -1])]
+    for where, edges in (("top", top), ("foot", foot)):
+        for line in chain.from_iterable(edges if pairs else rows):
+            text = line.text.lower()
+            numbers = tuple(map(_value, _NUMBER.findall(text)))
+            yield _Edge(number, where, line, tuple(_NUMBER.split(text)), numbers)
+
+
+def _rows(lines: Sequence[Line]) -> list[list[Line]]:
+    """Lines that stand side by side, from top to bottom."""
+    rows: list[list[Line]] = []
+    for line in sorted(lines, key=lambda line: line.bottom):
+        if rows and line.bottom - rows[-1][0].bottom < _BESIDE * line.height:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return rows
+
+
+def _are_apart(pair: tuple[list[Line], list[Line]]) -> bool:
+    upper, lower = pair
+    gap = min(line.top for line in lower) - max(line.bottom for line in upper)
+    return gap > _APART * min(line.height for line in (*upper, *lower))
+
+
+def _value(number: str) -> int:
+    """What a number is, in digits or Roman.
+
+    >>> _value("12"), _value("xiv")
+    (12, 14)
+    """
+    if number[0] not in _ROMAN:
+        return int(number)
+    values = [_ROMAN[letter] for letter in number]
+    pairs = zip(values, [*values[1:], 0], strict=True)
+    return sum(value if value >= behind else -value for value, behind in pairs)

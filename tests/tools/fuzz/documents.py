@@ -1,0 +1,390 @@
+"""Hostile documents, folders, names and questions, and what ngt should make of each."""
+
+import codecs
+import json
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+from ngtcli.config import Settings
+from tests.tools.fuzz.case import (
+    ANSWERED,
+    CONTEXT,
+    INPUT,
+    MODEL,
+    USAGE,
+    Case,
+    Command,
+    Place,
+    Result,
+    case,
+    command,
+)
+from tests.tools.fuzz.odd import (
+    PROSE,
+    any_text,
+    control_soup,
+    odd_file_name,
+    odd_word,
+)
+from tests.tools.fuzz.world import HARBOUR
+
+_SHORT = 700  # characters that fit the built-in model's 4096 positions, whatever they are
+_FOREIGN = ("latin-1", "cp1252", "shift_jis", "koi8-r", "gb18030", "cp037")
+_OWN_SPECIAL = 4  # ids below this are the built-in model's special tokens
+_READ = frozenset({ANSWERED})
+_READ_OR_LONG = frozenset({ANSWERED, CONTEXT})
+_REFUSED = frozenset({INPUT})
+
+Content = tuple[str, bytes, frozenset[int]]  # what it is, its bytes, the exit codes it may give
+
+
+def _of_text(what: str, text: str) -> Content:
+    codes = _READ if len(text) < _SHORT else _READ_OR_LONG
+    if not text.strip() or "\0" in text:
+        codes = _REFUSED
+    return what, text.encode("utf-8", "replace"), codes
+
+
+def _random_bytes(rng: Random) -> Content:
+    data = rng.randbytes(int(2 ** rng.uniform(0, 16)))
+    return "random bytes", data, frozenset({ANSWERED, INPUT, CONTEXT})
+
+
+def _random_text(rng: Random) -> Content:
+    return _of_text("text of any script", any_text(rng, int(2 ** rng.uniform(0, 13))))
+
+
+def _controls(rng: Random) -> Content:
+    return _of_text("control characters", control_soup(rng) + "\nThe harbour was dug in 1871.")
+
+
+def _blank(rng: Random) -> Content:
+    text = rng.choice(["", " ", "\n" * 5000, "\t \r\n", "\ufeff", "\u3000", "\ufeff\n"])
+    return "nothing in it", text.encode(), _REFUSED
+
+
+def _marked(rng: Random) -> Content:
+    codec, mark = rng.choice(
+        [("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),
+         ("utf-8", codecs.BOM_UTF8)]
+    )  # fmt: skip
+    return f"{codec} with its mark", mark + PROSE.encode(codec), _READ
+
+
+def _unmarked(rng: Random) -> Content:
+    codec = rng.choice(["utf-16-le", "utf-16-be", "utf-32"])
+    return f"{codec} without a mark", PROSE.encode(codec), frozenset({ANSWERED, INPUT})
+
+
+def _foreign(rng: Random) -> Content:
+    codec = rng.choice(_FOREIGN)
+    text = {
+        "shift_jis": "港は一八七一年に",
+        "gb18030": "港口于一八七一年",
+        "koi8-r": "Гавань вырыта",
+    }
+    data = (text.get(codec, "Der Hafen für größere Schiffe, café. ") * 9).encode(codec)
+    return f"{codec}, which is not UTF-8", data, _REFUSED
+
+
+def _zero(rng: Random) -> Content:
+    at = rng.randrange(len(PROSE))
+    return "a zero byte", (PROSE[:at] + "\0" + PROSE[at:]).encode(), _REFUSED
+
+
+def _huge(rng: Random) -> Content:
+    size = int(2 ** rng.uniform(16, 25))  # characters: 64 kB to 32 MB
+    unit = rng.choice(["a", PROSE, "ab ", "\u00e9", "\n", "x\n", "<|end|>", "9", "." * 7])
+    if not unit.strip():
+        return "a huge blank", (unit * size).encode(), _REFUSED
+    text = unit * (size // len(unit))
+    return f"{size} characters of {unit[:9]!r}", text.encode(), frozenset({CONTEXT})
+
+
+def _repeats(rng: Random) -> Content:
+    word = any_text(rng, rng.randint(1, 6))
+    return _of_text("one word again and again", word * rng.randint(1, 300))
+
+
+def _markup(rng: Random) -> Content:
+    parts = ["{question}", "{documents}", "{text}", "[bold red]", "[/]", "{{ 1 }}", "{% if %}",
+             "%s%n", "$(id)", "\\x1b[31m", "</script>", "\N{BELL}", "{", "}", "\\"]  # fmt: skip
+    return _of_text("markup", " ".join(rng.choices(parts, k=rng.randint(1, 60))))
+
+
+_CONTENTS = (
+    (_random_bytes, 3), (_random_text, 4), (_controls, 3), (_blank, 1), (_marked, 1),
+    (_unmarked, 1), (_foreign, 1), (_zero, 1), (_huge, 1), (_repeats, 2), (_markup, 2),
+)  # fmt: skip
+
+
+def documents(rng: Random, place: Place) -> Case:
+    """One document, named outright, piped in, or beside a good one in a folder."""
+    if rng.random() < 0.12:
+        return _special(rng, place)
+    make = rng.choices([c for c, _ in _CONTENTS], [w for _, w in _CONTENTS])[0]
+    what, data, codes = make(rng)
+    way = rng.choice(["named", "named", "piped", "folder"])
+    memory = 300_000_000 + 20 * len(data)
+    if way == "piped":
+        head, tail = _asking(rng, "-")
+        codes = _of(head, codes)
+        return case(f"{what}, piped in", [*head, *tail], codes, stdin=data, memory=memory)
+    name = "folder/odd.txt" if way == "folder" else "odd.txt"
+    _write(place.work / name, data)
+    if way == "folder":
+        _write(place.work / "folder/good.txt", PROSE.encode())
+        head, tail = _asking(rng, "folder")
+        if codes == _REFUSED and rng.random() < 0.3:
+            return case(f"{what}, with --strict", [*head, "--strict", *tail], codes, memory=memory)
+        codes = _READ if codes == _REFUSED else codes | {ANSWERED}
+        return case(f"{what}, beside a good file", [*head, *tail], codes, memory=memory)
+    if codes == {CONTEXT} and rng.random() < 0.4:
+        codes, tail = _READ, ["--overflow", "truncate"]
+        return case(f"{what}, cut", ["summarize", name, "--max-tokens", "2", *tail], codes,
+                    memory=memory)  # fmt: skip
+    head, tail = _asking(rng, name)
+    return case(what, [*head, *tail], _of(head, codes), memory=memory)
+
+
+def _of(head: list[str], codes: frozenset[int]) -> frozenset[int]:
+    """The codes of this command: of what does not fit, a question may read some passages."""
+    return codes | {ANSWERED} if head[0] == "ask" and CONTEXT in codes else codes
+
+
+def _asking(rng: Random, path: str) -> tuple[list[str], list[str]]:
+    """A command over `path`, and flags that change neither its text nor its exit code."""
+    head = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
+    tail = rng.choice(
+        [["--dry-run"], ["--dry-run", "--json"], ["--json"], [], ["-v"], ["--json-tokens"],
+         ["--explain"], ["--color", "always", "--method", "none"], ["--method", "trie"]]
+    )  # fmt: skip
+    if "--color" in tail:
+        tail = ["--method", "none"]
+    return head, [*tail, "--max-tokens", str(rng.randint(1, 9))]
+
+
+def _special(rng: Random, place: Place) -> Case:
+    """Text written like special tokens: beside a harmless spelling it may not come out shorter."""
+    times, token = rng.randint(8, 18), rng.choice(place.world.special[:4])  # 18 fit a name
+    where = rng.choice(["document", "question", "name"])
+    harmless = token.replace("|", ":")
+    seen: list[tuple[int, int | None]] = []
+
+    def check(result: Result) -> Iterable[str]:
+        if result.code != ANSWERED:
+            return
+        body = json.loads(result.out)
+        ids = body.get("ids")
+        marks = None if ids is None else sum(i < _OWN_SPECIAL for i in ids)
+        seen.append((int(body["prompt_tokens"]), marks))
+        if len(seen) < 2:
+            return
+        if seen[1][0] < seen[0][0] - 2 * times or seen[0][1] != seen[1][1]:
+            yield f"{token} in the {where} became a special token"
+        if ids is None:
+            yield "no ids in --dry-run --json"
+
+    commands: list[Command] = []
+    for text in (harmless * times, token * times):
+        question = text if where == "question" else "Who built it?"
+        name = f"{text}.txt" if where == "name" else f"{len(commands)}.txt"
+        _write(place.work / name, (text if where == "document" else PROSE).encode())
+        paths = ["-d", name, "-d", HARBOUR]  # two documents, so that names are in the prompt
+        arguments = ["ask", question, *paths, "--dry-run", "--json"]
+        commands.append(command(arguments, _READ, check=check))
+    return Case(f"{times} times {token} in the {where}", tuple(commands))
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+_DEVICES = ("/dev/zero", "/dev/urandom", "/dev/full", "/dev/fd/99", "/proc/self/mem", "/dev/null")
+
+
+def folders(rng: Random, place: Place) -> Case:
+    """A folder with a good file and odd company, or something that is no document at all."""
+    make = rng.choice([_company, _company, _deep, _links, _twins, _devices, _pipe, _many])
+    return make(rng, place)
+
+
+def _company(rng: Random, place: Place) -> Case:
+    """Odd names, unreadable files and special files beside a good one."""
+    folder = place.work / "notes"
+    folder.mkdir()
+    made = []
+    for _ in range(rng.randint(1, 6)):
+        name = odd_file_name(rng) + rng.choice([".txt", ".md", "", ".pdf"])
+        path = folder / name
+        if not os.path.lexists(path) and len(os.fsencode(name)) < 250:
+            made.append(_odd_file(rng, path))
+    (folder / "good.txt").write_text(PROSE)
+    tail = rng.choice([["--json"], ["--dry-run"], ["-v"], ["--dry-run", "--json"]])
+    # Names of many bytes may fill the prompt.
+    codes = [ANSWERED, CONTEXT] if len(made) > 3 else [ANSWERED]
+    arguments = ["summarize", "notes", *tail, "--max-tokens", "3"]
+    return case(f"a folder with {', '.join(made)}", arguments, codes)
+
+
+def _odd_file(rng: Random, path: Path) -> str:
+    kind = rng.choice(["text", "text", "empty", "binary", "pipe", "socket", "folder", "dangling"])
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket" and len(os.fsencode(path)) < 100:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(os.fsencode(path))
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "dangling":
+        path.symlink_to("/nowhere/x")
+    else:
+        path.write_bytes({"empty": b"", "binary": bytes(99)}.get(kind, PROSE.encode()))
+    return kind
+
+
+def _deep(rng: Random, place: Place) -> Case:
+    """A text below many folders, within the depth that is set or beyond it."""
+    depth = rng.choice([10, 90, 200, 700])
+    raised = ["--max-depth", "1000"] if rng.random() < 0.5 else []
+    at = os.open(place.work, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=at)
+        below = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+    file = os.open("deep.txt", os.O_WRONLY | os.O_CREAT, dir_fd=at)
+    os.write(file, PROSE.encode())
+    os.close(file)
+    os.close(at)
+    codes = [ANSWERED] if raised or depth < Settings().max_depth else [INPUT]
+    arguments = ["summarize", "d", *raised, "--max-tokens", "3"]
+    return case(f"a text below {depth} folders", arguments, codes)
+
+
+def _links(rng: Random, place: Place) -> Case:
+    """Links that go round, up, or out, beside a good file."""
+    folder = place.work / "notes"
+    folder.mkdir()
+    (folder / "good.txt").write_text(PROSE)
+    for number in range(rng.randint(1, 5)):
+        target = rng.choice([".", "..", "round0", "/proc/self", "good.txt", "/nowhere", "x.txt"])
+        (folder / f"round{number}").symlink_to(target)
+    (folder / "self.txt").symlink_to("self.txt")
+    return case("links that go round", ["summarize", "notes", "--dry-run"], [ANSWERED, CONTEXT])
+
+
+def _twins(rng: Random, place: Place) -> Case:
+    """Files of one name: the answer must tell them apart."""
+    for folder in ("a", "b", "a/c"):
+        (place.work / "notes" / folder).mkdir(parents=True)
+        (place.work / "notes" / folder / "same.txt").write_text(f"{folder}: {PROSE}")
+
+    def check(result: Result) -> Iterable[str]:
+        names = [d["name"] for d in json.loads(result.out)["documents"]] if not result.code else []
+        if len(set(names)) < len(names):
+            yield f"documents of one name: {names}"
+
+    given = rng.choice([["notes"], ["notes/a", "notes/b"], ["notes/**/*.txt"]])
+    return case("files of one name", ["summarize", *given, "--json", "--max-tokens", "2"],
+                [ANSWERED], check=check)  # fmt: skip
+
+
+def _devices(rng: Random, place: Place) -> Case:
+    """Something endless or special, named outright."""
+    device = rng.choice(_DEVICES)
+    arguments = rng.choice([
+        ["summarize", device], ["ask", "Who?", "-d", device], ["trie", "build", device],
+        ["bench", "--prompts", device, "--methods", "none"], ["trie", "show", device],
+        ["tune", "--sweep", "n=5,8", "--prompts", device],
+    ])  # fmt: skip
+    return case(f"{device} as a document", arguments, [INPUT], seconds=15)
+
+
+def _pipe(rng: Random, place: Place) -> Case:
+    """A named pipe that nobody writes to."""
+    os.mkfifo(place.work / "pipe.txt")
+    arguments = rng.choice([["summarize", "pipe.txt"], ["summarize", "pipe.txt", HARBOUR]])
+    return case("a pipe that nobody writes to", arguments, [INPUT], seconds=10)
+
+
+def _many(rng: Random, place: Place) -> Case:
+    """So many files that their names alone do not fit."""
+    folder = place.work / "notes"
+    folder.mkdir()
+    for number in range(rng.choice([400, 1500])):
+        (
+            folder / f"{any_text(rng, 9).replace('/', '-').replace(chr(0), '')}{number}.txt"
+        ).write_text(PROSE)
+    cut = rng.choice([[], ["--overflow", "truncate"]])
+
+    def check(result: Result) -> Iterable[str]:
+        if "question alone" in result.err:
+            yield "the question is blamed where the names are too long"
+
+    return case("hundreds of files", ["summarize", "notes", *cut, "--max-tokens", "2"], [CONTEXT],
+                check=check, memory=800_000_000)  # fmt: skip
+
+
+_NAMED = (
+    (["summarize", HARBOUR, "--max-tokens", "2", "-m"], [MODEL, USAGE]),
+    (["summarize", HARBOUR, "--max-tokens", "2", "--draft-model"], [ANSWERED, MODEL, USAGE]),
+    (["summarize", HARBOUR, "--max-tokens", "2", "-p"], [USAGE]),
+    (["summarize", HARBOUR, "--max-tokens", "2", "--device"], [USAGE]),
+    (["presets", "show"], [USAGE]),
+    (["trie", "show"], [INPUT]),
+    (["summarize"], [INPUT]),
+    (["summarize", HARBOUR, "--dry-run", "--stop"], [ANSWERED]),
+    (["bench", "--replay"], [INPUT, USAGE]),
+    (["bench", "--prompts"], [INPUT]),
+    (["tune", "--sweep", "n=5,8", "--prompts"], [INPUT]),
+    (["bench", "--methods", "none", "--limit", "1", "--tasks"], [USAGE]),
+    (["trie", "clear", "--key"], [USAGE, INPUT]),
+)  # fmt: skip
+_NONE = "\u2717"  # stands before each odd name, so that none is a name that there is
+
+
+def names(rng: Random, place: Place) -> Case:
+    """An odd name where a model, method, preset, file or task is to be named."""
+    head, codes = rng.choice(_NAMED)
+    name = odd_word(rng)
+    if head[-1] not in ("-m", "--draft-model", "--stop"):
+        name = _NONE + name
+    if rng.random() < 0.15:
+        return _output(rng, place)
+    # An empty name is unset or refused; a folder that is no model is no model.
+    return case(
+        f"the name {name[:40]!r}", [*head, name], {*codes, *([ANSWERED] if not name else [])}
+    )
+
+
+def _output(rng: Random, place: Place) -> Case:
+    """An answer written to a file of an odd name, in this folder."""
+    name = odd_file_name(rng)
+    arguments = ["summarize", HARBOUR, "--max-tokens", "2", "-o", f"./{name}"]
+    return case(f"-o {name[:40]!r}", arguments, [ANSWERED, USAGE])
+
+
+def questions(rng: Random, place: Place) -> Case:
+    """An odd question; unquoted words; an empty one."""
+    question = odd_word(rng) if rng.random() < 0.7 else any_text(rng, int(2 ** rng.uniform(1, 14)))
+    question = question.replace("\0", "")
+    tail = rng.choice([["--dry-run"], ["--dry-run", "--json"], ["--json"], ["--method", "none"]])
+    if rng.random() < 0.1:
+        words = ["Who", "built", "the", "harbour"]
+
+        def check(result: Result) -> Iterable[str]:
+            if "quot" not in result.err.lower() and '"' not in result.err:
+                yield "no hint at quotes"
+
+        return case("words without quotes", ["ask", "-d", HARBOUR, *words], [USAGE], check=check)
+    codes = {ANSWERED} if question.strip() else {USAGE}
+    codes |= {CONTEXT} if len(question) > 500 else set()
+    if question.startswith("-") and question != "-":
+        codes |= {USAGE, ANSWERED}
+    arguments = ["ask", "-d", HARBOUR, "--max-tokens", "3", *tail, "--", question]
+    return case(f"the question {question[:40]!r}", arguments, codes)
