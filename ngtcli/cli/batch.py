@@ -17,7 +17,6 @@ from ngtcli.batch.json_lines import Id
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
 from ngtcli.cli.answer_report import answer_json
-from ngtcli.cli.app import unexpected
 from ngtcli.cli.batch_run import Run, finished_parts, request_of
 from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
@@ -32,7 +31,7 @@ from ngtcli.cli.options import (
 from ngtcli.cli.output import check_output_file, print_line
 from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
-from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
+from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of, unexpected
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.reading import identity

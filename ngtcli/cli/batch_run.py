@@ -10,14 +10,11 @@ import typer
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.cli.answer_request import AnswerRequest
-from ngtcli.cli.app import unexpected
-from ngtcli.cli.notes import REPEATS, Notes, once
-from ngtcli.cli.reading_bar import time_left
+from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.config import Settings
-from ngtcli.errors import INTERRUPTED, FailedLinesError, counted
-from ngtcli.prompt.fitting import short
+from ngtcli.errors import INTERRUPTED, FailedLinesError, counted, short, unexpected
+from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources, sources_of
 from ngtcli.system import process
 
 if TYPE_CHECKING:
