@@ -21,6 +21,7 @@ from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.batch_files import Written
 from ngtcli.cli.batch_work import WorkReader
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.decode.steps import Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
@@ -32,7 +33,6 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.render.schema import build
 from ngtcli.session.answer import Answered, Given, failed
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer

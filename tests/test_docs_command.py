@@ -10,13 +10,13 @@ from helpers import ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.background.folder import counts_folder
+from ngtcli.cli.schema import build
 from ngtcli.documents import catalog
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.splitting import parts_folder
-from ngtcli.render.schema import build
 from ngtcli.retrieve.index import index_of
 from ngtcli.retrieve.store import index_folder
 from tests.tools import document_files as made

@@ -13,11 +13,11 @@ from ngtcli.cli.options import (
     resolve_without_preset,
     with_settings,
 )
-from ngtcli.cli.output import print_line, print_table
-from ngtcli.config import PROJECT_FILE, SETTINGS, Resolved, shown_settings
+from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.config import PROJECT_FILE, SETTINGS, Resolved, settings_schemas, shown_settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import Schema, schema_of, shape
 from ngtcli.system.storage import home
 
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
@@ -33,10 +33,16 @@ def config_show(
     values = shown_settings(resolved.settings)
     if json:
         body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS}
-        print_line(dump_json(body))
+        print_json(body)
         return
     rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
     print_table(["setting", "value", "origin"], rows)
+
+
+def shown_schema() -> Schema:
+    """The schema of what `ngt config show` prints."""
+    schemas = settings_schemas().items()
+    return shape({n: shape({"value": one, "origin": schema_of(str)}) for n, one in schemas})
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
@@ -61,4 +67,7 @@ def _shown(value: Any) -> str:
 def config_path(json: JsonOption = False) -> None:
     """Print the settings files, the strongest first."""
     files = [str(Path(PROJECT_FILE).absolute()), str(home("config") / "config.yaml")]
-    print_line(dump_json(files) if json else "\n".join(files))
+    if json:
+        print_json(files)
+    else:
+        print_line("\n".join(files))

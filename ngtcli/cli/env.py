@@ -4,23 +4,50 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ngtcli import __version__
 from ngtcli.cli.options import JsonOption
-from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.output import print_json, print_table
 from ngtcli.config import Settings, environment_and_file_layers, merge
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.sinks import dump_json
 from ngtcli.system import sandbox
+from ngtcli.system.json_form import json_key, to_json
 from ngtcli.system.machine import pick_threads
 from ngtcli.system.storage import home
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
 ASK_S = 5.0  # longest wait for nvidia-smi; guessed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Versions, the device, threads and folders."""
+
+    ngt: str
+    python: str
+    platform: str
+    device: str
+    processor: str
+    threads: int
+    passes: str
+    parsers: str
+    torch: str
+    transformers: str
+    tokenizers: str
+    safetensors: str
+    numpy: str
+    numba: str
+    typer: str
+    rich: str
+    config_folder: str = field(metadata=json_key(name="config folder"))
+    cache_folder: str = field(metadata=json_key(name="cache folder"))
+    model_folder: str = field(metadata=json_key(name="model folder"))
+    executable: str
 
 
 def env(
@@ -32,25 +59,25 @@ def env(
     """Show versions, the device and the folders used."""
     settings: Settings = merge(environment_and_file_layers()).settings
     device, name = _device_of_torch() if full else _likely_device()
-    facts: dict[str, Any] = {
-        "ngt": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device,
-        "processor": name,
-        "threads": pick_threads(settings.threads),
-        "passes": _passes(settings, device),
-        "parsers": _parsers(),
+    facts = Environment(
+        ngt=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        device=device,
+        processor=name,
+        threads=pick_threads(settings.threads),
+        passes=_passes(settings, device),
+        parsers=_parsers(),
         **{package: _version(package) for package in PACKAGES},
-        "config folder": str(home("config")),
-        "cache folder": str(home("cache")),
-        "model folder": str(BUILTIN_PATH),
-        "executable": shutil.which("ngt") or sys.argv[0],
-    }
+        config_folder=str(home("config")),
+        cache_folder=str(home("cache")),
+        model_folder=str(BUILTIN_PATH),
+        executable=shutil.which("ngt") or sys.argv[0],
+    )
     if json:
-        print_line(dump_json(facts))
+        print_json(facts)
     else:
-        print_table(["what", "value"], [[k, v] for k, v in facts.items()])
+        print_table(["what", "value"], [[k, v] for k, v in to_json(facts).items()])
 
 
 def _passes(settings: Settings, device: str) -> str:

@@ -12,7 +12,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
-from ngtcli.cli.reading import read_documents, skipped_json, standard_input
+from ngtcli.cli.reading import distinct, read_documents, standard_input
 from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
 from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.load import Document
@@ -58,7 +58,7 @@ def trie_build(
     kind = "datastore" if rest else "background" if background else "trie"
     body, line = _build(kind, name, loaded.documents, settings, notes)
     notes.clear()
-    body["skipped"] = skipped_json(loaded.skipped)
+    body["skipped"] = to_json(distinct(loaded.skipped))
     print_line(dump_json(body) if json else f"{line}\n{one_line(body['path'])}")
 
 
@@ -176,7 +176,7 @@ def trie_show(
     loaded = read_documents([path], standard_input([path]), settings, Notes())
     row, top = _cached(path, loaded.documents, settings, tokenizer)
     facts = {**row, "most_frequent": top}
-    print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
+    print_facts({**facts, "skipped": to_json(distinct(loaded.skipped))} if json else facts, json)
 
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:

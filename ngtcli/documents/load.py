@@ -8,9 +8,9 @@ import hashlib
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any
+from typing import IO
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog, Entry
@@ -175,10 +175,6 @@ class Row:
     tokens: int
     dropped: int
     warnings: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,22 +14,6 @@ _VERSIONS = (
 _PLACES = ("config folder", "cache folder", "model folder", "executable")
 
 
-def kept(settings: dict[str, Schema]) -> dict[str, dict[str, Schema]]:
-    """For each command the names and schemas of its outputs; `settings` are those by name."""
-    return {
-        **_tries(), **_documents(), **_presets(settings),
-        "config path": _PATHS,
-        "models list": {"models": rows(shape({"name": TEXT, "bytes": WHOLE, "path": TEXT}))},
-        "models path": {"model_paths": shape({"builtin": TEXT, "hub": TEXT})},
-        "env": {"env": _env()},
-    }  # fmt: skip
-
-
-def _env() -> Schema:
-    texts = (*_VERSIONS, "platform", "device", "processor", "passes", "parsers", *_PLACES)
-    return shape({**dict.fromkeys(texts, TEXT), "threads": WHOLE})
-
-
 def _tries() -> dict[str, dict[str, Schema]]:
     from ngtcli.trie.listing import BackgroundFile, DatastoreFile, TrieFile
 
@@ -65,37 +49,4 @@ def _built() -> dict[str, Schema]:
         "built_trie": shape({**trie, **file}),
         "built_datastore": shape(named),
         "built_background": shape({**named, "nodes": WHOLE}),
-    }
-
-
-def _documents() -> dict[str, dict[str, Schema]]:
-    from ngtcli.documents.content import About, Section
-    from ngtcli.documents.load import Row
-
-    shown = {"name": TEXT, "path": TEXT, **of_dataclass(About, ("sections",))}
-    shown |= {"characters": WHOLE, "tokens": WHOLE, "text": TEXT}
-    shown["sections"] = rows(shape(of_dataclass(Section)))
-    passage = dict.fromkeys(("start", "end", "tokens", "page"), WHOLE)
-    shown["passages"] = rows(shape(passage | {"heading": TEXT}))
-    listed, one = rows(shape(of_dataclass(Row))), rows(shape(shown, ["passages"]))
-    return {
-        "docs list": {"documents": shape({"documents": listed, "skipped": SKIPPED})},
-        "docs show": {"documents_shown": shape({"documents": one, "skipped": SKIPPED})},
-        "docs clear": _REMOVED,
-        "docs path": _PATH,
-    }
-
-
-def _presets(settings: dict[str, Schema]) -> dict[str, dict[str, Schema]]:
-    from ngtcli.prompt.preset import Preset
-
-    good = shape({"name": TEXT, "description": TEXT, "path": TEXT})
-    bad = shape({"name": TEXT, "error": TEXT, "path": TEXT})
-    values = shape(settings, list(settings))
-    own = of_dataclass(Preset, ("settings", "provenance"))
-    shown = shape({**own, "settings": values, "provenance": {"type": "object"}})
-    return {
-        "presets list": {"presets": rows({"anyOf": [good, bad]})},
-        "presets show": {"preset": shown},
-        "presets path": _PATHS,
     }
