@@ -52,7 +52,7 @@ def exit_codes() -> Schema:
 
 def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
-    from ngtcli.cli import config, docs, env, models, presets
+    from ngtcli.cli import about, docs
     from ngtcli.cli.output import Place, Removed
     from ngtcli.measure.check import CheckReport
     from ngtcli.prompt.preset import BrokenPreset
@@ -73,17 +73,17 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "check": {"check": CheckReport},
         "bench": bench(),
         "tune": tune(),
-        "config show": {"settings": config.shown_schema()},
+        "config show": {"settings": about.config_schema()},
         **_tries(),
         "docs list": {"documents": docs.DocumentList},
         "docs show": {"documents_shown": docs.ShownDocuments},
         "docs clear": {"removed": Removed},
         "docs path": {"path": Place},
-        "presets list": {"presets": list[presets.PresetRow | BrokenPreset]},
-        "presets show": {"preset": presets.shown_schema()},
+        "presets list": {"presets": list[about.PresetRow | BrokenPreset]},
+        "presets show": {"preset": about.preset_schema()},
         "presets path": {"paths": list[str]},
         "config path": {"paths": list[str]},
-        "models list": {"models": list[models.Model]},
-        "models path": {"model_paths": models.ModelFolders},
-        "env": {"env": env.Environment},
+        "models list": {"models": list[about.Model]},
+        "models path": {"model_paths": about.ModelFolders},
+        "env": {"env": about.Environment},
     }

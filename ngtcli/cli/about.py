@@ -1,0 +1,324 @@
+"""Commands that show what is set and installed: config, presets, models, env."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli import __version__
+from ngtcli.cli.completion import presets
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import (
+    JsonOption,
+    PresetOption,
+    resolve,
+    resolve_without_preset,
+    with_settings,
+)
+from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.config import (
+    PROJECT_FILE,
+    SETTINGS,
+    Resolved,
+    Settings,
+    environment_and_file_layers,
+    merge,
+    settings_schemas,
+    shown_settings,
+)
+from ngtcli.errors import UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
+from ngtcli.render.terminal import visible
+from ngtcli.system import sandbox
+from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
+from ngtcli.system.machine import pick_threads
+from ngtcli.system.storage import home
+from ngtcli.system.yaml_file import read_text
+
+config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+
+
+@config_app.command("show")
+@with_settings
+def config_show(
+    preset: PresetOption = None, json: JsonOption = False, flags: dict[str, Any] | None = None
+) -> None:
+    """Print each setting with its origin."""
+    resolved = _resolved(flags or {}, preset)
+    values = shown_settings(resolved.settings)
+    if json:
+        body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS}
+        print_json(body)
+        return
+    rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
+    print_table(["setting", "value", "origin"], rows)
+
+
+def config_schema() -> Schema:
+    """The schema of what `ngt config show` prints."""
+    schemas = settings_schemas().items()
+    return shape({n: shape({"value": one, "origin": schema_of(str)}) for n, one in schemas})
+
+
+def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
+    """The settings; those of a task's broken preset, where none was asked for, are left out."""
+    if preset is None:
+        try:
+            load_preset("summarize")
+        except UsageError as error:
+            resolved = resolve_without_preset(flags)
+            Notes().warn(f"without the settings of preset summarize: {error}")
+            return resolved
+    return resolve(flags, preset, "summarize")[0]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
+
+
+@config_app.command("path")
+def config_path(json: JsonOption = False) -> None:
+    """Print the settings files, the strongest first."""
+    _print_paths([Path(PROJECT_FILE).absolute(), home("config") / "config.yaml"], json)
+
+
+def _print_paths(paths: Sequence[Path], json: bool) -> None:
+    if json:
+        print_json(paths)
+    else:
+        print_line("\n".join(map(str, paths)))
+
+
+presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
+
+@dataclass(frozen=True, slots=True)
+class PresetRow:
+    """A preset in a list."""
+
+    name: str
+    description: str
+    path: Path
+
+
+NameArgument = Annotated[str, typer.Argument(autocompletion=presets)]
+
+
+@presets_app.command("list")
+def presets_list(json: JsonOption = False) -> None:
+    """List presets, those that cannot be used with what is wrong with them."""
+    good, bad = load_presets()
+    listed = [PresetRow(p.name, p.description, p.path) for p in good]
+    rows: list[PresetRow | BrokenPreset] = [*bad, *listed]
+    rows.sort(key=lambda row: row.name)
+    if json:
+        print_json(rows)
+        return
+    cells = [
+        [row.name, row.description if isinstance(row, PresetRow) else f"broken: {row.error}"]
+        for row in rows
+    ]
+    print_table(["name", "description"], cells)
+
+
+@presets_app.command("show")
+def presets_show(name: NameArgument, json: JsonOption = False) -> None:
+    """Print a preset."""
+    preset = load_preset(name)
+    if json:
+        print_json({**to_json(preset), "settings": preset.settings.values})
+    else:
+        print_line(visible(read_text(preset.path).rstrip("\n")))
+
+
+def preset_schema() -> Schema:
+    """The schema of what `ngt presets show` prints."""
+    values = settings_schemas()
+    own = {"settings": shape(values, list(values)), "provenance": {"type": "object"}}
+    return shape({**schema_of(Preset)["properties"], **own})
+
+
+@presets_app.command("path")
+def presets_path(json: JsonOption = False) -> None:
+    """Print the folders presets are read from, the user's own first."""
+    _print_paths(preset_folders(), json)
+
+
+models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be used without a download."""
+
+    name: str
+    bytes: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolders:
+    """Where models are."""
+
+    builtin: str
+    hub: str
+
+
+@models_app.command("path")
+def models_path(json: JsonOption = False) -> None:
+    """Print where the built-in model and downloaded models are."""
+    folders = ModelFolders(str(BUILTIN_PATH), str(_hub_folder()))
+    if json:
+        print_json(folders)
+    else:
+        print_line(f"{folders.builtin}\n{folders.hub}")
+
+
+@models_app.command("list")
+def models_list(json: JsonOption = False) -> None:
+    """List models that can be used without a download."""
+    found = [Model("builtin", _folder_size(BUILTIN_PATH), str(BUILTIN_PATH))]
+    if _hub_folder().is_dir():
+        from huggingface_hub import scan_cache_dir
+
+        for repo in sorted(scan_cache_dir(_hub_folder()).repos, key=lambda r: r.repo_id):
+            if repo.repo_type == "model":
+                found.append(Model(repo.repo_id, repo.size_on_disk, str(repo.repo_path)))
+    if json:
+        print_json(found)
+    else:
+        rows = [[model.name, f"{model.bytes / 1e6:.0f} MB", model.path] for model in found]
+        print_table(["name", "size", "path"], rows)
+
+
+def _hub_folder() -> Path:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
+
+
+def _folder_size(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
+
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
+ASK_S = 5.0  # longest wait for nvidia-smi; guessed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Versions, the device, threads and folders."""
+
+    ngt: str
+    python: str
+    platform: str
+    device: str
+    processor: str
+    threads: int
+    passes: str
+    parsers: str
+    torch: str
+    transformers: str
+    tokenizers: str
+    safetensors: str
+    numpy: str
+    numba: str
+    typer: str
+    rich: str
+    config_folder: str = field(metadata=json_key(name="config folder"))
+    cache_folder: str = field(metadata=json_key(name="cache folder"))
+    model_folder: str = field(metadata=json_key(name="model folder"))
+    executable: str
+
+
+def env(
+    full: Annotated[
+        bool, typer.Option("--full", help="Ask torch for the device; takes seconds.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show versions, the device and the folders used."""
+    settings: Settings = merge(environment_and_file_layers()).settings
+    device, name = _device_of_torch() if full else _likely_device()
+    facts = Environment(
+        ngt=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        device=device,
+        processor=name,
+        threads=pick_threads(settings.threads),
+        passes=_passes(settings, device),
+        parsers=_parsers(),
+        **{package: _version(package) for package in PACKAGES},
+        config_folder=str(home("config")),
+        cache_folder=str(home("cache")),
+        model_folder=str(BUILTIN_PATH),
+        executable=shutil.which("ngt") or sys.argv[0],
+    )
+    if json:
+        print_json(facts)
+    else:
+        print_table(["what", "value"], [[k, v] for k, v in to_json(facts).items()])
+
+
+def _passes(settings: Settings, device: str) -> str:
+    """How passes of a model are run, if it can be captured."""
+    kind = "CUDA graphs" if device == "cuda" else "recorded operations"
+    if settings.compile:
+        return "torch.compile"
+    return kind if settings.capture else "not captured"
+
+
+def _parsers() -> str:
+    """What parsers of documents are kept from here, and by which means of the system."""
+    found = [f"{what} ({means})" for means, what in sandbox.holds().items()]
+    return "; ".join(found) or "no network and no programs for their Python code alone"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _likely_device() -> tuple[str, str]:
+    """What `--device auto` stands for, and its name, as far as can be told without torch."""
+    if "+cpu" not in _version("torch") and (name := _nvidia()):
+        return "cuda", name
+    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
+        return "mps", platform.processor()
+    return "cpu", platform.processor() or "unknown"
+
+
+def _nvidia() -> str:
+    """The first GPU that NVIDIA's driver names; "" where there is none."""
+    if not (program := shutil.which("nvidia-smi")):
+        return ""
+    question = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return next(iter(done.stdout.splitlines()), "").strip()
+
+
+def _device_of_torch() -> tuple[str, str]:
+    from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
+from ngtcli.system.machine import pick_device
+
+    device = pick_device("auto")
+    if device != "cuda":
+        return device, platform.processor() or "unknown"
+    import torch
+
+    return device, torch.cuda.get_device_name()
