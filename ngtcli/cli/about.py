@@ -101,6 +101,7 @@ def _print_paths(paths: Sequence[Path], json: bool) -> None:
 
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
 
+
 @dataclass(frozen=True, slots=True)
 class PresetRow:
     """A preset in a list."""
@@ -313,8 +314,7 @@ def _nvidia() -> str:
 
 
 def _device_of_torch() -> tuple[str, str]:
-    from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
-from ngtcli.system.machine import pick_device
+    from ngtcli.system.machine import pick_device
 
     device = pick_device("auto")
     if device != "cuda":

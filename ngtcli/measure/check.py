@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ngtcli.config import SETTINGS
-from ngtcli.decode.loop import Run
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session, sampling_settings
+from ngtcli.session.answer import AnswerOptions, AnswerRun
+from ngtcli.session.local import LocalSession, sampling_settings
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 _GENERATE = "how many plain answers are those of transformers' generate; information only"
@@ -68,7 +67,7 @@ class CheckReport:
 
 
 def compare(
-    session: Session, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
+    session: LocalSession, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
 ) -> Iterator[Comparison]:
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
     for name, prompt in prompts:
@@ -103,11 +102,11 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
+def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> AnswerRun:
     return session.answer(prompt, AnswerOptions(method, num_draft, to_the_end=True)).run.finish()
 
 
-def _generated(session: Session, prompt: Prompt) -> list[int] | None:
+def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
     sampling = sampling_settings(session.settings)
     if not sampling.greedy or sampling.penalties:
@@ -118,7 +117,9 @@ def _generated(session: Session, prompt: Prompt) -> list[int] | None:
         return None
 
 
-def _margin(session: Session, prompt: Prompt, output: Sequence[int], rows: int | None) -> float:
+def _margin(
+    session: LocalSession, prompt: Prompt, output: Sequence[int], rows: int | None
+) -> float:
     """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
     from ngtcli.draft.tree import DraftTree
 
