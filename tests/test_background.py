@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto, make
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
@@ -175,9 +175,9 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
     counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
-    batch = BatchDrafter(background=counts)
+    batch = AutoDrafters(background=counts)
     drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
-    trees = batch.propose(drafters, [2, 2])
+    trees = batch.propose_within(drafters, [2, 2])
     assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
 
 

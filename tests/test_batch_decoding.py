@@ -24,17 +24,16 @@ from hypothesis import strategies as st
 import ngtcli.decode.batch as run_module
 import ngtcli.decode.batch_target as target_module
 from ngtcli.decode import attention
-from ngtcli.decode.batch import Batch, Begun, Member
-from ngtcli.decode.batch_drafts import JointDrafts, OwnDrafts
+from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import BatchTarget, why_not
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.loop import Run
+from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree
 
@@ -91,7 +90,7 @@ def together(
             i, ids = waiting.pop(0)
             context = Context(ids, outside=(tuple(ids),), vocabulary=97)
             text = Continuation(model, context, sampling, limits(i))
-            ended += batch.add(Begun(i, text, context))
+            ended += batch.add(Member(i, text, context))
         assert len(batch.running) <= size
         ended += batch.step()
     assert sorted(m.given for m in ended) == [*range(len(texts))]
@@ -103,13 +102,13 @@ def outputs(members: Sequence[Member]) -> list[list[int]]:
     return [m.text.output for m in members]
 
 
-def own(method: str = "none", most: int = 24) -> OwnDrafts:
-    return OwnDrafts(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
+def own(method: str = "none", most: int = 24) -> Drafters[Any]:
+    return Drafters(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
 
 
-def joint(pool: Pool | None = None) -> JointDrafts:
+def joint(pool: Pool | None = None) -> AutoDrafters:
     curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
-    return JointDrafts(BatchDrafter(curve, pool), 8)
+    return AutoDrafters(curve, pool, most=8)
 
 
 def rising(i: int) -> Limits:
@@ -131,8 +130,8 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
         own(),
-        OwnDrafts(lambda: Scripted(guess), 16),
-        OwnDrafts(lambda: Scripted(told(right)), 16),
+        Drafters(lambda: Scripted(guess), 16),
+        Drafters(lambda: Scripted(told(right)), 16),
         joint(Pool(1000)),
     ):
         found = together(model, texts, drafts, size, sampling, rising)
@@ -146,7 +145,7 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
     model, texts = target("qwen3"), prompts(5, seed=3)
     alone = [plain(model, text, max_tokens=20) for text in texts]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
-    found = together(model, texts, OwnDrafts(lambda: Scripted(told(right)), 24), 3)
+    found = together(model, texts, Drafters(lambda: Scripted(told(right)), 24), 3)
     assert outputs(found) == alone
     for member, output in zip(found, alone, strict=True):
         statistics = member.text.statistics
@@ -247,7 +246,7 @@ def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
     model, ids = target("qwen3"), prompts(7, seed=6)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     memory = Memory(monkeypatch, rows, texts)
-    assert outputs(together(model, ids, OwnDrafts(lambda: Scripted(guess), 16), 5)) == alone
+    assert outputs(together(model, ids, Drafters(lambda: Scripted(guess), 16), 5)) == alone
     assert memory.refused
 
 

@@ -282,8 +282,8 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
     base = SamplingSettings(temperature=1.5, top_k=6)
     model.start(64)
     model.prefill(prompt[:-1])
-    from ngtcli.decode.drafting import verify
     from ngtcli.decode.sampling import Sampler
+    from ngtcli.draft.tree import verify
 
     first = model.forward(prompt[-1], DraftTree())[0].float()
     expected = Sampler(base, prompt).distribution(first)

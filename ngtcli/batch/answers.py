@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ngtcli.decode.batch import Batch, Begun, Member
-from ngtcli.decode.batch_drafts import Drafts, OwnDrafts, joint_drafts
+from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.loop import Member
 from ngtcli.decode.scores import runs_exactly
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.registry import MethodSpec
@@ -78,7 +78,7 @@ def _together(
     session: Session, prompts: Iterable[Given], size: int, own: Callable[[int], Session]
 ) -> Iterator[Answered]:
     method = session.parse_method()
-    batch = Batch(session.model, _drafts(session, method), size, session.reading)
+    batch = Batch(session.model, session.new_drafters(), size, session.reading)
     source = _begun(method, prompts, own)
     more = True
     try:
@@ -98,7 +98,7 @@ def _together(
 
 def _begun(
     method: MethodSpec, prompts: Iterable[Given], own: Callable[[int], Session]
-) -> Iterator[Begun | Answered]:
+) -> Iterator[Member | Answered]:
     """The texts that the prompts begin; in place of one that cannot be begun what says so."""
     for key, prompt in prompts:
         if isinstance(prompt, NgtError):
@@ -113,7 +113,7 @@ def _begun(
         except NgtError as error:
             yield failed(key, error, prompt)
         else:
-            yield Begun((key, prompt, trie), text, context)
+            yield Member((key, prompt, trie), text, context)
 
 
 def _answered(own: Callable[[int], Session], member: Member) -> Answered:
@@ -127,12 +127,3 @@ def _answered(own: Callable[[int], Session], member: Member) -> Answered:
     return Answered(
         key, prompt, steps, text.finish_reason, text.statistics, member.policy, trie=trie
     )
-
-
-def _drafts(session: Session, method: MethodSpec) -> Drafts:
-    most = method.settings.num_draft
-    if not method.entry.costs:
-        return OwnDrafts(lambda: session.new_drafter(method.spec), most)
-    session.memory.load()
-    memory = session.memory
-    return joint_drafts(memory.costs, memory.pool, most, memory.backgrounds.load())

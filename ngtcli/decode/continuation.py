@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from ngtcli.decode.drafting import Path
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens.tokenizer import Detokenizer
 

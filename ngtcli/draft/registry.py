@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
-from ngtcli.draft.drafter import Drafter, DraftSettings
+from ngtcli.draft.drafter import Drafter, Drafters, DraftSettings
 from ngtcli.draft.options import read_options
 from ngtcli.errors import UsageError, nearest
 
@@ -18,6 +18,8 @@ class Method:
     `module` has `make(settings, options)`; the dataclass `Options` stands there too, or in the
     module `options_module` where importing `module` loads numba and building the drafter compiles.
     Both are imported when their method is named, and not before.
+    `many`: the module that has `make_many(settings, options)`, where the drafters of several texts
+    of one pass know of each other.
     `documents`: the method drafts from the documents' cached trie. `live`: it works only beside a
     running model. `costs`: it reads the measured cost of passes and the pool of earlier answers.
     """
@@ -28,6 +30,7 @@ class Method:
     live: bool = False
     costs: bool = False
     options_module: str = ""
+    many: str = ""
 
     def read(self, options: dict[str, str]) -> Any:
         """The method's own options as its dataclass. Raises UsageError; compiles nothing."""
@@ -38,7 +41,10 @@ _METHODS = {
     "none": Method("ngtcli.draft.methods.none"),
     "trie": Method("ngtcli.draft.methods.trie", documents=True),
     "auto": Method(
-        "ngtcli.draft.auto.drafter", costs=True, options_module="ngtcli.draft.auto.config"
+        "ngtcli.draft.auto.drafter",
+        costs=True,
+        options_module="ngtcli.draft.auto.config",
+        many="ngtcli.draft.auto.batch",
     ),
     "prompt-lookup": Method("ngtcli.draft.methods.prompt_lookup"),
     "llma": Method("ngtcli.draft.methods.llma"),
@@ -81,6 +87,14 @@ class MethodSpec:
         with _named(self.name):
             drafter = import_module(self.entry.module).make(self.settings, self.options)
         return drafter
+
+    def build_many(self) -> Drafters[Any]:
+        """New drafters for the texts of one pass. Raises UsageError as `build` does."""
+        if not self.entry.many:
+            return Drafters(self.build, self.settings.num_draft)
+        drafters: Drafters[Any]
+        drafters = import_module(self.entry.many).make_many(self.settings, self.options)
+        return drafters
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""

@@ -105,12 +105,11 @@ class RecordedRun(Run):
     ) -> None:
         limits = Limits(trace.room, num_draft)
         super().__init__(model, Unscored(drafter), context, _GREEDY, limits)
-        self._text = RecordedText(model, context, trace, limits)
-        self.statistics.split_s = self._watch.parts
+        self._member.text = RecordedText(model, context, trace, limits)
 
     def _prefill(self) -> None:
         clock = time.perf_counter()
-        self.drafter.reset(self.context)
+        self._start()
         self.statistics.prefill_s = time.perf_counter() - clock
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
@@ -15,7 +16,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, Drafter, draft_settings
+from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
@@ -193,22 +194,29 @@ class Session:
         parsed = self.parse_method(method)
         if parsed.spec not in self._drafters:
             self._progress("Preparing to draft …")
-            self._drafters[parsed.spec] = self._build(parsed, lambda: self.memory.pool)
+            self._drafters[parsed.spec] = self._with_memory(
+                parsed, lambda: self.memory.pool
+            ).build()
         return self._drafters[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
-        return self._build(self.parse_method(method), self.memory.empty_pool)
+        return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
 
-    def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
-        if parsed.entry.costs:
-            self.memory.load()
-            own = replace(
-                parsed.settings, costs=self.memory.costs, pool=pool(),
-                background=self.memory.backgrounds.load(),
-            )  # fmt: skip
-            parsed = replace(parsed, settings=own)
-        return parsed.build()
+    def new_drafters(self) -> Drafters[Any]:
+        """Drafters for several texts of one pass; they share the session's pool."""
+        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+
+    def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
+        """The method with costs, pool and background in its settings, if it reads them."""
+        if not parsed.entry.costs:
+            return parsed
+        self.memory.load()
+        own = replace(
+            parsed.settings, costs=self.memory.costs, pool=pool(),
+            background=self.memory.backgrounds.load(),
+        )  # fmt: skip
+        return replace(parsed, settings=own)
 
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it."""
