@@ -230,11 +230,11 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int = 1000, texts: int = 1000):
         real, self.refused = BatchTarget.score, 0
 
-        def score(target: BatchTarget, roots: Sequence[Any]) -> Any:
+        def score(target: BatchTarget, roots: Sequence[Any], watch: Any) -> Any:
             if sum(root.rows for root in roots) > rows or len(roots) > texts:
                 self.refused += 1
                 raise MemoryError
-            return real(target, roots)
+            return real(target, roots, watch)
 
         monkeypatch.setattr(BatchTarget, "score", score)
 
