@@ -118,3 +118,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 prompt', '12000 prompts', '0 summaries')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def reason_of(error: Exception) -> str:
+    """The operating system's message in lower case, without the error number."""
+    return (getattr(error, "strerror", None) or str(error)).lower()

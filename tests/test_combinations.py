@@ -7,7 +7,7 @@ import pytest
 from helpers import END
 
 from ngtcli.cli.app import app
-from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given
+from ngtcli.cli.checks import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given
 from ngtcli.cli.lazy import load
 from ngtcli.errors import UsageError
 from ngtcli.measure.traces import TraceWriter, read_traces

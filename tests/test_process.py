@@ -332,7 +332,7 @@ def test_debug_keeps_the_exit_code_and_the_two_lines(monkeypatch, capsys) -> Non
 
 def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
     for arguments, words in (
-        (("help",), "Usage: ngt"),
+        (("help",), "documents"),
         (("help", "trie", "list"), "Usage: ngt trie list"),
         (("-V",), "ngt 0"),
         (("--version",), "ngt 0"),

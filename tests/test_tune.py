@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune_plan import items_of
-from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
@@ -120,7 +120,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(
-    st.sampled_from(SETTING_NAMES),
+    st.sampled_from(list(SETTINGS)),
     st.text(alphabet="0123456789.,+*-e:=truefals", max_size=20),
 )
 def test_any_text_near_the_grammar_is_read_or_refused(name: str, text: str) -> None:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.errors import NgtError, UsageError, reason_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

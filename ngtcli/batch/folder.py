@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from ngtcli.batch.appending import append_line, failure, lock, open_appending, whole_lines
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 _NAME = ".ngt.journal"

@@ -10,12 +10,11 @@ from typing import Protocol
 
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
-from ngtcli.config import Settings
+from ngtcli.config import IN_PARTS, Settings
 from ngtcli.decode.steps import PassesReport
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
-from ngtcli.ranges import IN_PARTS
 from ngtcli.session.answer import Answered, Given, failed
 from ngtcli.session.local import Session
 from ngtcli.session.parts import Splitting

@@ -13,9 +13,8 @@ from typing import IO
 
 from ngtcli.batch.lines import Asked, Id, read_line
 from ngtcli.batch.waiting import Line
-from ngtcli.documents.reading import reason_of
 from ngtcli.documents.text import Unreadable, check_format
-from ngtcli.errors import InputError, NgtError
+from ngtcli.errors import InputError, NgtError, reason_of
 from ngtcli.system.yaml_file import shown
 
 _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess

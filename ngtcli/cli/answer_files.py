@@ -9,8 +9,9 @@ from ngtcli.cli.notes import lines_of
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page
 from ngtcli.cli.streams import terminal_width
+from ngtcli.grounding.sources import Sources
+from ngtcli.render.answer_view import copied_fact
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources
 from ngtcli.render.terminal import DIM, paint, reveal, visible
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list[str]:
     """What is said below an answer."""
-    return [sources.fact(), *summary_facts(request.settings, answer)]
+    return [copied_fact(sources), *summary_facts(request.settings, answer)]
 
 
 def write_beside(

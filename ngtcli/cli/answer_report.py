@@ -9,8 +9,8 @@ from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
+from ngtcli.grounding.sources import Sources
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources
 from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def answer_json(
         "trie": to_json(answer.trie),
         "passes": to_json(answer.passes),
         "statistics": to_json(answer.statistics),
-        "sources": sources.as_json(),
+        "sources": to_json(sources),
     }
     if answer.policy is not None:
         body["policy"] = to_json(answer.policy)

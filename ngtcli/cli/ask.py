@@ -12,9 +12,9 @@ from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import card_words, resolve, with_flags, with_settings
-from ngtcli.documents.names import utf8
+from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
-from ngtcli.prompt.tasks import for_task
+from ngtcli.prompt.preset import for_task
 
 
 @with_settings

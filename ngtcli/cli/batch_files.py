@@ -10,10 +10,8 @@ from typing import IO
 from ngtcli.batch.output import journal_of
 from ngtcli.cli.output import print_line
 from ngtcli.cli.reading import standard_input
-from ngtcli.documents.find import expanded
-from ngtcli.documents.listing import STDIN
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.documents.find import STDIN, expanded
+from ngtcli.errors import InputError, NgtError, UsageError, reason_of
 from ngtcli.system.reading import identity
 
 _ANOTHER = "Name another file with -o."

@@ -10,9 +10,9 @@ from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.reading_bar import time_left
 from ngtcli.errors import NgtError, counted
-from ngtcli.prompt.counting import short
+from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.prompt.fitting import short
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources, sources_of
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import PassesReport

@@ -9,14 +9,13 @@ from ngtcli.batch.source import asked_of
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Read, Work
 from ngtcli.cli.batch_files import Written
-from ngtcli.config import READING, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
-from ngtcli.documents.listing import WRITTEN, Listing
+from ngtcli.documents.find import WRITTEN, Listing
 from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import NgtError
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.prompt.tasks import can_ask, for_task
+from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
 
 _READERS = 4  # that are open at once; guess
@@ -119,7 +118,7 @@ class WorkReader:
 
     def _files(self, settings: Settings) -> Files:
         """The reader for these settings; a few are open."""
-        key = tuple(getattr(settings, name) for name in READING)
+        key = tuple(getattr(settings, name) for name in settings_where(reading=True))
         if key not in self._open and len(self._open) == _READERS:
             self._close_oldest()
         files = self._open.pop(key) if key in self._open else Files(settings)

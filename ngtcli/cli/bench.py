@@ -17,7 +17,7 @@ from ngtcli.cli.bench_request import (
     num_drafts_of,
     read_request,
 )
-from ngtcli.cli.combinations import BENCH, check_combination
+from ngtcli.cli.checks import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim, check_not_read

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.render.answer_view import terminal_list, with_marks
+from ngtcli.grounding.sources import Sources
+from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import ShownToken, Sink
-from ngtcli.render.sources import Sources, listed
 from ngtcli.render.terminal import visible, wants_color
 
 

@@ -2,7 +2,7 @@
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.prompt.selection import Chosen, Selection
+from ngtcli.prompt.build import Chosen, Selection
 
 
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:

@@ -4,7 +4,7 @@ import time
 
 from ngtcli.cli.notes import Notes
 from ngtcli.errors import counted
-from ngtcli.prompt.counting import short
+from ngtcli.prompt.fitting import short
 
 _CELLS = 10  # of the bar: then the line stays below 60 columns
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.background.files import check_new_name
-from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.pool import pool_app
 from ngtcli.cli.reading import read_documents, skipped_json, standard_input
 from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
-from ngtcli.config import READING, Settings
+from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
@@ -30,7 +30,7 @@ trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_
 trie_app.add_typer(pool_app, name="pool")
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *READING)
+_READ = ("model", "n", "lp", *settings_where(reading=True))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 
@@ -95,7 +95,7 @@ def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[s
         raise UsageError("--rest beside --background", "Give one of them.")
     if name is not None:
         _check_name(name, rest, background)
-    given = {flag(name): name in flags for name in ("n", "lp")}
+    given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
     refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     given = given if background else {}
     refuse_beside("--background", given, "A background has no window: leave it out.")
@@ -168,7 +168,7 @@ def trie_show(
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
     if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX, listing.BACKGROUND_SUFFIX)):
-        given = {flag(name): True for name in flags or {}} | {"--preset": preset}
+        given = {SETTINGS[name].flag: True for name in flags or {}} | {"--preset": preset}
         _show_file(path, given, json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
+from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim

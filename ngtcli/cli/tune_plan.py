@@ -5,21 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.cli.ignored import check_session
+from ngtcli.cli.checks import check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.cli.tune_options import TuneFlags
-from ngtcli.config import OF_TRIE, Resolved, Settings
+from ngtcli.config import Resolved, Settings, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
 from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask
 from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
 
     Raises UsageError where the user has asked for auto.
     """
-    foreign = [name for name in swept if name in OF_TRIE]
+    foreign = [name for name in swept if name in settings_where(method="trie")]
     method, origin = resolved.settings.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return False

@@ -11,13 +11,12 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.config import Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.options import check_range
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree, Path
-from ngtcli.ranges import RANGES
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie
 
@@ -74,9 +73,9 @@ class DraftSettings:
     background: BackgroundCounts | None = None
 
     def __post_init__(self) -> None:
-        check_range("n", self.n, *RANGES["n"])
-        check_range("lp", self.lp, RANGES["lp"][0], self.n - 1)
-        check_range("num_draft", self.num_draft, *RANGES["num_draft"])
+        SETTINGS["n"].check(self.n)
+        SETTINGS["num_draft"].check(self.num_draft)
+        check_range("lp", self.lp, SETTINGS["lp"].within[0], self.n - 1)
 
 
 def draft_settings(settings: Settings) -> DraftSettings:

@@ -17,9 +17,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import GrammarError, UsageError, nearest
-from ngtcli.ranges import check_value
 from ngtcli.render.sweep_rows import SkippedCell, as_written
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -65,8 +64,8 @@ def parse_axis(text: str) -> Axis:
     """
     head, equals, body = text.partition("=")
     name = head.replace("-", "_")
-    if name not in SETTING_NAMES:
-        raise GrammarError(f"no setting {head!r} to sweep", text, 0, nearest(name, SETTING_NAMES))
+    if name not in SETTINGS:
+        raise GrammarError(f"no setting {head!r} to sweep", text, 0, nearest(name, SETTINGS))
     if not equals or not body:
         raise GrammarError(f"{name} is given no values", text, len(text), _FORMS)
     values: dict[Value, None] = {}
@@ -83,7 +82,7 @@ def _checked(name: str, text: str, at: int, part: str) -> list[Value]:
     values = _values(name, text, at, part)
     try:
         for value in values:
-            check_value(name, value)
+            SETTINGS[name].check(value)
             if name == "method":
                 _check_method(str(value))
     except UsageError as error:

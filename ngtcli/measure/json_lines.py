@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ngtcli.documents.files import Reader
 from ngtcli.documents.json_object import json_object
-from ngtcli.documents.reading import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError
 

@@ -19,8 +19,7 @@ from ngtcli.measure.records import Contestant, Notify
 from ngtcli.measure.refusals import check_some_left, refusal, unreadable
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.render.results import LiveResult, Machine, RecordResult
 from ngtcli.render.rows import Refusal
 from ngtcli.session.answer import AnswerOptions

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.config import Settings
+from ngtcli.documents.files import Reader
 from ngtcli.documents.load import Document, Loaded, load
-from ngtcli.documents.reading import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import UsageError
 from ngtcli.measure.json_lines import Row, read_rows

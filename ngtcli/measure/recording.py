@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import DRAFTING, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
@@ -49,10 +49,10 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
 def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
     """Raise UsageError for what a recording cannot tell."""
     for axis in axes:
-        if axis.name not in DRAFTING:
+        if axis.name not in settings_where(replayed=True):
             raise UsageError(
                 f"a recording cannot tell what {axis.name} does",
-                f"Sweep {', '.join(DRAFTING)}, or leave --replay out.",
+                f"Sweep {', '.join(settings_where(replayed=True))}, or leave --replay out.",
             )
     for cell in cells:
         method = parse_method(cell.settings.method, DraftSettings())

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from ngtcli.config import Settings
-from ngtcli.documents.reading import Reader
+from ngtcli.documents.files import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.measure.json_lines import Row, read_rows

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ngtcli import __version__
-from ngtcli.config import DRAFTING, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.preset import PROVENANCE, Preset
 from ngtcli.render.sweep_rows import SweepReport
@@ -80,7 +80,7 @@ def write_winner(
     All that decides drafts is written, as it was measured, swept or not.
     """
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
-    for name in dict.fromkeys((*DRAFTING, *swept)):
+    for name in dict.fromkeys((*settings_where(replayed=True), *swept)):
         value = getattr(settings, name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = dict(origin)

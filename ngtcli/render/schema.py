@@ -4,15 +4,13 @@ Schemas are derived from the dataclasses that are printed, where there are any; 
 output against the others. No object may have a key that is not described here.
 """
 
-from ngtcli.config import Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
-from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Cut
-from ngtcli.prompt.selection import Selection
+from ngtcli.grounding.sources import Sources
+from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.ranges import CHOICES, RANGES
 from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
 from ngtcli.render.schema_types import (
@@ -66,10 +64,11 @@ def exit_codes() -> Schema:
 def _settings() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
     found = of_dataclass(Settings)
-    for name, (low, high) in RANGES.items():
-        found[name] |= {"minimum": low, "maximum": high}
-    for name, words in CHOICES.items():
-        found[name] = {"enum": list(words)}
+    for name, about in SETTINGS.items():
+        if about.choices:
+            found[name] = {"enum": list(about.choices)}
+        elif about.kind in (int, float):
+            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
     return found
 
 
@@ -89,14 +88,6 @@ _REQUEST: dict[str, Schema] = {
         "description": "the passages read, where not all fits",
     },
 }
-
-
-def _sources() -> Schema:
-    """The stretches of an answer that stand in a document word for word."""
-    place = {"name": TEXT, "page": maybe(WHOLE), "heading": maybe(TEXT)}
-    about = "document is an index of documents; ranges count characters of their texts"
-    spans = {**rows(shape({**of_dataclass(Span), **place})), "description": about}
-    return shape({"verbatim_share": NUMBER, "spans": spans})
 
 
 def _answer() -> Schema:
@@ -119,7 +110,7 @@ def _answer() -> Schema:
             "description": "shapes of passes that are captured, the time that took, and why not",
         },
         "statistics": schema_of(Statistics),
-        "sources": _sources(),
+        "sources": schema_of(Sources),
         "policy": {
             **schema_of(PolicyReport),
             "description": "what auto decided, in seconds and steps",
