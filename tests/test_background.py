@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.config import Options
-from ngtcli.draft.auto.drafter import Auto, make
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
@@ -151,7 +151,7 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
     counts = build_counts([(text, 1.0)], least=())
-    drafter = make(DraftSettings(background=counts, pool=pool), Options())
+    drafter = Auto.make(DraftSettings(background=counts, pool=pool), Options())
     assert isinstance(drafter, Auto)
     return drafter
 

@@ -6,7 +6,7 @@ own tokens, so a drafter can make a run slower but not different.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,9 +84,9 @@ def draft_settings(settings: Settings) -> DraftSettings:
 
 
 class Drafter:
-    """Anything that proposes a draft tree: subclasses write `reset`, `propose` and `observe`.
+    """Anything that proposes a draft tree: subclasses write `propose`, and what else they want.
 
-    The other methods are for drafters that want more; here they do nothing. What is learned may
+    The other methods do nothing here. What is learned may
     outlive `reset`, if a drafter says so. `origins` names what its drafts may come from; `top_k` is
     how many of the best ids of each row `learn` is to be given after a proposal, 0 for none.
     """
@@ -94,9 +94,16 @@ class Drafter:
     origins: tuple[str, ...] = ()
     top_k: int = 0
 
+    def __init__(self, options: Any = None) -> None:
+        pass
+
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Any) -> Self:
+        """By the shared settings and the own options. Raises UsageError if something is missing."""
+        return cls(options)
+
     def reset(self, context: Context) -> None:
         """Start on a new prompt."""
-        raise NotImplementedError
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """A tree of at most `budget` nodes to follow `ids` (prompt and output so far).
@@ -106,8 +113,7 @@ class Drafter:
         raise NotImplementedError
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted in a step, in order."""
-        raise NotImplementedError
+        """Learn the tokens that were emitted in a step, in order; `propose` has them in its ids."""
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
         """The last `count` tokens observed were not emitted after all; the text is `ids`.

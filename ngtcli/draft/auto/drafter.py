@@ -12,6 +12,7 @@ them on.
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,13 @@ class Auto(Drafter):
         self._skips = False  # whether nothing is drafted in this step
         self._drafting_s = 0.0
         self.matches.start(self.sources, ())
+
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Options) -> Self:
+        """By the costs, the pool and the background of the settings."""
+        compile_loops()
+        background = settings.background
+        return cls(options, fitted_escapes(), settings.costs, settings.pool, None, background)
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
@@ -270,9 +278,3 @@ def compile_loops() -> None:
     drafter.learn(Feedback(_EMPTY, np.zeros((1, CONFIG.ranks_read), np.int64)))
     drafter.observe([1])
     drafter.sources.prefer_first()
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    compile_loops()
-    background = settings.background
-    return Auto(options, fitted_escapes(), settings.costs, settings.pool, None, background)
