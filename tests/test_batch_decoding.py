@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 
 import ngtcli.decode.batch as run_module
 import ngtcli.decode.batch_target as target_module
+from ngtcli.config import Settings
 from ngtcli.decode import attention
 from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import BatchTarget, why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.costs import CostCurve
@@ -38,7 +38,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree
 
 SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
-SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=7)
+SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=7)
 
 
 @lru_cache
@@ -79,7 +79,7 @@ def together(
     texts: Sequence[Sequence[int]],
     drafts: Any,
     size: int,
-    sampling: SamplingSettings = GREEDY,
+    sampling: Settings = GREEDY,
     limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
 ) -> list[Member]:
     """The texts' ends in their own order; each joins as soon as there is room."""
@@ -120,7 +120,7 @@ def rising(i: int) -> Limits:
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([GREEDY, SAMPLED]))
 def test_each_text_has_the_tokens_of_its_run_alone(
-    family: str, seed: int, size: int, sampling: SamplingSettings
+    family: str, seed: int, size: int, sampling: Settings
 ) -> None:
     model, texts = target(family), prompts(6, seed=seed)
     alone = [
@@ -175,9 +175,7 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     model = target("llama")
     long = [[1, *range(30, 60)] * 6][0][: model.context - 9]
     texts = [long, *prompts(4, seed=9), long[5:]]
-    sampling = SamplingSettings(
-        temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3
-    )
+    sampling = Settings(temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3)
     limits = Limits(max_tokens=30, stop=("E", "!!"), num_draft=8)
     found = together(model, texts, joint(), 3, sampling, lambda i: limits)
     for member, ids in zip(found, texts, strict=True):
@@ -188,9 +186,7 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     assert {m.text.finish_reason for m in found} >= {"context"}
 
 
-def run_text(
-    model: TargetModel, ids: Sequence[int], sampling: SamplingSettings, limits: Limits
-) -> str:
+def run_text(model: TargetModel, ids: Sequence[int], sampling: Settings, limits: Limits) -> str:
     """The text of the last token of a run alone."""
     context = Context(ids)
     steps = [*Run(model, make_drafter("none"), context, sampling, limits)]

@@ -12,7 +12,7 @@ from ngtcli.draft.registry import MethodSpec
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import Answered, Given, failed
-from ngtcli.session.local import Session, sampling_settings
+from ngtcli.session.local import Session
 
 _MAY_DIFFER = (
     "in half precision an answer given beside others may differ from its own run where scores"
@@ -109,7 +109,7 @@ def _begun(
         limits = Limits(s.max_tokens, method.settings.num_draft, s.stop, s.max_repeats)
         try:
             context, trie = session.context(prompt, method)
-            text = Continuation(session.model, context, sampling_settings(s), limits)
+            text = Continuation(session.model, context, s, limits)
         except NgtError as error:
             yield failed(key, error, prompt)
         else:

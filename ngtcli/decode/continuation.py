@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
+from ngtcli.config import Settings
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.sampling import Sampler
 from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
@@ -92,7 +93,7 @@ class Continuation:
     """
 
     def __init__(
-        self, model: TargetModel, context: Context, sampling: SamplingSettings, limits: Limits
+        self, model: TargetModel, context: Context, sampling: Settings, limits: Limits
     ) -> None:
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")

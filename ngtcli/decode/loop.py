@@ -11,11 +11,11 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from ngtcli.config import Settings
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact import ExactDrafters
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.scores import highest
 from ngtcli.decode.steps import Limits, Statistics, Step, Stopwatch
 from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback
@@ -215,7 +215,7 @@ class Run:
         model: TargetModel,
         drafter: Drafter,
         context: Context,
-        sampling: SamplingSettings,
+        sampling: Settings,
         limits: Limits,
         split_times: bool = False,
         progress: Callable[[int], object] = lambda _: None,

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.decode.loop import Run
+from ngtcli.decode.sampling import penalizes
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session, sampling_settings
+from ngtcli.session.local import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,7 @@ def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
 
 def _generated(session: Session, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
-    sampling = sampling_settings(session.settings)
-    if not sampling.greedy or sampling.penalties:
+    if session.settings.temperature or penalizes(session.settings):
         return None
     try:
         return list(generate(session, "hf").begin()(prompt).ids)

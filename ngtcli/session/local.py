@@ -13,7 +13,6 @@ from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
@@ -33,20 +32,6 @@ from ngtcli.trie.store import TrieReport, document_trie
 
 Notify = Callable[[str], None]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
-
-
-def sampling_settings(settings: Settings) -> SamplingSettings:
-    """The settings that say how a token is chosen."""
-    return SamplingSettings(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        min_p=settings.min_p,
-        seed=settings.seed,
-        repetition_penalty=settings.repetition_penalty,
-        presence_penalty=settings.presence_penalty,
-        frequency_penalty=settings.frequency_penalty,
-    )
 
 
 _AS_SET = AnswerOptions()
@@ -114,7 +99,7 @@ class Session:
         other.memory = self.memory.with_settings(settings)
         other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
         if self._assistant is not None:
-            other._assistant = AssistantModel(self._assistant.model, sampling_settings(settings))
+            other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
     def _progress(self, message: str) -> None:
@@ -150,7 +135,7 @@ class Session:
                 "Name a draft model of the same family.",
             )
         self._capture(model)
-        return AssistantModel(model, sampling_settings(s))
+        return AssistantModel(model, s)
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
@@ -243,7 +228,7 @@ class Session:
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
-            self.model, drafter, context, sampling_settings(s), limits, options.split_times,
+            self.model, drafter, context, s, limits, options.split_times,
             lambda read: self.reading(read, total),
         )  # fmt: skip
         words = self.memory.backgrounds.words
