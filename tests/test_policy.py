@@ -40,15 +40,15 @@ def test_repeats_are_those_of_a_plain_search(prompt: list[int], steps: list[list
 def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     policy = Policy(CURVES["cheap"])
     chances = np.full(8, 0.2)
-    assert policy.choose(chances) == 8
+    assert policy.choose(chances)[0] == 8
     nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
     for _ in range(6):  # none of the eight is what came
         count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
-    assert policy.choose(chances) == 0
+    assert policy.choose(chances) == (0, 0)
     assert policy.report().came_true < 0.2
     for _ in range(300):  # time passes
         policy.choose(np.zeros(0))
-    assert policy.choose(chances) == 8
+    assert policy.choose(chances)[0] == 8
 
 
 @given(
@@ -223,7 +223,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 32, 64)
 @given(st.lists(st.floats(0.001, 1.0), min_size=64, max_size=64), st.floats(0.0, 0.2))
 def test_where_passes_are_padded_the_nodes_fill_a_size(draws: list[float], slope: float) -> None:
     curve = CostCurve({rows: 1.0 + slope * rows for rows in SIZES}, sizes=SIZES)
-    nodes = Policy(curve).choose(np.array(sorted(draws, reverse=True)))
+    nodes, _ = Policy(curve).choose(np.array(sorted(draws, reverse=True)))
     assert nodes + 1 in SIZES or nodes == 64
 
 
@@ -242,7 +242,7 @@ def test_a_padded_pass_costs_what_its_size_does(nodes: int) -> None:
 
 def test_trials_of_another_number_of_nodes_fill_a_size_too() -> None:
     policy = Policy(CostCurve({rows: 1.0 + 0.05 * rows for rows in SIZES}, sizes=SIZES))
-    chosen = {policy.choose(0.8 ** np.arange(1, 64)) for _ in range(8 * CONFIG.exploration)}
+    chosen = {policy.choose(0.8 ** np.arange(1, 64))[0] for _ in range(8 * CONFIG.exploration)}
     assert len(chosen) > 2 and all(nodes + 1 in SIZES for nodes in chosen - {63})
 
 
