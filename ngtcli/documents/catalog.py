@@ -22,7 +22,7 @@ from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-VERSION = 5  # of the parsers' output and of these files
+VERSION = 6  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
 _RUN_NS = time.time_ns()  # when this run began
 _TRY_AGAIN = "in two runs; ngt docs clear has it tried again"
@@ -56,7 +56,26 @@ class Entry:
     @classmethod
     def of(cls, found: Extracted) -> "Entry":
         """What is known of a text that came from no regular file."""
-        return _described(cls((0, 0, 0), 0, "", ""), found)
+        return cls((0, 0, 0), 0, "", "").described(found)
+
+    def described(self, found: Extracted) -> "Entry":
+        """This entry with what is known of its text."""
+        about = found.about
+        return replace(
+            self,
+            format=about.format,
+            pages=about.pages,
+            dropped=about.dropped,
+            characters=len(found.text),
+            text=hashlib.sha256(found.text.encode()).hexdigest(),
+            warnings=about.warnings,
+        )
+
+    def checked(self) -> "Entry":
+        """This entry of a file that has a text. Raises Unreadable for one that has none."""
+        if self.reason:
+            raise Unreadable(self.reason, self.advice)
+        return self
 
 
 class Catalog:
@@ -104,9 +123,7 @@ class Catalog:
         """
         entry = self.known(path)
         if entry is not None:
-            if entry.reason:
-                raise Unreadable(entry.reason, entry.advice)
-            if (kept := self._kept(entry.hash, suffix)) is not None:
+            if (kept := self._kept(entry.checked().hash, suffix)) is not None:
                 return kept
         stamp, seen = stamp_of(path), time.time_ns()
         data = read()
@@ -141,7 +158,7 @@ class Catalog:
         return replace(failed, reason=f"{error}, {_TRY_AGAIN}", once=False)
 
     def _record(self, path: str, start: Entry, found: Extracted) -> None:
-        entry, before = _described(start, found), self._entries.get(path)
+        entry, before = start.described(found), self._entries.get(path)
         if before is not None and before.text == entry.text:
             entry = replace(entry, tokens=before.tokens)
         self._put(path, entry)
@@ -214,19 +231,6 @@ class Catalog:
             self.remark = f"a text is not kept: {error.strerror or error}"
 
 
-def _described(entry: Entry, found: Extracted) -> Entry:
-    about = found.about
-    return replace(
-        entry,
-        format=about.format,
-        pages=about.pages,
-        dropped=about.dropped,
-        characters=len(found.text),
-        text=hashlib.sha256(found.text.encode()).hexdigest(),
-        warnings=about.warnings,
-    )
-
-
 def folder() -> Path:
     """The cache folder of what is known of documents. Raises UsageError as `home` does."""
     return home("cache") / "documents"
@@ -244,9 +248,8 @@ def stamp_of(path: str) -> tuple[int, int, int] | None:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    return {
-        name: getattr(entry, name) for name in Entry.__slots__
-    }  # asdict takes ten times as long
+    # `asdict` takes ten times as long
+    return {name: getattr(entry, name) for name in Entry.__slots__}
 
 
 def _entry(row: Any) -> Entry:

@@ -4,7 +4,7 @@ Offsets count characters of the text. All of it travels as JSON, from parsers th
 and from the cache, so that `from_json` checks every type.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -101,18 +101,39 @@ class Writer:
         self._parts: list[str] = []
         self._length = 0
         self._sections: list[Section] = []
+        self._kind = ""  # of the last block
 
-    def add(self, block: str, between: str = "\n\n") -> None:
-        """A block of text, after `between`; nothing if it is only white space."""
+    def add(self, block: str, kind: str = "") -> None:
+        """A block of text; nothing if it is only white space.
+
+        Blocks of one `kind` in a row, as the items of a list, have no empty line between them.
+        """
+        is_next = kind and kind == self._kind
+        self._kind = kind
         if not (block := block.strip("\n").rstrip()) or block.isspace():
             return
         if self._parts:
-            block = between + block
+            block = ("\n" if is_next else "\n\n") + block
         self._parts.append(block)
         self._length += len(block)
 
+    def stand_apart(self) -> None:
+        """Put an empty line before the next block, of whatever kind it is."""
+        self._kind = ""
+
+    def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
+        """The rows of a table that have text, below its heading; whether there are any."""
+        filled = (cells for cells in rows if any(cells))
+        self.stand_apart()
+        for number, cells in enumerate(filled, 1):
+            if number == 1:
+                self.heading(heading)
+            self.add(BETWEEN_CELLS.join(cells), "row")
+        return self._kind == "row"
+
     def heading(self, words: str, page: int = 0) -> None:
         """A block that names what follows it."""
+        self.stand_apart()
         if words := " ".join(words.split()):
             self.mark(page, words)
             self.add(words)
