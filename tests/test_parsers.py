@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.config import Settings
 from ngtcli.documents import parsers
 from ngtcli.documents.content import About, Source
 from ngtcli.documents.formats import FORMATS, PDF, Format
