@@ -16,7 +16,6 @@ from ngtcli.batch.output import FileOutput, Output, StreamOutput
 from ngtcli.batch.source import Choice, scan
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome
-from ngtcli.cli.app import unexpected
 from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, writer
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
@@ -33,7 +32,7 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file
 from ngtcli.documents.find import STDIN
-from ngtcli.errors import UsageError, counted
+from ngtcli.errors import UsageError, counted, unexpected
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.yaml_file import shown

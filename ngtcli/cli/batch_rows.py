@@ -7,12 +7,10 @@ from ngtcli.batch.lines import Id
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.answer_report import Told, answer_json
 from ngtcli.cli.answer_request import AnswerRequest
-from ngtcli.cli.notes import REPEATS, Notes, once
-from ngtcli.cli.reading_bar import time_left
-from ngtcli.errors import NgtError, counted
-from ngtcli.prompt.fitting import short
+from ngtcli.cli.notes import REPEATS, Notes, once, time_left
+from ngtcli.errors import NgtError, counted, short
+from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources, sources_of
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import PassesReport

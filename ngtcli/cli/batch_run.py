@@ -8,11 +8,10 @@ import typer
 
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
-from ngtcli.cli.app import unexpected
 from ngtcli.cli.batch_rows import Progress
 from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings
-from ngtcli.errors import INTERRUPTED, FailedLinesError, counted
+from ngtcli.errors import INTERRUPTED, FailedLinesError, counted, unexpected
 from ngtcli.system import process
 
 if TYPE_CHECKING:

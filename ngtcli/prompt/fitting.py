@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError, counted, short
 from ngtcli.prompt.build import Cut, Message, Prompt, build_prompt, code, word
 from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
@@ -44,17 +44,6 @@ class Progress:
         self._last = time.monotonic()
         whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
         self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")
-
-
-def short(tokens: int) -> str:
-    """A number of tokens in the form of a status line.
-
-    >>> short(812), short(12_345), short(12_345_678)
-    ('812', '12k', '12.3M')
-    """
-    if tokens < 10_000:
-        return str(tokens)
-    return f"{tokens // 1000}k" if tokens < 1_000_000 else f"{tokens / 1e6:.1f}M"
 
 
 class Head:
@@ -242,12 +231,12 @@ def _shorter(task: Task, heads: Sequence[Head], kept: Sequence[int]) -> list[Doc
 def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
     """The documents that were cut; their tokens only if that many are counted quickly."""
     known = sum(len(d.text) for d in task.documents) <= LONG
-    for document, short, k in zip(task.documents, prompt.documents, kept, strict=True):
+    for document, left, k in zip(task.documents, prompt.documents, kept, strict=True):
         text = document.text.strip()
-        if len(short.text) < len(text):
+        if len(left.text) < len(text):
             whole = len(task.tokenizer.encode(text)) if known else None
-            own = len(task.tokenizer.encode(short.text)) if known else k
-            yield Cut(document.name, whole, own, len(text), len(short.text))
+            own = len(task.tokenizer.encode(left.text)) if known else k
+            yield Cut(document.name, whole, own, len(text), len(left.text))
 
 
 def frame_tokens(task: Task) -> int:

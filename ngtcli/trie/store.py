@@ -18,7 +18,7 @@ import numpy as np
 
 from ngtcli.documents.load import Document
 from ngtcli.system.arrays import read_arrays, write_arrays
-from ngtcli.system.json_form import json_key
+from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.listing import SUFFIX, trie_folder
@@ -117,7 +117,7 @@ class TrieReport:
     status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
     seconds: float = field(default=0.0, metadata=json_key(digits=6))
     nodes: int = 0
-    path: Path | None = field(default=None, metadata=json_key(hidden=True))
+    path: Path | None = field(default=None, metadata=HIDDEN)
 
 
 def document_trie(

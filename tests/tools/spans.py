@@ -26,10 +26,9 @@ import ngtcli
 from ngtcli.config import Settings
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document, load
-from ngtcli.grounding.span import Span
+from ngtcli.grounding.sources import Source, Sources, Span, sources_of
 from ngtcli.prompt.build import Excerpt, Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.sources import Source, Sources, sources_of
 from ngtcli.session.local import Session
 from ngtcli.session.parts import Splitting
 from tests.tools import document_files

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ngtcli.documents.text import UNSPACED
-from ngtcli.grounding.span import Span
+from ngtcli.grounding.sources import Span
 
 LEAST = 4  # words of a stretch
 _UNSPACED = re.compile(f"[{UNSPACED}]")
