@@ -51,11 +51,11 @@ class FakeSession:
         return FakeSession(settings)
 
     def prompt(self, preset: Any, documents: Any, question: str = "") -> Prompt:
-        return prompt_for(preset, documents, question, TOKENIZER, self.settings, context=CONTEXT)
+        return prompt_for(self.task(preset, documents, question), self.settings)
 
     def task(self, preset: Any, documents: Any, question: str = "") -> Task:
         most = self.settings.max_tokens
-        return Task(preset, documents, question, TOKENIZER, CONTEXT, most, 0, lambda _: None)
+        return Task(preset, documents, question, TOKENIZER, CONTEXT, most)
 
 
 class FakeAnswers:

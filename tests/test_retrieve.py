@@ -28,6 +28,7 @@ from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Excerpt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
@@ -203,9 +204,8 @@ def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goe
 def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
     said: list[str] = []
     own = Settings(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
-    prompt = prompt_for(
-        load_preset("ask"), documents, question, TOKENIZER, own, context=context, warn=said.append
-    )
+    task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.max_tokens)
+    prompt = prompt_for(task, own, said.append)
     return prompt, said
 
 

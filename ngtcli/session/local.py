@@ -154,11 +154,7 @@ class Session:
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
         try:
-            prompt = prompt_for(
-                preset, documents, question, self.model.tokenizer, self.settings,
-                context=self.model.context, vocabulary=self.model.vocabulary,
-                status=self._progress, warn=self._warn,
-            )  # fmt: skip
+            prompt = prompt_for(self._task(preset, documents, question), self.settings, self._warn)
         except ContextOverflowError as error:
             reason = self.model.context_reason
             raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
@@ -172,6 +168,9 @@ class Session:
     def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
         """The parts of a prompt, and the room that the model has for it."""
         self._tell_scripts(documents, question)
+        return self._task(preset, documents, question)
+
+    def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         return Task(
             preset, documents, question, self.model.tokenizer, self.model.context,
             self.settings.max_tokens, self.model.vocabulary, self._progress,
