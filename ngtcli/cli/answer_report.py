@@ -254,6 +254,7 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
 def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
+    >>> from ngtcli.retrieve.ranking import Scores
     >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, 0, "", rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """
