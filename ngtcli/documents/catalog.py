@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.content import About, Extracted, checked_row
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
@@ -53,10 +53,10 @@ class Entry:
     once: bool = False
     tokens: Mapping[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, found: Extracted) -> "Entry":
+    @staticmethod
+    def of(found: Extracted) -> "Entry":
         """What is known of a text that came from no regular file."""
-        return cls((0, 0, 0), 0, "", "").described(found)
+        return _NOTHING.described(found)
 
     def described(self, found: Extracted) -> "Entry":
         """This entry with what is known of its text."""
@@ -76,6 +76,9 @@ class Entry:
         if self.reason:
             raise Unreadable(self.reason, self.advice)
         return self
+
+
+_NOTHING = Entry((0, 0, 0), 0, "", "")
 
 
 class Catalog:
@@ -253,14 +256,11 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 
 def _entry(row: Any) -> Entry:
-    """An entry of a manifest. Raises ValueError, TypeError and KeyError for anything else."""
-    entry = Entry(**{**row, "stamp": tuple(row["stamp"]), "warnings": tuple(row["warnings"])})
-    texts = (entry.hash, entry.way, entry.format, entry.text, entry.reason, entry.advice)
-    numbers = (*entry.stamp, entry.seen, entry.pages, entry.dropped, entry.characters)
-    if not all(type(t) is str for t in (*texts, *entry.warnings, *entry.tokens)):
-        raise ValueError("not a description of a file")
-    if not all(type(n) is int for n in (*numbers, *entry.tokens.values())) or len(entry.stamp) != 3:
-        raise ValueError("not a description of a file")
-    if type(entry.once) is not bool:
-        raise ValueError("not a description of a file")
-    return entry
+    """An entry of a manifest. Raises ValueError for anything else."""
+    row = checked_row(row, _NOTHING)
+    texts, numbers = (*row["warnings"], *row["tokens"]), (*row["stamp"], *row["tokens"].values())
+    if not all(type(t) is str for t in texts) or not all(type(n) is int for n in numbers):
+        raise ValueError("a value of another type")
+    if len(row["stamp"]) != 3:
+        raise ValueError("a stamp of other than three numbers")
+    return Entry(**row)
