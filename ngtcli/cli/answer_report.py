@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
@@ -16,43 +16,16 @@ from ngtcli.render.sinks import Collector
 from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
-    from ngtcli.decode.steps import PassesReport, Statistics, Step
+    from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session.answer import Answer
-    from ngtcli.trie.store import TrieReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What an engine tells of a finished answer."""
-
-    prompt: "Prompt"
-    finish_reason: str
-    exact: bool
-    trie: "TrieReport"
-    passes: "PassesReport"
-    statistics: "Statistics"
-    policy: "PolicyReport | None"
-
-
-def told(answer: "Answer") -> Told:
-    """What is told of an answer of the session's."""
-    return Told(
-        prompt=answer.prompt,
-        finish_reason=answer.finish_reason,
-        exact=answer.run.exact,
-        trie=answer.trie,
-        passes=answer.run.model.passes.report(),
-        statistics=answer.run.statistics,
-        policy=answer.policy,
-    )
+    from ngtcli.session.answer import Answer, FinishedAnswer
 
 
 def answer_json(
     request: AnswerRequest,
-    answer: Told,
+    answer: "FinishedAnswer",
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"] = (),
