@@ -55,6 +55,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "docs": Entry("docs", "docs_app", "Documents as they are read: text, pages, tokens, warnings."),
     "trie": Entry("trie", "trie_app", "The cached n-gram tries of documents."),
+    "cache": Entry("cache", "cache_app", "All that is stored to be used again."),
     "presets": Entry("presets", "presets_app", "Presets: how a task is worded and set."),
     "config": Entry("config", "config_app", "Settings and where they come from."),
     "models": Entry("models", "models_app", "Models on this machine."),

@@ -31,7 +31,7 @@ def _env() -> Schema:
 
 
 def _tries() -> dict[str, dict[str, Schema]]:
-    from ngtcli.trie.listing import BackgroundFile, DatastoreFile, TrieFile
+    from ngtcli.trie.files import BackgroundFile, DatastoreFile, TrieFile
 
     trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
     store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}
