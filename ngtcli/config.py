@@ -1,124 +1,402 @@
-"""Settings: flag > NGT_* > ./ngt.yaml > user config > preset > default, and where each came from.
+"""The settings: each declared once; flag > NGT_* > ./ngt.yaml > user config > preset > default.
 
-A settings file (`ngt.yaml`, the user's `config.yaml`, a preset) is a flat YAML mapping. Unknown
-keys and values of the wrong type are errors that name the file and the nearest key.
+Flags, help pages, checks, JSON Schema, completion and what batches keep are made from the fields of
+`Settings`; see `Setting` for what a declaration says. A settings file (`ngt.yaml`, the user's
+`config.yaml`, a preset) is a flat YAML mapping. Unknown keys and values of the wrong type are
+errors that name the file and the nearest key.
 """
 
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import UsageError, nearest
-from ngtcli.ranges import CHOICES, KINDS, RANGES, SWITCH, check_value
+from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.system.machine import MOST
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"
-OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are no settings
+OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are not settings
 _PREFIX = "NGT_"
+# What a value must be, by its type in Python.
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+    tuple: "a list of strings",
+}
+SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
+IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
+
+
+class SettingError(UsageError):
+    """The value of the setting `name` is out of its range, or contradicts another setting's."""
+
+    def __init__(self, name: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is declared of a setting.
+
+    It may have the values from one end of `within` to the other, or one of `choices`. `complete` is
+    what Tab offers: methods, models or backgrounds.
+
+    `names`: a list that may be written with commas. `secret`: never shown. `decides_text`: an
+    answer depends on it; what was begun with another value is not resumed. `per_line`: a line of a
+    batch may have its own. `loaded`: it says what is loaded, and how that runs. `reading`: it says
+    how documents are read. `replayed`: a replay of a recording drafts as it says. `on_card`: the
+    card of a model may have it.
+
+    It is read with this `engine`, `method` or `overflow` alone, and above temperature 0 if it is
+    `sampled`; a flag that would not be read is refused.
+    """
+
+    name: str = ""
+    default: Any = None
+    panel: str
+    help: str
+    within: tuple[float, float] = (-math.inf, math.inf)
+    choices: tuple[str, ...] = ()
+    complete: str = ""
+    names: bool = False
+    secret: bool = False
+    decides_text: bool = True
+    per_line: bool = False
+    loaded: bool = False
+    reading: bool = False
+    replayed: bool = False
+    on_card: bool = False
+    engine: str = ""
+    method: str = ""
+    overflow: str = ""
+    sampled: bool = False
+
+    @property
+    def kind(self) -> type:
+        return type(self.default)
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"{_PREFIX}{self.name.upper()}"
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether its flags are --NAME and --no-NAME."""
+        return self.kind is bool or self.choices == SWITCH
+
+    def check(self, value: Any) -> None:
+        """Raise SettingError if `value`, of the right type, is out of range or no choice."""
+        what = f"{self.name} is {shown(value)}"
+        if self.choices and value not in self.choices:
+            raise SettingError(self.name, what, f"Choose from {', '.join(self.choices)}.")
+        if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
+            bounds = " to ".join(map(plain_number, self.within))
+            raise SettingError(self.name, what, f"Give a value from {bounds}.")
+
+    def typed(self, value: Any, where: object) -> Any:
+        """`value` in the setting's type; ints pass for floats, a string for a list of one.
+
+        Raises UsageError, which begins with `where`, for a value of another type.
+        """
+        kind = self.kind
+        if self.choices == SWITCH and isinstance(value, bool):  # as YAML reads on and off
+            return "on" if value else "off"
+        if kind is tuple:
+            items = [value] if isinstance(value, str) else value
+            if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
+                return names_of(items) if self.names else tuple(items)
+        elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                return float(value)
+            except OverflowError:
+                return math.inf if value > 0 else -math.inf  # `check` raises: out of every range
+        elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        raise UsageError(f"{where}: {self.name} is {shown(value)}", f"It must be {KINDS[kind]}.")
+
+
+def setting(panel: str, default: Any, help: str, **declared: Any) -> Any:
+    """A field of `Settings`; `declared` are other fields of `Setting`."""
+    about = Setting(default=default, panel=panel, help=help, **declared)
+    return field(default=default, metadata={"setting": about})
+
+
+_drafting = partial(setting, "Drafting")
+_for_trie = partial(_drafting, method="trie", engine="ngt", replayed=True)
+_for_auto = partial(_drafting, method="auto", engine="ngt", decides_text=False)
+_sampling = partial(setting, "Sampling", per_line=True)
+_sampled = partial(_sampling, sampled=True)
+_model = partial(setting, "Model")
+_loaded = partial(_model, loaded=True)
+_reading = partial(setting, "Reading", reading=True)
+_bound = partial(_reading, decides_text=False)
+_passages = partial(setting, "Passages", overflow="retrieve")
+_excerpt = partial(_passages, per_line=True, on_card=True)
+_answer = partial(setting, "Answer")
+_engine = partial(setting, "Engine", decides_text=False)
+_for_vllm = partial(_engine, engine="vllm")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
 
-    model: str = "builtin"
-    method: str = "auto"
-    draft_model: str = ""
-    n: int = 13
-    lp: int = 3
-    num_draft: int = 32
-    learn_output: bool = False
-    pool: bool = True
-    pool_documents: bool = False
-    background: tuple[str, ...] = ("english",)
-    draft_from: str = "prompt"
-    calibrate: bool = True
-    exact: str = "auto"
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    stop: tuple[str, ...] = ()
-    max_repeats: int = 6
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int = 0
-    packed: bool = True
-    capture: bool = True
-    compile: bool = False
-    overflow: str = "auto"
-    passages: int = 5
-    passage_tokens: int = 200
-    passage_overlap: int = 0
-    whole_tokens: int = 0
-    embedder: str = ""
-    reranker: str = ""
-    max_mb: int = 256
-    max_files: int = 100_000
-    max_depth: int = 100
-    strict: bool = False
-    password: str = ""
-    field: str = ""
-    parser_seconds: int = 60
-    parser_mb: int = 1000
-    cache_mb: int = 4000
-    color: str = "auto"
-    engine: str = "ngt"
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
-    ray: bool = False
+    model: str = _loaded(
+        "builtin", "Folder of a transformers model, a hub id, or builtin.", complete="models"
+    )
+    method: str = _drafting(
+        "auto",
+        "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
+        " trtllm, rest, suffix, lookahead, recycling or draft-model; options as NAME:KEY=VALUE.",
+        complete="methods",
+        replayed=True,
+    )
+    draft_model: str = _drafting(
+        "",
+        "Model that drafts for --method draft-model; same tokenizer, smaller.",
+        complete="models",
+        loaded=True,
+        engine="ngt",
+        method="draft-model",
+    )
+    n: int = _for_trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
+    lp: int = _for_trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
+    num_draft: int = _drafting(
+        32, "At most this many draft nodes in a step.", within=(0, 1024), replayed=True
+    )
+    learn_output: bool = _for_trie(False, "Draft from the generated text as well.")
+    pool: bool = _drafting(
+        True,
+        "For auto: draft from earlier answers of the model as well, and keep this one.",
+        method="auto",
+        decides_text=False,
+    )
+    pool_documents: bool = _for_auto(
+        False, "For auto: keep in the pool also what answers quote from documents."
+    )
+    background: tuple[str, ...] = _for_auto(
+        ("english",),
+        "For auto: draft from counts of words in general text as well. english comes with ngt;"
+        " ngt trie build --background makes others. May be given again.",
+        complete="backgrounds",
+        names=True,
+    )
+    draft_from: str = _for_auto(
+        "prompt",
+        "For auto, where not everything fits: draft from the prompt, or from all of the documents.",
+        choices=("prompt", "all"),
+    )
+    calibrate: bool = _for_auto(
+        True, "For auto: measure at first use what a pass costs on this device."
+    )
+    exact: str = _drafting(
+        "auto",
+        "The tokens of plain decoding bit for bit, in half precision too: every pass then has"
+        " the rows of the largest draft (--num-draft). auto: where that costs nothing.",
+        choices=SWITCH,
+        engine="ngt",
+    )
+    max_tokens: int = _answer(
+        256, "At most this many tokens in the answer.", within=(1, 10**6), per_line=True
+    )
+    temperature: float = _sampling(0.0, "0 is greedy.", within=(0.0, 100.0))
+    top_p: float = _sampled(
+        1.0, "Keep the likeliest tokens up to this probability.", within=(1e-6, 1.0)
+    )
+    top_k: int = _sampled(0, "Keep this many tokens; 0 keeps all.", within=(0, 10**7))
+    min_p: float = _sampled(
+        0.0, "Drop tokens less likely than this share of the likeliest.", within=(0.0, 1.0)
+    )
+    seed: int = _sampling(0, "Seed of sampling.", within=(0, 2**63 - 1))
+    repetition_penalty: float = _sampling(
+        1.0, "Divide scores of tokens seen in prompt and output; 1 is off.", within=(1e-3, 100.0)
+    )
+    presence_penalty: float = _sampling(
+        0.0, "Subtract from scores of tokens in the output.", within=(-100.0, 100.0)
+    )
+    frequency_penalty: float = _sampling(
+        0.0, "Subtract for each time a token is in the output.", within=(-100.0, 100.0)
+    )
+    stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.", per_line=True)
+    max_repeats: int = _answer(
+        6,
+        "End an answer whose last words came this many times in a row, word for word,"
+        " in 128 tokens or more; 0 never.",
+        within=(0, 10**6),
+        per_line=True,
+    )
+    device: str = _loaded(
+        "auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"), engine="ngt"
+    )
+    dtype: str = _loaded(
+        "auto",
+        "auto (float32 on a CPU), float32, bfloat16 or float16.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    threads: int = _model(
+        0,
+        "Threads to compute with on a CPU; 0 takes as many as cores are idle.",
+        within=(0, MOST),
+        decides_text=False,
+        engine="ngt",
+    )
+    packed: bool = _loaded(
+        True,
+        "On a CPU, pack the weights where this makes passes over several tokens quicker.",
+        decides_text=False,
+        engine="ngt",
+    )
+    capture: bool = _loaded(
+        True,
+        "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
+        decides_text=False,
+    )
+    compile: bool = _loaded(
+        False,
+        "Compile the model's passes with torch.compile: 20 to 40 s for each shape on a CPU.",
+        decides_text=False,
+        engine="ngt",
+    )
+    overflow: str = _answer(
+        "auto",
+        "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
+        " the question best, split to summarize part by part and then the summaries, refine to"
+        " carry one summary from part to part; auto is retrieve for ask, split for summarize, else"
+        " error.",
+        choices=("auto", "error", "truncate", "retrieve", *IN_PARTS),
+        per_line=True,
+    )
+    passages: int = _excerpt(
+        5,
+        "At most this many passages are read; 0: as many as fit. The card of a model may say"
+        " otherwise: 1 for builtin.",
+        within=(0, 10**6),
+    )
+    passage_tokens: int = _excerpt(
+        200, "About how many tokens are in a passage.", within=(16, 100_000)
+    )
+    passage_overlap: int = _excerpt(
+        0, "About how many tokens a passage repeats of the one before it.", within=(0, 50_000)
+    )
+    whole_tokens: int = _excerpt(
+        0,
+        "Read passages even where everything fits, if that is more than this many tokens; 0 never."
+        " The card of a model may say otherwise.",
+        within=(0, 10**9),
+    )
+    embedder: str = _passages(
+        "",
+        "Embedding model, folder or hub id, that finds passages in addition to BM25.",
+        complete="models",
+    )
+    reranker: str = _passages(
+        "",
+        "Cross-encoder, folder or hub id, that ranks the best passages again.",
+        complete="models",
+    )
+    max_mb: int = _bound(
+        256,
+        "At most this many megabytes of documents (or prompts, or recordings) are read.",
+        within=(1, 10**6),
+    )
+    max_files: int = _bound(
+        100_000, "At most this many files in folders are looked at.", within=(1, 10**8)
+    )
+    max_depth: int = _bound(
+        100,
+        "Folders in folders are read down to this depth.",
+        within=(1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
+    )
+    strict: bool = _reading(
+        False, "A file in a folder that cannot be read is an error, not left out."
+    )
+    password: str = _bound(
+        "",
+        "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.",
+        secret=True,
+    )
+    field: str = _reading("", "Of JSON and CSV files, read this field alone.", per_line=True)
+    parser_seconds: int = _bound(
+        60, "At most this many seconds for one PDF, Word, HTML, … file.", within=(1, 86_400)
+    )
+    parser_mb: int = _bound(
+        1000,
+        "At most this many megabytes of memory for one of them.",
+        within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
+    )
+    cache_mb: int = _bound(
+        4000,
+        "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
+        within=(1, 10**8),
+        reading=False,
+    )
+    color: str = _answer(
+        "auto", "auto, always or never.", choices=("auto", "always", "never"), decides_text=False
+    )
+    engine: str = _engine(
+        "ngt",
+        "What runs the model: ngt, or vllm with ngt's drafts.",
+        choices=("ngt", "vllm"),
+        decides_text=False,
+    )
+    tensor_parallel: int = _for_vllm(
+        1, "For vLLM: devices that share each layer.", within=(1, 10_000)
+    )
+    pipeline_parallel: int = _for_vllm(
+        1, "For vLLM: groups of layers, each on devices of its own.", within=(1, 10_000)
+    )
+    data_parallel: int = _for_vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
+    ray: bool = _for_vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
 
     def __post_init__(self) -> None:
-        for name in (*RANGES, *CHOICES):
-            check_value(name, getattr(self, name))
+        for name, about in SETTINGS.items():
+            about.check(getattr(self, name))
         if self.lp >= self.n:
-            raise UsageError(
-                f"lp is {self.lp} and n is {self.n}",
-                "The prefix lp must be shorter than the window n.",
-            )
+            hint = "The prefix lp must be shorter than the window n."
+            raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
         if self.passage_overlap >= self.passage_tokens:
-            raise UsageError(
-                f"passage_overlap is {self.passage_overlap} and passage_tokens"
-                f" is {self.passage_tokens}",
-                "Passages must be longer than what they share.",
-            )
+            what = f"{self.passage_overlap} and passage_tokens is {self.passage_tokens}"
+            hint = "Passages must be longer than what they share."
+            raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
-# The settings that decide what is drafted, and those of them that only methods with a trie read.
-DRAFTING = ("method", "n", "lp", "num_draft", "learn_output")
-OF_TRIE = ("n", "lp", "learn_output")
-# The settings that decide how documents are read.
-READING = (
-    "max_mb", "max_files", "max_depth", "strict", "password", "field", "parser_seconds",
-    "parser_mb",
-)  # fmt: skip
-# The settings that decide whether passages are read, and which.
-RETRIEVING = (
-    "passages", "passage_tokens", "passage_overlap", "whole_tokens", "embedder", "reranker",
-)  # fmt: skip
-# The settings that say how a vLLM engine spreads over devices, and whether there is one.
-SPREADING = ("tensor_parallel", "pipeline_parallel", "data_parallel", "ray")
-OF_ENGINE = ("engine", *SPREADING)
-NAMES = ("background",)  # lists of names, which may also be written with commas
-SECRET = ("password",)  # never shown
-SETTING_NAMES = tuple(f.name for f in fields(Settings))
+SETTINGS: Mapping[str, Setting] = {
+    f.name: replace(f.metadata["setting"], name=f.name) for f in fields(Settings)
+}
 _DEFAULTS = Settings()
+
+
+def settings_where(**declared: Any) -> tuple[str, ...]:
+    """The names of the settings of which all that is declared, in their order.
+
+    >>> settings_where(method="trie")
+    ('n', 'lp', 'learn_output')
+    """
+    return tuple(
+        name
+        for name, about in SETTINGS.items()
+        if all(getattr(about, what) == value for what, value in declared.items())
+    )
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
     """The settings by name, as output may show them: of a password only that there is one."""
     values = asdict(settings)
-    return {n: "(set)" if n in SECRET and v else v for n, v in values.items()}
+    return {n: "(set)" if SETTINGS[n].secret and v else v for n, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +415,17 @@ class Resolved:
     origins: Mapping[str, str]
 
 
-def merge(layers: list[Layer]) -> Resolved:
+def merge(layers: Sequence[Layer]) -> Resolved:
     """Merge layers; the first with a value decides. Raises UsageError for a value out of range."""
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(SETTING_NAMES, "default")
+    origins = dict.fromkeys(SETTINGS, "default")
     for layer in reversed(layers):
-        for name, value in layer.values.items():
-            values[name] = value
-            origins[name] = layer.origin
+        values |= layer.values
+        origins |= dict.fromkeys(layer.values, layer.origin)
     try:
         return Resolved(replace(_DEFAULTS, **values), origins)
-    except UsageError as error:
-        name = str(error).split(" ", 1)[0]
-        raise UsageError(f"{error} (from {origins.get(name, 'default')})", error.hint) from None
+    except SettingError as error:
+        raise UsageError(f"{error} (from {origins[error.name]})", error.hint) from None
 
 
 def environment_and_file_layers() -> list[Layer]:
@@ -161,45 +437,39 @@ def environment_and_file_layers() -> list[Layer]:
     ]
 
 
-def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return f"{_PREFIX}{name.upper()}"
-
-
 def environment_layer(environ: Mapping[str, str]) -> Layer:
     """Values from NGT_* variables; an empty one counts as unset.
 
     NGT_STOP is a YAML list or one string.
     """
     values = {}
-    for name in SETTING_NAMES:
-        if text := environ.get(variable(name)):
-            values[name] = coerce(name, _from_text(name, text), variable(name))
+    for name, about in SETTINGS.items():
+        if text := environ.get(about.variable):
+            values[name] = about.typed(_from_text(about, text), about.variable)
     return Layer("environment", values)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The NGT_* variables that are no settings and are not read, each with a hint.
+    """The NGT_* variables that are not settings and are not read, each with a hint.
 
     >>> unknown_variables({"NGT_NUM_DRAFTS": "16"})
     [('NGT_NUM_DRAFTS', 'Did you mean NGT_NUM_DRAFT?')]
     """
-    known = [*map(variable, SETTING_NAMES), *OTHER_VARIABLES]
+    known = [*(about.variable for about in SETTINGS.values()), *OTHER_VARIABLES]
     unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
     return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]
 
 
-def _from_text(name: str, text: str) -> Any:
-    """The value of an environment variable; its text if that is no value of the setting's type."""
-    kind = type(getattr(_DEFAULTS, name))
+def _from_text(about: Setting, text: str) -> Any:
+    """The value of an environment variable; its text if it is not a value of the setting's type."""
     try:
-        if kind in (int, float):
-            return kind(text)
+        if about.kind in (int, float):
+            return about.kind(text)
     except ValueError:
         return text
-    if kind is str or (kind is tuple and not text.lstrip().startswith("[")):
+    if about.kind is str or (about.kind is tuple and not text.lstrip().startswith("[")):
         return text
-    return parse_yaml(text, variable(name))
+    return parse_yaml(text, about.variable)
 
 
 def file_layer(path: Path) -> Layer:
@@ -212,41 +482,21 @@ def file_layer(path: Path) -> Layer:
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
     """`value` in the type of setting `name`. Raises UsageError if either is wrong."""
-    if name not in SETTING_NAMES:
-        hint = nearest(name, (*SETTING_NAMES, *extra))
-        raise UsageError(f"{where}: unknown key {shown(name)}", hint)
-    typed = coerce(name, value, where)
+    if name not in SETTINGS:
+        raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
+    typed = SETTINGS[name].typed(value, where)
     try:
-        check_value(name, typed)
-    except UsageError as error:
+        SETTINGS[name].check(typed)
+    except SettingError as error:
         raise UsageError(f"{where}: {error}", error.hint) from None
     return typed
 
 
 def names_of(items: Sequence[str]) -> tuple[str, ...]:
-    """The names in texts, each once; "none" stands for none.
+    """The names in texts, each once; "none" stands for an empty list.
 
     >>> names_of(["english,notes", "mail"]), names_of(["none"])
     (('english', 'notes', 'mail'), ())
     """
     names = [name.strip() for item in items for name in item.split(",")]
     return tuple(dict.fromkeys(name for name in names if name and names != ["none"]))
-
-
-def coerce(name: str, value: Any, where: object) -> Any:
-    """`value` in the type of setting `name`; ints pass for floats, a string for a list of one."""
-    kind = type(getattr(_DEFAULTS, name))
-    if CHOICES.get(name) == SWITCH and isinstance(value, bool):  # as YAML reads on and off
-        return "on" if value else "off"
-    if kind is tuple:
-        items = [value] if isinstance(value, str) else value
-        if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-            return names_of(items) if name in NAMES else tuple(items)
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf  # `check_value` raises: out of every range
-    elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    raise UsageError(f"{where}: {name} is {shown(value)}", f"It must be {KINDS[kind]}.")

@@ -11,7 +11,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ngtcli.decode import attention
 from ngtcli.decode.attention import NAME, attend, grouped, use_grouped
-from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -103,7 +103,7 @@ def test_drafts_are_verified_with_the_tokens_of_generate(family: str) -> None:
     hf = make_hf(family)
     truth = {tuple(p): generate(hf, p, 24) for p in prompts(4)}
     assert use_grouped(hf) == (family != "gemma2-sliding")  # its softcap is for eager attention
-    model = TargetModel(hf, Tokenizer(FakeBackend()), family)
+    model = target_model(hf, Tokenizer(FakeBackend()), family)
     for prompt, expected in truth.items():
         assert generate(hf, list(prompt), 24) == expected
         right = [*prompt, *expected]

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.draft.auto.attribution import Tallies, attribute
 from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
 from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import fitted_escapes
+from ngtcli.draft.auto.escapes import Tallies, attribute, fitted_escapes
 from ngtcli.draft.auto.growth import _depth_first, grow
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.costs import SHORT, CostCurve, Costs

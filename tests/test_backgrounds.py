@@ -48,13 +48,13 @@ from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay.run import replay
-from ngtcli.measure.replay.traces import Trace
+from ngtcli.measure.replay_run import replay
+from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.listing import list_backgrounds
+from ngtcli.trie.files import list_backgrounds
 from tests.tools.phrases.mining import Least, mine, names_and_numbers
 from tests.tools.phrases.texts import BORDER, WEIGHTS, Texts
 

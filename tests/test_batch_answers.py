@@ -10,7 +10,7 @@ from helpers import STORIES, generate
 from ngtcli.batch import answers as answers_module
 from ngtcli.batch.answers import answers
 from ngtcli.config import Settings
-from ngtcli.decode.batch.target import BatchTarget
+from ngtcli.decode.batch_target import BatchTarget
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import Answered, Given

@@ -22,8 +22,7 @@ from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.batch_files import Written
 from ngtcli.cli.batch_work import WorkReader
 from ngtcli.config import Settings
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Step, Token
+from ngtcli.decode.steps import Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded

@@ -21,12 +21,12 @@ from helpers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import ngtcli.decode.batch.run as run_module
-import ngtcli.decode.batch.target as target_module
-from ngtcli.decode.batch import attention
-from ngtcli.decode.batch.drafts import JointDrafts, OwnDrafts
-from ngtcli.decode.batch.run import Batch, Begun, Member
-from ngtcli.decode.batch.target import BatchTarget, why_not
+import ngtcli.decode.batch as run_module
+import ngtcli.decode.batch_target as target_module
+from ngtcli.decode import attention
+from ngtcli.decode.batch import Batch, Begun, Member
+from ngtcli.decode.batch_drafts import JointDrafts, OwnDrafts
+from ngtcli.decode.batch_target import BatchTarget, why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel

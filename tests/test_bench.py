@@ -9,7 +9,7 @@ import pytest
 import warm
 from helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
-from ngtcli.measure.replay.traces import TraceWriter
+from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -61,7 +61,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     """Rounds without end, interrupted when the first is through (seen by the clock of others)."""
     code = (
         "import sys, time, os, signal, threading\n"
-        "from ngtcli.measure.runner import run\n"
+        "from ngtcli.measure import records as run\n"
         "real = run.timed\n"
         "count = [0]\n"
         "def timed(*arguments):\n"

@@ -19,9 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
 from ngtcli.decode.costs import MOST_ROWS, calibrate
+from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.recording import CannotRecord, record
-from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
@@ -63,7 +64,7 @@ def test_captured_passes_give_the_bits_of_eager_ones_in_half_precision(dtype: An
     found = []
     for capture in (False, True):
         hf = make_hf("llama").to(dtype)
-        model = TargetModel(hf, make_target().tokenizer, "half")
+        model = target_model(hf, make_target().tokenizer, "half")
         found.append(passes(switched_on(model) if capture else model))
         assert model.passes.captured == 0 or capture
     assert all(map(torch.equal, *found))

@@ -15,8 +15,8 @@ from helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
 from warm import Warm
 
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.decode.verify import Path as VerifiedPath
-from ngtcli.decode.verify import verify
+from ngtcli.decode.drafting import Path as VerifiedPath
+from ngtcli.decode.drafting import verify
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 

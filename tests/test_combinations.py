@@ -7,10 +7,10 @@ import pytest
 from helpers import END
 
 from ngtcli.cli.app import app
-from ngtcli.cli.combinations import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given
+from ngtcli.cli.checks import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given
 from ngtcli.cli.lazy import load
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay.traces import TraceWriter, read_traces
+from ngtcli.measure.traces import TraceWriter, read_traces
 
 COMMANDS: dict[str, Any] = {name: load(name) for name in ("bench", "tune")}
 VALUES = {"methods": "trie", "num_draft": "8", "tasks": "qa", "turns": "all", "ids": "odd"}

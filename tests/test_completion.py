@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
+from ngtcli.config import SETTINGS
 from ngtcli.draft.registry import method_names
-from ngtcli.ranges import CHOICES
 
 
 def tab(line: str, **environ: str) -> list[str]:
@@ -41,11 +41,11 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     assert tab("ngt ask -p m") == ["mine"]
 
 
-@pytest.mark.parametrize("name", [name for name in CHOICES if name != "exact"])  # a switch
+@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.choices and not s.is_switch])
 def test_words_of_settings_are_offered(name: str) -> None:
     flag = f"--{name.replace('_', '-')}"
-    assert tab(f"ngt summarize {flag} ") == list(CHOICES[name])
-    assert tab(f"ngt ask x {flag} {CHOICES[name][1]}") == [CHOICES[name][1]]
+    assert tab(f"ngt summarize {flag} ") == list(SETTINGS[name].choices)
+    assert tab(f"ngt ask x {flag} {SETTINGS[name].choices[1]}") == [SETTINGS[name].choices[1]]
 
 
 def test_models_are_the_built_in_one_the_hubs_and_folders(tmp_path, monkeypatch) -> None:

@@ -11,9 +11,9 @@ from helpers import FakeBackend, make_hf, make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode import costs
+from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.load import load_model
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.shapes import row_sizes
+from ngtcli.decode.probe import target_model, use_attention
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions
@@ -277,7 +277,7 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
         "ngtcli.session.memory.calibrate",
         lambda model: measured.append(model) or CostCurve(MEASURED),
     )
-    half = TargetModel(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "half")
+    half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "half")
     plain = replace(TINY_SETTINGS, method="none", calibrate=False, max_tokens=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: half)
@@ -293,7 +293,7 @@ def test_costs_of_another_attention_are_kept_apart() -> None:
     model = make_target("llama")
     known = PassCosts(model, True, lambda _: None, lambda _: None)
     first, path = known.load(True), costs.remembered_costs(model).path
-    model.use_attention("eager")
+    use_attention(model, "eager")
     assert known.load(False) is None
     second = known.load(True)
     assert second is not None and second is not first

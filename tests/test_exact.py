@@ -16,11 +16,17 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from torch import nn
 
-from ngtcli.decode.exact_check import _Case, find_exactness, gives_equal_bits, has_experts
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import (
+    ExactRows,
+    _Case,
+    find_exactness,
+    gives_equal_bits,
+    has_experts,
+)
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import pack, packable
+from ngtcli.decode.packed import pack_layers, packable
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
@@ -280,7 +286,7 @@ def threads() -> Iterator[Any]:
 
 
 def small(family: str, dtype: torch.dtype) -> TargetModel:
-    return TargetModel(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
+    return target_model(make_hf(family).to(dtype), Tokenizer(FakeBackend()), family)
 
 
 def rounding(module: Any, _: Any, out: Any) -> Any:
@@ -294,7 +300,7 @@ def rounded(hf: Any, name: str = "rounded") -> TargetModel:
     for name_, module in hf.named_modules():
         if isinstance(module, nn.Linear) or name_.endswith("experts"):
             module.register_forward_hook(rounding)
-    return TargetModel(hf, Tokenizer(FakeBackend()), name)
+    return target_model(hf, Tokenizer(FakeBackend()), name)
 
 
 class Grouping:
@@ -382,7 +388,7 @@ def test_what_was_found_of_other_weights_does_not_count(threads: Any) -> None:
     Grouping(other, {"sdpa", "eager"})
     assert found(other) and len(said) == 2
     packed = small("llama", torch.float32)
-    list(pack(packable(packed.hf)))
+    list(pack_layers(packable(packed.hf)))
     find_exactness(packed, 8, 128, said.append)
     assert len(said) == 3
     threads(2)

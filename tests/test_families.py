@@ -16,6 +16,7 @@ from ngtcli.decode.probe import (
     KEEPS_STATE,
     NO_CACHE,
     NO_TREE_MASK,
+    target_model,
 )
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -182,7 +183,7 @@ class LongBackend(FakeBackend):
 
 
 def target(hf: Any, name: str) -> TargetModel:
-    return TargetModel(hf, Tokenizer(LongBackend()), name)
+    return target_model(hf, Tokenizer(LongBackend()), name)
 
 
 def prompts() -> list[list[int]]:

@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Inputs, pack, unpack
-from ngtcli.decode.masks import Masks
+from ngtcli.decode.layout import Inputs, Masks, capacity_for, pack, row_size, row_sizes, unpack
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.shapes import capacity_for, row_size, row_sizes
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 
 CPU = torch.device("cpu")

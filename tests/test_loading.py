@@ -27,9 +27,9 @@ from helpers import (
 from test_families import FAMILIES as MANY
 from test_families import WINDOW, LongBackend, build, target
 
-from ngtcli.decode import ways
+from ngtcli.decode import probe
 from ngtcli.decode.load import load_model
-from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import Sampler, SamplingSettings
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
@@ -167,7 +167,7 @@ def test_a_missing_model_is_told_without_torch() -> None:
 )
 def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: SamplingSettings) -> None:
     hf = make_hf("llama")
-    model = TargetModel(hf, Tokenizer(FakeBackend()), "broken")
+    model = target_model(hf, Tokenizer(FakeBackend()), "broken")
     with torch.no_grad():
         hf.model.norm.weight.fill_(value)
         hf.lm_head.weight.abs_()
@@ -262,9 +262,9 @@ def test_end_ids_come_from_the_configuration_where_generation_has_none() -> None
     hf = make_hf("llama")
     hf.generation_config.eos_token_id = None
     hf.config.eos_token_id = [7, 9]
-    assert TargetModel(hf, Tokenizer(LongBackend()), "x").end_ids == {7, 9}
+    assert target_model(hf, Tokenizer(LongBackend()), "x").end_ids == {7, 9}
     hf.generation_config.eos_token_id = [4]
-    assert TargetModel(hf, Tokenizer(FakeBackend()), "x").end_ids == {4, 3}
+    assert target_model(hf, Tokenizer(FakeBackend()), "x").end_ids == {4, 3}
 
 
 def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> None:
@@ -273,7 +273,7 @@ def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> No
     expected = generate(hf, prompt, 30)
     hf.generation_config.repetition_penalty = 1.3
     hf.generation_config.suppress_tokens = expected[:3]
-    model = TargetModel(hf, Tokenizer(FakeBackend()), "x")
+    model = target_model(hf, Tokenizer(FakeBackend()), "x")
     assert model.unused == {"repetition_penalty": 1.3, "suppress_tokens": expected[:3]}
     assert plain(model, prompt, max_tokens=30) == expected
 
@@ -281,12 +281,10 @@ def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> No
 def test_what_a_probe_found_is_kept_and_distrusted(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = build(next(f for f in MANY if f.name == "gpt_neo"))
     way = target(hf, "gpt_neo").way
-    kept = ways.remembered_way(hf)
+    kept = probe.remembered_way(hf)
     assert kept.load() == way
-    from ngtcli.decode import model as room
-
     with monkeypatch.context() as m:
-        m.setattr(room, "find_way", lambda _: pytest.fail("probed again"))
+        m.setattr(probe, "find_way", lambda _: pytest.fail("probed again"))
         assert target(hf, "gpt_neo").way == way
     stored = read_json(kept.path, 10_000)["found"]
     for bad in ({"kind": "trees"}, {"positions": 1}, {"reason": "\x1b[31m"}, {"more": 1}):

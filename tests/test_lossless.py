@@ -27,6 +27,7 @@ from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -173,7 +174,7 @@ def test_a_hybrid_model_runs_plain_and_says_so() -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-    model = TargetModel(hf, Tokenizer(FakeBackend()), "hybrid")
+    model = target_model(hf, Tokenizer(FakeBackend()), "hybrid")
     assert "rolled back" in model.plain_reason
     prompt = prompts(1, seed=7)[0]
     run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=12)
@@ -193,7 +194,7 @@ def test_recurrent_models_keep_their_state() -> None:
     for config in (rwkv, mamba):
         torch.manual_seed(0)
         hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-        model = TargetModel(hf, Tokenizer(FakeBackend()), config.model_type)
+        model = target_model(hf, Tokenizer(FakeBackend()), config.model_type)
         assert model.plain_reason
         prompt = prompts(1, seed=12)[0]
         run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=12)
@@ -219,7 +220,7 @@ def test_an_unproven_family_is_probed() -> None:
     bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **common)
     for config, takes_trees in ((gpt2, True), (bloom, False)):
         hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-        model = TargetModel(hf, Tokenizer(FakeBackend()), config.model_type)
+        model = target_model(hf, Tokenizer(FakeBackend()), config.model_type)
         assert (model.plain_reason == "") == takes_trees
         prompt = prompts(1, seed=8)[0]
         expected = generate(hf, prompt, 20)
@@ -281,8 +282,8 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
     base = SamplingSettings(temperature=1.5, top_k=6)
     model.start(64)
     model.prefill(prompt[:-1])
+    from ngtcli.decode.drafting import verify
     from ngtcli.decode.sampling import Sampler
-    from ngtcli.decode.verify import verify
 
     first = model.forward(prompt[-1], DraftTree())[0].float()
     expected = Sampler(base, prompt).distribution(first)

@@ -10,7 +10,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import read_documents
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay.traces import TraceWriter
+from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

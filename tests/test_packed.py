@@ -10,18 +10,21 @@ from torch import Tensor, nn
 
 from ngtcli.decode import packed as room
 from ngtcli.decode.load import load_model
-from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import (
     PackedEmbedding,
     PackedLinear,
+    Trial,
     elements,
     find_layout,
     is_packed,
-    pack,
+    pack_if_it_pays,
+    pack_layers,
     packable,
     packed_copy,
+    remembered_trial,
+    try_packing,
 )
-from ngtcli.decode.packing import Trial, pack_if_it_pays, remembered_trial, try_packing
+from ngtcli.decode.probe import target_model
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -52,7 +55,7 @@ def weight_bytes(hf: Any) -> int:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the tests' models are not too small."""
-    monkeypatch.setattr("ngtcli.decode.packing._SMALLEST", 1)
+    monkeypatch.setattr("ngtcli.decode.packed._SMALLEST", 1)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -155,7 +158,7 @@ def test_a_layout_that_cannot_be_told_leaves_the_tied_layer_as_it_is(
     hf = make_hf("llama", tie_word_embeddings=True)
     other_layout(lay_out)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     assert is_packed(hf)
     assert type(hf.get_output_embeddings()) is nn.Linear
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
@@ -167,14 +170,14 @@ def test_what_a_cpu_has_no_kernel_for_is_left_as_it_is(monkeypatch: pytest.Monke
 
     hf = make_hf("llama").to(torch.float16)
     monkeypatch.setattr(room, "_packed_weight", refused)
-    assert list(pack(packable(hf))) == [] and not is_packed(hf)
+    assert list(pack_layers(packable(hf))) == [] and not is_packed(hf)
 
 
 def test_all_linear_layers_of_a_model_are_packed_and_the_tokens_stay() -> None:
     for family in ("llama", "qwen2", "gemma2-sliding"):  # Qwen2 has biases
         hf = make_hf(family, tie_word_embeddings=False)
         before, parameters = [generate(hf, p, 12) for p in prompts(4)], weight_bytes(hf)
-        assert max(pack(packable(hf))) < parameters
+        assert max(pack_layers(packable(hf))) < parameters
         assert not any(type(module) is nn.Linear for module in hf.modules())
         assert [generate(hf, p, 12) for p in prompts(4)] == before
         assert weight_bytes(hf) == parameters
@@ -190,7 +193,7 @@ def test_a_tied_embedding_gives_the_same_rows_and_is_in_memory_once(
     hf = hf.to(dtype)
     ids, parameters = torch.arange(vocabulary)[None], weight_bytes(hf)
     rows = hf.get_input_embeddings()(ids)
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     assert torch.equal(hf.get_input_embeddings()(ids), rows)
     assert torch.equal(hf.get_input_embeddings()(ids[0, 7]), rows[0, 7])
     assert weight_bytes(hf) == parameters  # counted once
@@ -201,7 +204,7 @@ def test_a_tied_embedding_gives_the_same_rows_and_is_in_memory_once(
 def test_an_unknown_embedding_keeps_the_weight_that_it_shares() -> None:
     """Gemma's embedding is a class of its own, which scales what it reads."""
     hf = make_hf("gemma3-sliding", tie_word_embeddings=True)
-    list(pack(packable(hf)))
+    list(pack_layers(packable(hf)))
     assert type(hf.get_output_embeddings()) is nn.Linear
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
     assert is_packed(hf)
@@ -223,8 +226,8 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 def test_drafts_are_verified_on_packed_weights_as_generate_decodes_without() -> None:
     hf = make_hf("llama")
     truth = {tuple(p): generate(hf, p, 24) for p in prompts(6)}
-    list(pack(packable(hf)))
-    model = TargetModel(hf, Tokenizer(FakeBackend()), "packed")
+    list(pack_layers(packable(hf)))
+    model = target_model(hf, Tokenizer(FakeBackend()), "packed")
     for prompt, expected in truth.items():
         right = [*prompt, *expected]
 
@@ -285,7 +288,7 @@ def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     good = Trial(True, {1: 1.0, 8: 1.0, 32: 1.0}, {1: 1.2, 8: 0.5, 32: 0.5})
     tried: list[int] = []
     monkeypatch.setattr(
-        "ngtcli.decode.packing.try_packing", lambda places: tried.append(len(places)) or good
+        "ngtcli.decode.packed.try_packing", lambda places: tried.append(len(places)) or good
     )
     for drafts in (False, True, True):
         warned, told = list[str](), list[str]()
@@ -306,7 +309,7 @@ def test_only_what_is_packed_is_counted_and_nothing_is_said_of_a_choice_without_
     monkeypatch: pytest.MonkeyPatch, other_layout: Any
 ) -> None:
     free = Trial(True, {1: 1.0, 8: 1.0, 32: 1.0}, {1: 1.0, 8: 0.5, 32: 0.5})
-    monkeypatch.setattr("ngtcli.decode.packing.try_packing", lambda _: free)
+    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: free)
     other_layout(swizzled)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
     hf, told = make_hf("llama", tie_word_embeddings=True, vocab_size=50_000), list[str]()
@@ -350,7 +353,7 @@ def test_a_trial_compares_in_any_dtype_that_a_cpu_has_products_for(
             copy.weight = nn.Parameter(layer.weight.detach() * scale, requires_grad=False)
             return copy
 
-        monkeypatch.setattr("ngtcli.decode.packing.packed_copy", other)
+        monkeypatch.setattr("ngtcli.decode.packed.packed_copy", other)
         assert try_packing(places).agrees == agrees
 
 
@@ -373,7 +376,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Trial(True, {1: 1.0, 8: 9.0, 32: 30.0}, {1: 1.0, 8: 7.0, 32: 20.0})
-    monkeypatch.setattr("ngtcli.decode.packing.try_packing", lambda _: slow)
+    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: slow)
     for dtype, wanted, times in ((torch.bfloat16, True, "7"), (torch.bfloat16, False, "9")):
         said: list[str] = []
         pack_if_it_pays(make_hf("llama").to(dtype), wanted=wanted, warn=said.append)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.auto.policy import Policy, best_size, count_accepted
-from ngtcli.draft.auto.repeats import Repeats
+from ngtcli.draft.auto.policy import Policy, Repeats, best_size, count_accepted
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context
 
@@ -45,7 +44,7 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     for _ in range(6):  # none of the eight is what came
         count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
     assert policy.choose(chances) == 0
-    assert policy.as_json()["came_true"] < 0.2
+    assert policy.report().came_true < 0.2
     for _ in range(300):  # time passes
         policy.choose(np.zeros(0))
     assert policy.choose(chances) == 8

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ngtcli.measure.bench.quality import NO_ROUGE, Quality, exact_match, f1, normalise, rouge_l
+from ngtcli.measure.quality import NO_ROUGE, Quality, exact_match, f1, normalise, rouge_l
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_means_leave_out_what_has_no_reference_and_em_what_was_not_asked() -> No
 
 
 def test_without_the_extra_rouge_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.measure.bench.quality.find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.measure.quality.find_spec", lambda _: None)
     quality = Quality()
     assert quality.note == NO_ROUGE and "pip install -e '.[quality]'" in NO_ROUGE
     assert "rouge_l" not in quality.scores([("x", ("x",), True)]).as_json()
@@ -70,5 +70,5 @@ def test_without_the_extra_rouge_is_left_out_and_named(monkeypatch: pytest.Monke
 def test_the_library_is_loaded_only_when_asked_for() -> None:
     import subprocess
 
-    code = "import sys, ngtcli.measure.bench.quality as q\nassert 'rouge_score' not in sys.modules"
+    code = "import sys, ngtcli.measure.quality as q\nassert 'rouge_score' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,13 +11,13 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.bench.quality import Quality
-from ngtcli.measure.bench.race import Race, race
-from ngtcli.measure.bench.rows import RaceRows, split_row
+from ngtcli.measure.live_rows import RaceRows, split_row
+from ngtcli.measure.memory import PeakMemory
 from ngtcli.measure.prompts import Item
+from ngtcli.measure.quality import Quality
+from ngtcli.measure.race import Race, race
+from ngtcli.measure.records import Contestant, Generation, Sample
 from ngtcli.measure.refusals import check_against, check_some_left, unreadable
-from ngtcli.measure.runner.memory import PeakMemory
-from ngtcli.measure.runner.run import Contestant, Generation, Sample
 from ngtcli.prompt.build import Prompt
 from ngtcli.render.rows import PromptTimes, Refusal
 

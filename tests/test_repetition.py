@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_batch_decoding import joint, own, target, together
 
+from ngtcli.decode.continuation import LEAST, LONGEST, Repetition
 from ngtcli.decode.loop import Run
-from ngtcli.decode.repetition import LEAST, LONGEST, Repetition
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings

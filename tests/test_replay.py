@@ -13,9 +13,8 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.replay.run import replay, run_replay, select, walk
-from ngtcli.measure.replay.spec_bench import template_for
-from ngtcli.measure.replay.traces import TraceWriter, read_traces
+from ngtcli.measure.replay_run import replay, run_replay, select, walk
+from ngtcli.measure.traces import TraceWriter, read_traces, template_for
 
 SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
 PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40, 41, 40, 41, 40]]

@@ -13,11 +13,11 @@ from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.runner.contestants import ours
-from ngtcli.measure.runner.memory import PeakMemory
-from ngtcli.measure.runner.run import Answering, Contestant, Generation, by_contestant, by_prompt
-from ngtcli.measure.runner.run import run as take
-from ngtcli.measure.runner.state import State
+from ngtcli.measure.contestants import ours
+from ngtcli.measure.memory import PeakMemory
+from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, by_prompt
+from ngtcli.measure.records import run as take
+from ngtcli.measure.state import State
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import Session
 

@@ -20,12 +20,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ngtcli.decode import keyed_draw
+from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.highest import first_highest, highest, least_of_sum
-from ngtcli.decode.keyed_draw import BLOCK, draw
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.sampling import BLOCK, Sampler, SamplingSettings, draw
+from ngtcli.decode.scores import first_highest, highest, least_of_sum
 
 WARPED = [
     SamplingSettings(temperature=0.7),

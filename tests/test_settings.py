@@ -11,13 +11,13 @@ from typer.testing import CliRunner, Result
 
 from ngtcli.cli.app import app
 from ngtcli.config import (
-    DRAFTING,
+    SETTINGS,
     Layer,
     Settings,
-    coerce,
     environment_and_file_layers,
     environment_layer,
     merge,
+    settings_where,
     unknown_variables,
 )
 from ngtcli.draft.drafter import DraftSettings, draft_settings
@@ -324,7 +324,7 @@ def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
 
 
 def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:
-    names = [name for name in DRAFTING if name != "method"]
+    names = [name for name in settings_where(replayed=True) if name != "method"]
     changed = Settings(n=9, lp=2, num_draft=5, learn_output=True)
     for settings in (Settings(), changed):
         own = draft_settings(settings)
@@ -339,4 +339,4 @@ def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds
 def test_a_number_beyond_every_float_is_out_of_range_in_whatever_setting() -> None:
     for number in (10**400, -(10**400)):
         with pytest.raises(UsageError, match="min_p"):
-            merge([Layer("somewhere", {"min_p": coerce("min_p", number, "somewhere")})])
+            merge([Layer("somewhere", {"min_p": SETTINGS["min_p"].typed(number, "somewhere")})])

@@ -11,19 +11,18 @@ from helpers import ngt
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from ngtcli.config import Settings
-from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure.replay import shape_model, shape_race
-from ngtcli.measure.replay.run import context_of, run_replay
-from ngtcli.measure.replay.shape_contestants import PromptCache
-from ngtcli.measure.replay.shape_decode import RecordedRun
-from ngtcli.measure.replay.shape_files import Shape, find_shape, shape_names
-from ngtcli.measure.replay.shape_generate import generate_recorded
-from ngtcli.measure.replay.shape_model import build, check_memory, make_hf, plan
-from ngtcli.measure.replay.shape_run import ShapeOptions, run_shape
-from ngtcli.measure.replay.traces import TraceWriter, read_traces
+from ngtcli.measure import shape_model, shape_race
+from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
+from ngtcli.measure.replay_run import context_of, run_replay
+from ngtcli.measure.shape_contestants import PromptCache
+from ngtcli.measure.shape_files import Shape, find_shape, shape_names
+from ngtcli.measure.shape_model import build, check_memory, make_hf, plan
+from ngtcli.measure.shape_run import ShapeOptions, run_shape
+from ngtcli.measure.traces import TraceWriter, read_traces
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
@@ -106,7 +105,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording
     options = ShapeOptions("llama-3.1-8b", METHODS)
     with (
         patch.object(shape_model, "free_memory", lambda _: 8 * 10**9),
-        patch("ngtcli.measure.replay.shape_run.build", side_effect=AssertionError),
+        patch("ngtcli.measure.shape_run.build", side_effect=AssertionError),
         pytest.raises(ModelError, match="8.0 billion parameters in float32 take 3") as caught,
     ):
         run_shape(recording, options, SETTINGS)

@@ -18,8 +18,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading_bar import ReadingBar, reading_line
 from ngtcli.cli.streams import own_streams, terminal_width
+from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
-from ngtcli.ranges import check_value
 from ngtcli.render.sinks import PlainSink, TerminalSink
 from ngtcli.render.terminal import cut, reveal, visible
 from ngtcli.render.wrapping import LONG, Run, Wrapper
@@ -345,10 +345,10 @@ def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -
 
 def test_ranges_are_given_without_powers_of_ten() -> None:
     with pytest.raises(UsageError) as caught:
-        check_value("max_tokens", 0)
+        SETTINGS["max_tokens"].check(0)
     assert caught.value.hint == "Give a value from 1 to 1000000."
     with pytest.raises(UsageError) as caught:
-        check_value("top_p", 3.0)
+        SETTINGS["top_p"].check(3.0)
     assert caught.value.hint == "Give a value from 0.000001 to 1."
 
 

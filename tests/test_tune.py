@@ -17,25 +17,25 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune_plan import items_of
-from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
-from ngtcli.measure.replay.traces import TraceWriter
-from ngtcli.measure.runner.run import Contestant, Generation, by_contestant, run
-from ngtcli.measure.runner.state import Record, State
-from ngtcli.measure.runner.state import record as record_of
-from ngtcli.measure.sweep import run as tuning
-from ngtcli.measure.sweep.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
-from ngtcli.measure.sweep.preset import preset_path
-from ngtcli.measure.sweep.ranking import CellSummary, behind, judge, summarize
-from ngtcli.measure.sweep.recording import (
+from ngtcli.measure import sweep_run as tuning
+from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.ranking import CellSummary, behind, judge, summarize
+from ngtcli.measure.recording import (
     DEFAULT_COSTS,
     Recording,
     check_replayable,
     read_costs,
 )
-from ngtcli.measure.sweep.running import Running
+from ngtcli.measure.records import Contestant, Generation, by_contestant, run
+from ngtcli.measure.running import Running
+from ngtcli.measure.state import Record, State
+from ngtcli.measure.state import record as record_of
+from ngtcli.measure.traces import TraceWriter
+from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.forms import sweep_forms
@@ -120,7 +120,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(
-    st.sampled_from(SETTING_NAMES),
+    st.sampled_from(list(SETTINGS)),
     st.text(alphabet="0123456789.,+*-e:=truefals", max_size=20),
 )
 def test_any_text_near_the_grammar_is_read_or_refused(name: str, text: str) -> None:
@@ -350,7 +350,7 @@ def answers_of(source: Any, settings: Settings) -> list[Record]:
 def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     tmp_path: Path,
 ) -> None:
-    from ngtcli.measure.replay.run import run_replay
+    from ngtcli.measure.replay_run import run_replay
 
     folder = record(tmp_path / "r")
     (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')

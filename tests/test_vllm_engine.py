@@ -12,14 +12,13 @@ from unittest.mock import MagicMock
 import pytest
 
 from ngtcli.cli.app import app
-from ngtcli.config import OF_ENGINE, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm import NgramTrieProposer
 from ngtcli.engines.vllm_answers import answers
 from ngtcli.engines.vllm_arguments import (
     PROPOSER,
-    UNREAD,
     check,
     engine_arguments,
     environment,
@@ -125,7 +124,7 @@ def refused(*arguments: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("name", settings_where(engine="ngt"))
 def test_flags_that_vllm_does_not_read_are_refused(name: str) -> None:
     value = {"background": ["english"], "draft_from": ["all"]}
     value |= {"device": ["cpu"], "draft_model": ["builtin"], "n": ["9"], "lp": ["2"]}
@@ -139,7 +138,7 @@ def test_what_only_ngts_own_steps_tell_is_refused(flag: str) -> None:
     assert refused("--engine", "vllm", flag) == f"{flag} does nothing with --engine vllm"
 
 
-@pytest.mark.parametrize("name", OF_ENGINE[1:])
+@pytest.mark.parametrize("name", settings_where(engine="vllm"))
 def test_flags_of_vllm_alone_are_refused_without_it(name: str) -> None:
     flag = f"--{name.replace('_', '-')}"
     given = [flag] if name == "ray" else [flag, "2"]

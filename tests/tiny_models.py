@@ -11,6 +11,7 @@ from helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
@@ -60,7 +61,7 @@ def make_hf(family: str, seed: int = 0, **changes: Any) -> Any:
 
 
 def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetModel:
-    return TargetModel(make_hf(family, seed, **changes), Tokenizer(FakeBackend()), family)
+    return target_model(make_hf(family, seed, **changes), Tokenizer(FakeBackend()), family)
 
 
 def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ngtcli.decode.batch.drafts import Drafts, OwnDrafts, joint_drafts
-from ngtcli.decode.batch.run import Batch, Begun, Member
-from ngtcli.decode.batch.target import why_not
+from ngtcli.decode.batch import Batch, Begun, Member
+from ngtcli.decode.batch_drafts import Drafts, OwnDrafts, joint_drafts
+from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.reference import runs_exactly
+from ngtcli.decode.scores import runs_exactly
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.registry import MethodSpec
 from ngtcli.errors import NgtError, UsageError

@@ -4,19 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ngtcli.config import OF_ENGINE, SECRET, Settings
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import Preset
-from ngtcli.system.storage import DamagedFileError, key_of, parse_json
+from ngtcli.system.storage import DamagedFileError, parse_json
 from ngtcli.system.yaml_file import shown
 
 FORMAT, VERSION = "ngt-batch", 1
-# Settings that decide no text, only how fast or within which bounds it comes.
-_FREE = {
-    "pool", "pool_documents", "background", "draft_from", "cache_mb", "calibrate", "threads",
-    "packed", "capture", "compile", "color", "max_mb", "max_files", "max_depth", "parser_seconds",
-    "parser_mb", *SECRET, *OF_ENGINE,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +78,3 @@ def _changes(then: Head, now: Head) -> Iterator[str]:
                     yield f"another wording of preset {task}"
                 else:
                     yield f"{name} {shown(was)}, now {shown(is_)}"
-
-
-def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
-    """The settings on which the answers of a task depend, and a hash of its wording, JSON-ready."""
-    wording = (
-        preset.template, preset.refine, preset.document, preset.titled_document, preset.separator,
-    )  # fmt: skip
-    values = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(settings).items()
-        if name not in _FREE
-    }
-    return {**values, "wording": key_of(*wording)}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.config import check_key
+from ngtcli.config import check_key, settings_where
 from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.documents.load import Document
 from ngtcli.documents.names import utf8
@@ -19,12 +19,7 @@ from ngtcli.system.yaml_file import shown
 
 KEYS = ("id", "task", "documents", "paths", "context", "question", "settings")
 _TEXTS = ("documents", "paths", "context")
-# The settings that may differ from line to line: what one answer is, not what is loaded and how.
-PER_LINE = (
-    "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
-    "presence_penalty", "frequency_penalty", "stop", "max_repeats", "overflow", "passages",
-    "passage_tokens", "passage_overlap", "whole_tokens", "field",
-)  # fmt: skip
+_PER_LINE = settings_where(per_line=True)
 Id = str | int
 _LONGEST_ID = 1000  # characters; guess
 
@@ -114,9 +109,9 @@ def _settings(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise UsageError(f"settings is {shown(given)}", "It must be an object.")
     for name in given:
-        if name not in PER_LINE:
+        if name not in _PER_LINE:
             raise UsageError(
-                f"settings: {shown(name)} cannot be set for one line", nearest(name, PER_LINE)
+                f"settings: {shown(name)} cannot be set for one line", nearest(name, _PER_LINE)
             )
     return {name: check_key(name, value, "settings") for name, value in given.items()}
 

@@ -6,15 +6,15 @@ itself; this is done while no other line is being answered.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
-from ngtcli.config import Settings
+from ngtcli.config import IN_PARTS, Settings
+from ngtcli.decode.steps import PassesReport
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import PartReport, fits
-from ngtcli.ranges import IN_PARTS
 from ngtcli.session.answer import Answered, Given, failed
 from ngtcli.session.local import Session
 from ngtcli.session.parts import Splitting
@@ -61,13 +61,13 @@ class Engine:
     """What answers: a session, or what stands for one, and the function that answers with it.
 
     `size` is for that function: how many sequences together, 0 for as many as memory allows.
-    `passes` says what is reported of the model's passes, JSON-ready.
+    `passes` says what is reported of the model's passes.
     """
 
     session: Session
     answers: Answers
     size: int
-    passes: Callable[[], dict[str, Any]]
+    passes: Callable[[], PassesReport]
 
 
 class Runner:

@@ -1,5 +1,6 @@
 """What is reported of an answer: its JSON, the summary line, a line for each step."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,26 +11,28 @@ from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
 from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources
+from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
-    from ngtcli.decode.stats import Statistics
-    from ngtcli.decode.steps import Step
+    from ngtcli.decode.steps import PassesReport, Statistics, Step
+    from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer
+    from ngtcli.trie.store import TrieReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an engine tells of a finished answer; `trie` and `passes` are JSON-ready."""
+    """What an engine tells of a finished answer."""
 
     prompt: "Prompt"
     finish_reason: str
     exact: bool
-    trie: dict[str, Any]
-    passes: dict[str, Any]
+    trie: "TrieReport"
+    passes: "PassesReport"
     statistics: "Statistics"
-    policy: dict[str, Any]
+    policy: "PolicyReport | None"
 
 
 def told(answer: "Answer") -> Told:
@@ -38,8 +41,8 @@ def told(answer: "Answer") -> Told:
         prompt=answer.prompt,
         finish_reason=answer.finish_reason,
         exact=answer.run.exact,
-        trie=answer.trie.as_json(),
-        passes=answer.run.model.passes.as_json(),
+        trie=answer.trie,
+        passes=answer.run.model.passes.report(),
         statistics=answer.run.statistics,
         policy=answer.policy,
     )
@@ -67,14 +70,14 @@ def answer_json(
         "skipped": skipped_json(request.loaded.skipped),
         "truncated": [asdict(cut) for cut in answer.prompt.cuts],
         "retrieval": _retrieval(answer.prompt),
-        "parts": [part.as_json() for part in parts],
-        "trie": answer.trie,
-        "passes": answer.passes,
-        "statistics": answer.statistics.as_json(),
+        "parts": to_json(parts),
+        "trie": to_json(answer.trie),
+        "passes": to_json(answer.passes),
+        "statistics": to_json(answer.statistics),
         "sources": sources.as_json(),
     }
-    if answer.policy:
-        body["policy"] = answer.policy
+    if answer.policy is not None:
+        body["policy"] = to_json(answer.policy)
     if request.json_tokens:
         body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in kept.tokens]
     return body
@@ -99,8 +102,8 @@ def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) 
     }
 
 
-def _retrieval(prompt: "Prompt") -> dict[str, Any] | None:
-    return prompt.selection.as_json() if prompt.selection else None
+def _retrieval(prompt: "Prompt") -> Any:
+    return to_json(prompt.selection)
 
 
 def _documents(request: AnswerRequest) -> list[dict[str, Any]]:
@@ -132,33 +135,33 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     return facts
 
 
-def _policy_facts(policy: dict[str, Any]) -> list[str]:
+def _policy_facts(policy: "PolicyReport | None") -> list[str]:
     """How many nodes the steps had, and how often drafting rested."""
-    sizes = sorted(int(k) for k, steps in policy.get("budgets", {}).items() for _ in range(steps))
-    if not sizes:
+    if policy is None or not policy.budgets:
         return []
+    sizes = sorted(Counter(policy.budgets).elements())
     facts = [f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"]
-    if policy["stand_downs"]:
-        facts.append(f"drafting stood down {counted(policy['stand_downs'], 'time')}")
+    if policy.stand_downs:
+        facts.append(f"drafting stood down {counted(policy.stand_downs, 'time')}")
     return facts
 
 
 def policy_words(answer: "Answer") -> list[str]:
     """Why the drafter drafted as much as it did, in sentences; none where it decides nothing."""
     policy = answer.policy
-    if not policy:
+    if policy is None:
         return []
-    costs = {int(rows): seconds for rows, seconds in policy["cost_s"].items()}
+    costs = policy.cost_s
     most = max(costs)
     words = [
         f"A pass over {most} rows costs {costs[most] / costs[1]:.1f} times one over a single row,"
-        f" drafting {policy['drafting_s'] / costs[1]:.0%} of that.",
-        f"Drafts were accepted {policy['came_true']:.1f} times as often as expected, of late.",
+        f" drafting {policy.drafting_s / costs[1]:.0%} of that.",
+        f"Drafts were accepted {policy.came_true:.1f} times as often as expected, of late.",
     ]
-    if policy["stand_downs"]:
+    if policy.stand_downs:
         words.append(
             "Drafting stood down while no number of nodes was expected to make up for its cost,"
-            f" {policy['budgets'].get('0', 0)} of {answer.run.statistics.steps} steps."
+            f" {policy.budgets.get(0, 0)} of {answer.run.statistics.steps} steps."
         )
     return words
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.ignored import check_session, flag, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
 from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
-from ngtcli.config import RETRIEVING, Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError
@@ -125,7 +125,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         told = {"--explain": request.explain, "--json-tokens": request.json_tokens}
         refuse_beside("--engine vllm", told, "vLLM does not tell which tokens were drafted.")
     if request.settings.overflow != "retrieve":
-        unread = {flag(name): name in flags for name in RETRIEVING}
+        unread = {s.flag: name in flags for name, s in SETTINGS.items() if s.overflow == "retrieve"}
         unread |= {"--show-passages": request.show_passages}
         refuse_beside(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
     elif request.settings.embedder or request.settings.reranker:

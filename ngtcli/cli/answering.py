@@ -27,8 +27,8 @@ from ngtcli.cli.output import write_result
 from ngtcli.cli.passages import tell_passages
 from ngtcli.cli.reading_bar import ReadingBar
 from ngtcli.cli.streams import terminal_width
+from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
-from ngtcli.ranges import IN_PARTS
 from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
 from ngtcli.render.sources import Sources, sources_of
 from ngtcli.render.terminal import visible, wants_color

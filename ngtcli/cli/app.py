@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli import __version__
-from ngtcli.cli.lazy import LazyGroup
+from ngtcli.cli.lazy import COMMANDS, LazyGroup
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError
@@ -34,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="ngt help COMMAND is the same as ngt COMMAND --help.",
+    epilog="ngt help lists the pages of the manual; ngt help TOPIC shows one.",
 )
 
 
@@ -106,9 +106,16 @@ def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     ours = [word for word in arguments[:end] if word != "--debug"]
     debug = len(ours) < end
-    if ours[:1] == ["help"]:
+    if ours[:1] == ["help"] and _is_command(ours[1:]):
         ours = [*ours[1:], "--help"]
     return [*ours, *arguments[end:]], debug
+
+
+def _is_command(words: Sequence[str]) -> bool:
+    """Whether words behind `help` name a command: a page of the same name goes first."""
+    from ngtcli.cli.help import topics  # here: other commands do without
+
+    return bool(words) and words[0] in COMMANDS and (len(words) > 1 or words[0] not in topics())
 
 
 def _invoke(arguments: list[str]) -> int:

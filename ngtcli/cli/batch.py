@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ngtcli.batch.arriving import KnownLines, StreamLines
-from ngtcli.batch.head import Head, deciding
+from ngtcli.batch.head import Head
 from ngtcli.batch.output import FileOutput, Output, StreamOutput
 from ngtcli.batch.source import Choice, scan
 from ngtcli.batch.waiting import Line
@@ -21,7 +21,7 @@ from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, wr
 from ngtcli.cli.batch_rows import Progress, error_row, row_of
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
 from ngtcli.cli.batch_work import Tasks, WorkReader, wording
-from ngtcli.cli.ignored import check_session, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     PresetOption,
@@ -34,6 +34,7 @@ from ngtcli.cli.options import (
 from ngtcli.cli.output import check_output_file
 from ngtcli.documents.listing import STDIN
 from ngtcli.errors import UsageError, counted
+from ngtcli.prompt.preset import deciding
 from ngtcli.prompt.tasks import TASKS
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.yaml_file import shown

@@ -1,7 +1,7 @@
 """What `ngt batch` puts out for a line, and what it says on stderr as lines are done."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ngtcli.batch.lines import Id
 from ngtcli.batch.work import Outcome, Work
@@ -13,6 +13,9 @@ from ngtcli.errors import NgtError, counted
 from ngtcli.prompt.counting import short
 from ngtcli.render.sinks import Collector
 from ngtcli.render.sources import Sources, sources_of
+
+if TYPE_CHECKING:
+    from ngtcli.decode.steps import PassesReport
 
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _SHOWN = 5  # remarks on single lines; -v shows all
@@ -32,7 +35,7 @@ def request_of(work: Work, **more: Any) -> AnswerRequest:
     )  # fmt: skip
 
 
-def answer_parts(outcome: Outcome, passes: dict[str, Any]) -> tuple[Told, Collector, Sources]:
+def answer_parts(outcome: Outcome, passes: "PassesReport") -> tuple[Told, Collector, Sources]:
     """What was answered: what is told of it, its tokens, its sources. There is no error."""
     a = outcome.answered
     kept = Collector()
@@ -41,13 +44,13 @@ def answer_parts(outcome: Outcome, passes: dict[str, Any]) -> tuple[Told, Collec
     documents = outcome.work.loaded.documents if outcome.work else ()
     excerpts = a.prompt.selection.excerpts if a.prompt.selection else None
     told = Told(
-        prompt=a.prompt, finish_reason=a.finish_reason, exact=a.exact, trie=a.trie.as_json(),
+        prompt=a.prompt, finish_reason=a.finish_reason, exact=a.exact, trie=a.trie,
         passes=passes, statistics=a.statistics, policy=a.policy,
     )  # fmt: skip
     return told, kept, sources_of(kept.text, documents, excerpts)
 
 
-def row_of(outcome: Outcome, passes: dict[str, Any]) -> dict[str, Any]:
+def row_of(outcome: Outcome, passes: "PassesReport") -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
     if outcome.answered.error is not None or outcome.work is None:
         return error_row(outcome.line.id, outcome.answered.error or NgtError("not answered"))

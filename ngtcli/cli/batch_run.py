@@ -33,7 +33,7 @@ def open_engine(settings: Settings, size: int, progress: Progress) -> "Engine":
     size = 1 if settings.exact == "on" and not size else size  # exact passes are over one text
     session = Session(settings, progress.show, progress.warn)
     session.model.keeps_chunks = True  # lines with the same documents follow one another
-    return Engine(session, answers, size, session.model.passes.as_json)
+    return Engine(session, answers, size, session.model.passes.report)
 
 
 def run_lines(

@@ -9,7 +9,7 @@ from ngtcli.batch.source import asked_of
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Read, Work
 from ngtcli.cli.batch_files import Written
-from ngtcli.config import READING, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
 from ngtcli.documents.listing import WRITTEN, Listing
@@ -119,7 +119,7 @@ class WorkReader:
 
     def _files(self, settings: Settings) -> Files:
         """The reader for these settings; a few are open."""
-        key = tuple(getattr(settings, name) for name in READING)
+        key = tuple(getattr(settings, name) for name in settings_where(reading=True))
         if key not in self._open and len(self._open) == _READERS:
             self._close_oldest()
         files = self._open.pop(key) if key in self._open else Files(settings)

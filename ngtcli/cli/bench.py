@@ -17,13 +17,13 @@ from ngtcli.cli.bench_request import (
     num_drafts_of,
     read_request,
 )
-from ngtcli.cli.combinations import BENCH, check_combination
+from ngtcli.cli.checks import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim, check_not_read
 from ngtcli.errors import INTERRUPTED, counted
 from ngtcli.measure.machine import versions
-from ngtcli.measure.replay.shape_files import find_shape
+from ngtcli.measure.shape_files import find_shape
 from ngtcli.render.forms import bench_forms, record_forms
 from ngtcli.render.results import (
     Invocation,
@@ -63,7 +63,7 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
 def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
     num_drafts = num_drafts_of(request)
     if request.given.replay:
-        from ngtcli.measure.replay.traces import recorded_files
+        from ngtcli.measure.traces import recorded_files
 
         outputs = request.given.output, request.given.html
         check_not_read(outputs, recorded_files(request.given.replay))
@@ -79,7 +79,7 @@ def _replay(
     request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
 ) -> ReplayResult:
     from ngtcli.draft.drafter import draft_settings
-    from ngtcli.measure.replay.run import run_replay
+    from ngtcli.measure.replay_run import run_replay
 
     given = request.given
     result = run_replay(
@@ -109,7 +109,7 @@ def _replay_with_passes(
     wanted = against(given)
     find_shape(given.shape)  # a wrong name is told before anything heavy is loaded
     notes.status("Loading …")
-    from ngtcli.measure.replay.shape_run import ShapeOptions, run_shape
+    from ngtcli.measure.shape_run import ShapeOptions, run_shape
 
     process.unwind_on_interrupt()
     options = ShapeOptions(
@@ -133,7 +133,7 @@ def _replay_with_passes(
 def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
     given, (items, skipped) = request.given, items_of(request, notes)
     notes.status(f"Loading {request.settings.model} …")
-    from ngtcli.measure.bench.run import RaceOptions, build_prompts, record, run_live
+    from ngtcli.measure.live import RaceOptions, build_prompts, record, run_live
     from ngtcli.session.local import Session
 
     # The session's own method is never used; its progress would be shown inside timed runs.

@@ -5,20 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ngtcli.cli.bench_options import LIVE_METHODS, REPLAYED_METHODS, SHAPE_METHODS, BenchFlags
-from ngtcli.cli.combinations import LIVE, RECORD, REPLAY, SHAPE
-from ngtcli.cli.ignored import check_session
+from ngtcli.cli.checks import LIVE, RECORD, REPLAY, SHAPE, check_session
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import UsageError
 from ngtcli.measure.noise import add_noise
 from ngtcli.measure.prompts import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.prompt.preset import Preset
-from ngtcli.ranges import RANGES
 
 SWEEP = (4, 8, 16, 32, 64, 128)
 _METHODS = {
@@ -71,7 +69,7 @@ def num_drafts_of(request: BenchRequest) -> list[int]:
         numbers = [int(part) for part in names_in(text)]
     except ValueError:
         numbers = []
-    most = int(RANGES["num_draft"][1])
+    most = int(SETTINGS["num_draft"].within[1])
     if not numbers or not all(1 <= number <= most for number in numbers):
         raise UsageError(
             f"--num-draft {text}: not numbers from 1 to {most}",

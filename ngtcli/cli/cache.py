@@ -1,7 +1,7 @@
 """`ngt cache`: all that ngt has stored on this machine, and deleting it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -9,7 +9,8 @@ from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.errors import NgtError, UsageError, counted, nearest
 from ngtcli.render.sinks import dump_json
-from ngtcli.system.cache import STORES, Store, clear
+from ngtcli.system.cache import STORES, Store, clear, held
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import home
 
 cache_app = typer.Typer(help="All that is stored to be used again.", no_args_is_help=True)
@@ -20,16 +21,16 @@ _OPTIONAL = typer.Argument(help="Names that ngt cache list shows; without any al
 @cache_app.command("list")
 def cache_list(json: JsonOption = False) -> None:
     """List what the cache holds, its files and its size, and what makes it."""
-    rows = [_row(store) for store in STORES]
+    rows = [held(home("cache"), store) for store in STORES]
     if json:
-        print_line(dump_json(rows))
+        print_line(dump_json(to_json(rows)))
         return
     header = ["name", "holds", "made by", "files", "size", "bounded"]
-    cells = [
-        [row["name"] + "*" * row["lasting"], row["holds"], row["made_by"], row["files"],
-         f"{row['bytes'] / 1e6:.1f} MB", "yes" if row["bounded"] else "no"]
-        for row in rows
-    ]  # fmt: skip
+    cells = []
+    for row in rows:
+        name = f"{row.name}*" if row.lasting else row.name
+        size, bounded = f"{row.bytes / 1e6:.1f} MB", "yes" if row.bounded else "no"
+        cells.append([name, row.holds, row.made_by, row.files, size, bounded])
     print_table(header, cells)
     print_line("* is deleted only where ngt cache clear names it.")
 
@@ -37,7 +38,7 @@ def cache_list(json: JsonOption = False) -> None:
 @cache_app.command("show")
 def cache_show(name: Name, json: JsonOption = False) -> None:
     """Show what one of them holds, what makes it, and where it is."""
-    row = _row(*_named([name]))
+    row = to_json(held(home("cache"), _named([name])[0]))
     if json:
         print_line(dump_json(row))
     else:
@@ -79,25 +80,6 @@ def print_folder(name: str | None, json: bool) -> None:
     """Print the folder of a store, or of the cache."""
     folder = str(home("cache") / _named([name])[0].folder if name else home("cache"))
     print_line(dump_json({"path": folder}) if json else folder)
-
-
-def _row(store: Store) -> dict[str, Any]:
-    sizes = []
-    for path in store.files(home("cache")):
-        try:
-            sizes.append(path.lstat().st_size)
-        except OSError:  # another run removed it
-            continue
-    return {
-        "name": store.name,
-        "holds": store.holds,
-        "made_by": store.made_by,
-        "files": len(sizes),
-        "bytes": sum(sizes),
-        "bounded": store.bounded,
-        "lasting": store.lasting,
-        "path": str(home("cache") / store.folder),
-    }
 
 
 def _named(names: Sequence[str]) -> list[Store]:

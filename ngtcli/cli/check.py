@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ngtcli.cli.ignored import check_session, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_own_engine
 from ngtcli.cli.output import print_line, print_table

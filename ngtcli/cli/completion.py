@@ -9,8 +9,8 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 
+from ngtcli.config import Setting
 from ngtcli.prompt.preset import preset_files
-from ngtcli.ranges import CHOICES
 
 Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds
@@ -62,14 +62,12 @@ def backgrounds(incomplete: str) -> list[str]:
     return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))
 
 
-def choices(setting: str) -> Complete:
-    """The words that a setting can be."""
-
-    @_quietly
-    def offered(incomplete: str) -> list[str]:
-        return list(CHOICES[setting])
-
-    return offered
+def of_setting(setting: Setting) -> Complete | None:
+    """What completes the value of a setting's option; None where there is nothing to offer."""
+    if setting.choices:
+        return _quietly(lambda incomplete: list(setting.choices))
+    offered = {"methods": methods, "models": models, "backgrounds": backgrounds}
+    return offered.get(setting.complete)
 
 
 def _folders(incomplete: str) -> Iterator[str]:
@@ -84,14 +82,3 @@ def _folders(incomplete: str) -> Iterator[str]:
                     yield os.path.join(head, entry.name) + ("" if model else "/")
     except OSError:
         return
-
-
-_OFFERED: dict[str, Complete] = {
-    "method": methods, "model": models, "draft_model": models, "background": backgrounds,
-    "embedder": models, "reranker": models,
-}  # fmt: skip
-
-
-def of_setting(name: str) -> Complete | None:
-    """What completes the value of a setting's option; None where there is nothing to offer."""
-    return choices(name) if name in CHOICES else _OFFERED.get(name)

@@ -14,7 +14,7 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.config import PROJECT_FILE, SETTING_NAMES, Resolved, shown_settings
+from ngtcli.config import PROJECT_FILE, SETTINGS, Resolved, shown_settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
@@ -32,10 +32,10 @@ def config_show(
     resolved = _resolved(flags or {}, preset)
     values = shown_settings(resolved.settings)
     if json:
-        body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTING_NAMES}
+        body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS}
         print_line(dump_json(body))
         return
-    rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTING_NAMES]
+    rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
     print_table(["setting", "value", "origin"], rows)
 
 

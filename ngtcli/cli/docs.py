@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.cache import clear_named, print_folder, print_removed
-from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
 from ngtcli.cli.output import print_line, print_table
@@ -18,7 +18,7 @@ from ngtcli.cli.reading import (
     tell_skipped,
     tell_warnings,
 )
-from ngtcli.config import READING
+from ngtcli.config import SETTINGS, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, place
 from ngtcli.documents.passages import passages as passages_of
@@ -34,7 +34,7 @@ docs_app = typer.Typer(
 )
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
-_READ = ("model", *READING)
+_READ = ("model", *settings_where(reading=True))
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _TOKENIZER_BYTES = 256_000_000  # most of one of them; as model_files has it
 
@@ -135,7 +135,7 @@ def docs_show(
     if text:
         refuse_beside("--text", {"--passages": passages}, "Give one of them.")
     if not passages:
-        cutting = {flag(name): name in (flags or {}) for name in _CUT}
+        cutting = {SETTINGS[name].flag: name in (flags or {}) for name in _CUT}
         refuse_beside("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
     loaded = read_documents([path], standard_input([path]), settings, notes)

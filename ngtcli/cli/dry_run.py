@@ -5,6 +5,7 @@ from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.cli.passages import tell_passages
+from ngtcli.config import IN_PARTS
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.context import context_limit
@@ -13,7 +14,6 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
-from ngtcli.ranges import IN_PARTS
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 from ngtcli.tokens.tokenizer import Tokenizer

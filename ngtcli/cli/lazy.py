@@ -59,6 +59,9 @@ COMMANDS: dict[str, Entry] = {
     "presets": Entry("presets", "presets_app", "Presets: how a task is worded and set."),
     "config": Entry("config", "config_app", "Settings and where they come from."),
     "models": Entry("models", "models_app", "Models on this machine."),
+    "help": Entry(
+        "help", "help_page", "Show a page of the manual, or list the pages: ngt help documents"
+    ),
 }
 
 

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -15,27 +15,26 @@ import typer
 
 from ngtcli.cli.completion import of_setting, presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.setting_help import HELP, PANELS
 from ngtcli.config import (
-    NAMES,
-    OF_ENGINE,
-    SETTING_NAMES,
+    SETTINGS,
     Layer,
     Resolved,
-    Settings,
+    Setting,
     environment_and_file_layers,
     merge,
     names_of,
+    settings_where,
     unknown_variables,
 )
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.ranges import CHOICES, SWITCH
 from ngtcli.system.storage import in_bounds
 
-_DEFAULTS = Settings()
-
+# What commands read that compare whole answers of models that ngt runs.
+OF_OWN_ENGINE = tuple(
+    name for name, s in SETTINGS.items() if s.panel != "Engine" and name != "max_repeats"
+)
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -55,26 +54,27 @@ def named_file(text: str) -> Path:
 file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
-def _parameter(name: str) -> inspect.Parameter:
-    default = getattr(_DEFAULTS, name)
-    word = name.replace("_", "-")
-    switch = isinstance(default, bool) or _is_switch(name)
-    flag = f"--{word}/--no-{word}" if switch else f"--{word}"
-    flags = [flag, "-m"] if name == "model" else [flag]
-    kind: Any = list[str] if isinstance(default, tuple) else bool if switch else type(default)
-    option = typer.Option(
-        *flags,
-        help=f"{HELP[name]} {_default(default)}".rstrip(),
-        rich_help_panel=_panel(name),
-        show_default=False,
-        autocompletion=of_setting(name),
+def _parameters(name: str) -> Iterator[inspect.Parameter]:
+    """The flags of a setting; a list of names has another one that empties it."""
+    setting = SETTINGS[name]
+    flag = setting.flag
+    flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag, "-m"]
+    kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
+    option = partial(typer.Option, rich_help_panel=setting.panel, show_default=False)
+    shown = option(
+        *(flags if name == "model" else flags[:1]),
+        help=f"{setting.help} {_default(setting.default)}".rstrip(),
+        autocompletion=of_setting(setting),
     )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, option],
-    )
+    yield _keyword(name, None, Annotated[kind | None, shown])
+    if setting.names:
+        without = option(f"--no-{flag[2:]}", help=f"The same as {flag} none.")
+        yield _keyword(f"no_{name}", False, Annotated[bool, without])
+
+
+def _keyword(name: str, default: object, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
 def _default(value: Any) -> str:
@@ -82,28 +82,6 @@ def _default(value: Any) -> str:
     words = {True: "on", False: "off"} if isinstance(value, bool) else {}
     text = ", ".join(value) if isinstance(value, tuple) else words.get(value, value)
     return "" if text == "" else rf"\[default: {text}]"
-
-
-def _without(name: str) -> inspect.Parameter:
-    """The flag that empties a list of names."""
-    option = typer.Option(
-        f"--no-{name}", help=f"The same as --{name} none.", rich_help_panel=_panel(name),
-        show_default=False,
-    )  # fmt: skip
-    return inspect.Parameter(
-        f"no_{name}",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=False,
-        annotation=Annotated[bool, option],
-    )
-
-
-def _panel(name: str) -> str:
-    return next(title for title, names in PANELS.items() if name in names)
-
-
-def _is_switch(name: str) -> bool:
-    return CHOICES.get(name) == SWITCH
 
 
 Command = Callable[..., Any]
@@ -114,13 +92,12 @@ def with_settings(command: Command) -> Command:
 
     A parameter of the command's own takes the place of the setting of that name.
     """
-    return _with(SETTING_NAMES, command)
+    return _with(tuple(SETTINGS), command)
 
 
 def with_own_engine(command: Command) -> Command:
     """As `with_settings`, for a command that compares whole answers of models that ngt runs."""
-    unread = (*OF_ENGINE, "max_repeats")
-    return _with([name for name in SETTING_NAMES if name not in unread], command)
+    return _with(OF_OWN_ENGINE, command)
 
 
 def with_some_settings(*names: str) -> Callable[[Command], Command]:
@@ -132,22 +109,11 @@ def _with(names: Sequence[str], command: Command) -> Command:
     signature = inspect.signature(command, eval_str=True)
     own = [p for name, p in signature.parameters.items() if name != "flags"]
     shared = [name for name in names if name not in signature.parameters]
-    emptied = [name for name in NAMES if name in shared]
-    settings = [_parameter(name) for name in shared] + [_without(name) for name in emptied]
+    settings = [parameter for name in shared for parameter in _parameters(name)]
 
     @wraps(command)
     def wrapper(**arguments: Any) -> Any:
-        given = {name: arguments.pop(name) for name in shared}
-        none = [name for name in emptied if arguments.pop(f"no_{name}")]
-        flags = {
-            name: _typed(name, value)
-            for name, value in given.items()
-            if value is not None and value != []
-        }
-        for name in none:
-            if name in flags:
-                raise UsageError(f"--{name} beside --no-{name}", "Give one of them.")
-            flags[name] = ()
+        flags = _given({p.name: arguments.pop(p.name) for p in settings})
         try:
             return command(flags=flags, **arguments)
         finally:
@@ -179,11 +145,26 @@ def _is_verbose(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("verbose"))
 
 
-def _typed(name: str, value: Any) -> Any:
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were given as flags, with their values."""
+    flags = {
+        name: _typed(SETTINGS[name], value)
+        for name, value in arguments.items()
+        if name in SETTINGS and value is not None and value != []
+    }
+    for name in settings_where(names=True):
+        if arguments.get(f"no_{name}"):
+            if name in flags:
+                raise UsageError(f"--{name} with --no-{name}", "Give one of them.")
+            flags[name] = ()
+    return flags
+
+
+def _typed(setting: Setting, value: Any) -> Any:
     """The value of a flag as its setting has it."""
-    if _is_switch(name):
+    if setting.choices and setting.is_switch:
         return "on" if value else "off"
-    if name in NAMES:
+    if setting.names:
         return names_of(value)
     return tuple(value) if isinstance(value, list) else value
 
@@ -245,7 +226,7 @@ def _merged(layers: list[Layer]) -> Resolved:
     resolved = merge([*layers, load_card(resolved.settings.model).settings])
     s = resolved.settings
     in_bounds.hold_to(s.cache_mb * 1_000_000)
-    models = [name or "builtin" for name in (s.model, s.draft_model, s.embedder, s.reranker)]
+    models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return resolved

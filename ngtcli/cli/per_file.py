@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 from ngtcli.batch.arriving import KnownLines
 from ngtcli.batch.folder import AnswerFolder
-from ngtcli.batch.head import deciding
 from ngtcli.batch.waiting import Line
 from ngtcli.batch.work import Outcome, Work
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch_rows import Progress, answer_parts
 from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
-from ngtcli.cli.ignored import refuse_beside
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
 from ngtcli.documents.listing import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError, counted
+from ngtcli.prompt.preset import deciding
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
 

@@ -7,7 +7,7 @@ import typer
 
 from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
-from ngtcli.cli.ignored import refuse_beside
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.options import resolve, with_flags, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
 from ngtcli.prompt.tasks import for_task

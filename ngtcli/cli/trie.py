@@ -1,7 +1,6 @@
 """`ngt trie`: the cached tries of documents, and the datastores and backgrounds beside them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,35 +8,36 @@ import typer
 
 from ngtcli.background.files import check_new_name
 from ngtcli.cli.cache import clear_named, print_folder, print_removed
-from ngtcli.cli.ignored import flag, refuse_beside
+from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.reading import read_documents, skipped_json, standard_input
-from ngtcli.config import READING, Settings
+from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line, visible
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import (
     BACKGROUNDS,
     DATASTORES,
-    POOLS,
     TRIES,
     BackgroundFile,
     CacheFile,
     TrieFile,
     describe,
     list_files,
+    list_pools,
 )
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *READING)
+_READ = ("model", "n", "lp", *settings_where(reading=True))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 
@@ -91,7 +91,7 @@ def _build_trie(
     trie, report = document_trie(
         documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
-    body = {**report.as_json(), "tokens": trie.tokens, "path": str(report.path or "")}
+    body = {**to_json(report), "tokens": trie.tokens, "path": str(report.path or "")}
     built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
     return body, f"{built} in {report.seconds * 1000:.0f} ms"
 
@@ -102,7 +102,7 @@ def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[s
         raise UsageError("--rest beside --background", "Give one of them.")
     if name is not None:
         _check_name(name, rest, background)
-    given = {flag(name): name in flags for name in ("n", "lp")}
+    given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
     refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     given = given if background else {}
     refuse_beside("--background", given, "A background has no window: leave it out.")
@@ -159,7 +159,7 @@ def trie_list(json: JsonOption = False) -> None:
     """List cached tries, datastores and backgrounds, the newest first."""
     found = list_files()
     if json:
-        print_line(dump_json([_row(file) for file in found]))
+        print_line(dump_json(to_json(found)))
         return
     header = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
     print_table(header, [_cells(file) for file in found])
@@ -175,7 +175,7 @@ def trie_show(
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
     if path.endswith((TRIES.suffix, DATASTORES.suffix, BACKGROUNDS.suffix)):
-        given = {flag(name): True for name in flags or {}} | {"--preset": preset}
+        given = {SETTINGS[name].flag: True for name in flags or {}} | {"--preset": preset}
         _show_file(path, given, json)
         return
     settings = resolve(flags or {}, preset, "summarize")[0].settings
@@ -192,7 +192,7 @@ def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
     refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
-    _print_facts(_row(file), json)
+    _print_facts(to_json(file), json)
 
 
 def _cached(
@@ -213,7 +213,7 @@ def _cached(
         {"text": tokenizer.decode(sequence), "count": count}
         for sequence, count in trie.most_frequent(settings.lp, 10)
     ]
-    return _row(file), top
+    return to_json(file), top
 
 
 def _build_hint(path: str) -> str:
@@ -230,13 +230,6 @@ def trie_clear(json: JsonOption = False) -> None:
 def trie_path(json: JsonOption = False) -> None:
     """Print the folder of cached tries."""
     print_folder("tries", json)
-
-
-def _row(file: CacheFile) -> dict[str, Any]:
-    """A file of the cache, as --json shows it."""
-    row = {field.name: getattr(file, field.name) for field in fields(file)}
-    del row["created"]
-    return {**row, "documents": list(file.documents), "path": str(file.path)}
 
 
 def _cells(file: CacheFile) -> list[object]:
@@ -275,14 +268,12 @@ trie_app.add_typer(pool_app, name="pool")
 @pool_app.command("show")
 def pool_show(json: JsonOption = False) -> None:
     """List the pools: one a model."""
-    from ngtcli.draft.pool import describe_pool  # here: it loads numpy
-
-    rows = [row for path in POOLS.paths() if (row := describe_pool(path))]
+    pools = list_pools()
     if json:
-        print_line(dump_json(rows))
+        print_line(dump_json(to_json(pools)))
         return
     header = ["model", "pieces", "tokens", "size"]
-    cells = [[r["model"], r["answers"], r["tokens"], f"{r['bytes'] / 1e3:.0f} kB"] for r in rows]
+    cells = [[p.model, p.answers, p.tokens, f"{p.bytes / 1e3:.0f} kB"] for p in pools]
     print_table(header, cells)
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli.combinations import LIVE, REPLAY, TUNE, check_combination
+from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import command_line, with_flags, with_own_engine
 from ngtcli.cli.output import aim
 from ngtcli.cli.tune_options import TuneFlags
 from ngtcli.cli.tune_plan import Plan, open_source, read_plan
 from ngtcli.errors import INTERRUPTED
-from ngtcli.measure.sweep.preset import preset_path, provenance, write_winner
+from ngtcli.measure.winner import preset_path, provenance, write_winner
 from ngtcli.render.forms import sweep_forms
 from ngtcli.render.sweep_rows import SweepReport
 from ngtcli.system import process
@@ -44,8 +44,8 @@ def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None 
 
 def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
-    from ngtcli.measure.runner.state import State
-    from ngtcli.measure.sweep.run import default_state, measure, report, state_key
+    from ngtcli.measure.state import State
+    from ngtcli.measure.sweep_run import default_state, measure, report, state_key
 
     try:
         source, skipped = open_source(given, plan, notes)

@@ -5,25 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.cli.ignored import check_session
+from ngtcli.cli.checks import check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import resolve
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.cli.tune_options import TuneFlags
-from ngtcli.config import OF_TRIE, Resolved, Settings
+from ngtcli.config import Resolved, Settings, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
+from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.measure.sweep.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.tasks import can_ask
 from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:
-    from ngtcli.measure.sweep.run import Source
+    from ngtcli.measure.sweep_run import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
 
     Raises UsageError where the user has asked for auto.
     """
-    foreign = [name for name in swept if name in OF_TRIE]
+    foreign = [name for name in swept if name in settings_where(method="trie")]
     method, origin = resolved.settings.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return False
@@ -103,7 +103,7 @@ def _check_data(given: TuneFlags, plan: Plan) -> None:
         return
     if plan.texts:
         raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.measure.sweep.recording import check_replayable
+    from ngtcli.measure.recording import check_replayable
 
     check_replayable(plan.axes, plan.cells)
 
@@ -114,8 +114,8 @@ def open_source(
     """What is measured on, and the files that were left out of folders."""
     outputs = given.output, given.html
     if given.replay is not None:
-        from ngtcli.measure.replay.traces import recorded_files
-        from ngtcli.measure.sweep.recording import DEFAULT_COSTS, Recording
+        from ngtcli.measure.recording import DEFAULT_COSTS, Recording
+        from ngtcli.measure.traces import recorded_files
 
         costs = [given.costs.expanduser()] if given.costs else []
         check_not_read(outputs, [*recorded_files(given.replay), *costs])
@@ -133,7 +133,7 @@ def open_source(
         check_session(cell.settings)
     texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
-    from ngtcli.measure.sweep.running import Running  # here: it loads torch
+    from ngtcli.measure.running import Running  # here: it loads torch
 
     running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
     return running, tuple(dict.fromkeys(texts.skipped))

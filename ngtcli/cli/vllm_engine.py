@@ -31,4 +31,4 @@ def engine_of_vllm(settings: Settings, size: int, status: Notify, warn: Notify) 
     from ngtcli.batch.runner import Engine
     from ngtcli.engines.vllm_answers import answers
 
-    return Engine(session, answers, size, session.model.passes.as_json)
+    return Engine(session, answers, size, session.model.passes.report)

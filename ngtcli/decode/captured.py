@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.recording import Pass, record
-from ngtcli.decode.reference import same_scores
+from ngtcli.decode.scores import same_scores
+from ngtcli.decode.steps import PassesReport
 
 Notify = Callable[[str], None]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
@@ -105,10 +106,9 @@ class Passes:
         """How many shapes are captured."""
         return len(self._captured)
 
-    def as_json(self) -> dict[str, Any]:
-        """How many shapes are captured, the seconds that took, and why not, JSON-ready."""
-        seconds = round(self.seconds, 3)
-        return {"captured": self.captured, "seconds": seconds, "reason": self.reason}
+    def report(self) -> PassesReport:
+        """How many shapes are captured, the seconds that took, and why not."""
+        return PassesReport(self.captured, self.seconds, self.reason)
 
     def forget(self) -> None:
         """Drop what is captured: the buffers of the cache have moved."""

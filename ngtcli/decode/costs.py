@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ngtcli.config import SETTINGS
+from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
-from ngtcli.decode.shapes import row_sizes
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.tree import chain
-from ngtcli.ranges import RANGES
 from ngtcli.system.remembered import Remembered
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
@@ -58,7 +58,7 @@ def _curve(model: TargetModel, stored: Any) -> CostCurve:
 
 def _sizes(model: TargetModel) -> tuple[int, ...]:
     """All sizes of a pass that a setting allows."""
-    return row_sizes(model.device.type, int(RANGES["num_draft"][1]) + 1)
+    return row_sizes(model.device.type, int(SETTINGS["num_draft"].within[1]) + 1)
 
 
 def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None:

@@ -22,10 +22,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ngtcli.decode.drafting import Drafting
-from ngtcli.decode.shapes import rows_alike
+from ngtcli.decode.drafting import Drafting, Path
+from ngtcli.decode.layout import rows_alike
 from ngtcli.decode.steps import OWN
-from ngtcli.decode.verify import Path
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.tree import DraftTree
 

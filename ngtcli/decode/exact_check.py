@@ -1,13 +1,14 @@
 """Does a model give a token the same bits however tokens are grouped into passes of one shape?
 
-Exact decoding (exact.py) rests on that. A path of arbitrary tokens is read one token a pass, and
-again in chains of several with other tokens beside them: its scores, and its rows in the cache,
-must be equal bit for bit, after a short prompt and where the cache is nearly full.
+Exact decoding (exact.py) rests on that, and this decides how many rows its passes have. A path of
+arbitrary tokens is read one token a pass, and again in chains of several with other tokens in the
+same passes: its scores, and its rows in the cache, must be equal bit for bit, after a short prompt
+and where the cache is nearly full.
 
 In a model with experts the shape of a pass does not fix the shapes of all products: how many rows
 an expert multiplies depends on the tokens. Some kernels give a row other bits if it is the only
 one, or one of a few (seen on CPUs: torch's grouped products in float16 and float32), and only some
-rows. So more texts are tried there, in which rows that were alone get tokens beside them that go to
+rows. So more texts are tried there, in which rows that were alone get company of tokens that go to
 the same experts. That finds what happens to one row in a hundred; it proves nothing of rarer ones.
 """
 
@@ -15,16 +16,20 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ngtcli.decode.layout import capacity_for, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
-from ngtcli.decode.shapes import rows_alike
+from ngtcli.decode.probe import use_attention
+from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import ModelError
 from ngtcli.system.remembered import Remembered, read_fields
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
@@ -57,11 +62,11 @@ def find_exactness(
 
     def check() -> Exactness:
         progress(f"Checking once that {model.name} decodes exactly in passes of {rows} rows …")
-        return _check(model, rows, places)
+        return _check(model, rows, places, progress)
 
     found = _remembered(model, rows, places).find(check)
     if found.attention and found.attention != model.attention:
-        model.use_attention(found.attention)
+        use_attention(model, found.attention, progress)
     return found
 
 
@@ -91,15 +96,17 @@ def _weights(hf: Any) -> str:
     return digest.hexdigest()
 
 
-def _check(model: TargetModel, rows: int, places: int) -> Exactness:
+def _check(
+    model: TargetModel, rows: int, places: int, progress: Callable[[str], None]
+) -> Exactness:
     own = model.attention
     for attention in ("", EAGER) if own != EAGER else ("",):
         if attention:
-            model.use_attention(attention)
+            use_attention(model, attention, progress)
         if not model.plain_reason and gives_equal_bits(model, rows, places):
             return Exactness("", attention)
     if model.attention != own:
-        model.use_attention(own)
+        use_attention(model, own, progress)
     return Exactness(REASON)
 
 
@@ -187,3 +194,73 @@ class _Case:
 
 def _equal(found: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(found, truth, strict=True))
+
+
+# With --exact auto, a pass over all rows may take this many times as long as one over a single row.
+# Guess: two measurements on a machine in use differ by more.
+_MOST_COST = 1.05
+_BLOCK = 32  # rows that attention kernels take at once; other sizes gave other bits (33, in SDPA)
+
+
+def block_rows(most: int) -> int:
+    """The most rows, up to `most`, that are a power of two or a multiple of a kernel's block.
+
+    >>> [block_rows(most) for most in (1, 7, 9, 33, 65, 100)]
+    [1, 4, 8, 32, 64, 96]
+    """
+    return most // _BLOCK * _BLOCK or 1 << (max(1, most).bit_length() - 1)
+
+
+class ExactRows:
+    """Decides for each answer. `costs` gives what passes cost as they were measured, or None."""
+
+    def __init__(
+        self,
+        model: TargetModel,
+        costs: Callable[[], Costs | None],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._model, self._costs, self._progress = model, costs, progress
+        self._known: dict[tuple[int, int, str], Exactness] = {}
+
+    def with_costs(self, costs: Callable[[], Costs | None]) -> "ExactRows":
+        """The same model by other costs; what was found of it is shared."""
+        other = copy(self)
+        other._costs = costs
+        return other
+
+    def choose(self, wanted: str, num_draft: int, tokens: int) -> int | None:
+        """The rows of every pass, drafts of up to `num_draft` nodes among them; None: not exact.
+
+        `wanted` is "auto", "on" or "off", `tokens` the most of prompt and answer. Raises ModelError
+        where decoding is to be exact and cannot be.
+        """
+        model, rows = self._model, block_rows(num_draft + 1)
+        if wanted == "off" or model.plain_reason:
+            return None
+        if wanted == "auto" and not self._costs_nothing(rows):
+            return None
+        reason = self._found(rows, capacity_for(tokens + rows)).reason
+        if reason and wanted == "on":
+            raise ModelError(
+                f"{model.name} cannot decode exactly here: {reason}, with eager attention as well",
+                "Leave out --exact, or try another --dtype, --device or --num-draft.",
+            )
+        return None if reason else rows
+
+    def _costs_nothing(self, rows: int) -> bool:
+        """Whether a pass over `rows` rows was measured to take no longer than one over one row."""
+        model = self._model
+        if model.device.type == "cpu" and model.dtype == torch.float32:
+            return False
+        costs = self._costs()
+        if costs is None:
+            return False
+        table = costs.at_length(SHORT).table_measured(rows)
+        return bool(table[rows - 1] <= _MOST_COST * table[0])
+
+    def _found(self, rows: int, places: int) -> Exactness:
+        key = (rows, places, self._model.attention)
+        if key not in self._known:
+            self._known[key] = find_exactness(self._model, rows, places, self._progress)
+        return self._known[key]

@@ -1,9 +1,10 @@
-"""The keys and values of one sequence, in fixed buffers that can be rolled back.
+"""The keys and values of one sequence or several, in fixed buffers that can be rolled back.
 
 Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass writes
 its rows at `slots` and attends to the buffers' first places, as many as `aim` said; what it may
 see there its mask tells. `keep` copies the accepted rows next to each other and raises `length`.
-The next pass overwrites the rows from `length` on.
+The next pass overwrites the rows from `length` on. Several sequences have a region each of the same
+buffers.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ngtcli.decode.shapes import capacity_for
+from ngtcli.decode.layout import capacity_for
 
 
 class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
@@ -159,3 +160,60 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def _filled(self) -> list[RollbackLayer]:
         """The layers with buffers; those that share another layer's rows have none."""
         return [layer for layer in self.layers if layer.is_initialized]
+
+
+class Regions(RollbackCache):
+    """`size` regions of `places` places each, one behind the other; region 0 begins at place 0.
+
+    Which places of a region are valid its user knows.
+    """
+
+    def __init__(self, layers: int, size: int, places: int) -> None:
+        super().__init__([False] * layers, size * places)
+        self.size, self.places = size, places
+
+    def resized(self, size: int, places: int, used: Sequence[int]) -> "Regions":
+        """Others, with the first `used[i]` places of each region i, by a copy."""
+        other = Regions(len(self.layers), size, places)
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            if not mine.is_initialized:
+                continue
+            theirs.lazy_initialization(mine.keys, mine.values)
+            for region, length in enumerate(used):
+                to, start = region * places, region * self.places
+                theirs.keys[:, :, to : to + length] = mine.keys[:, :, start : start + length]
+                theirs.values[:, :, to : to + length] = mine.values[:, :, start : start + length]
+        return other
+
+    def fill(self, region: int, sequence: RollbackCache) -> None:
+        """Copy the valid rows of a single sequence to the beginning of a region."""
+        start, length = region * self.places, sequence.length
+        for mine, theirs in zip(self.layers, sequence.layers, strict=True):
+            if theirs.is_initialized and length:
+                if not mine.is_initialized:
+                    mine.lazy_initialization(theirs.keys, theirs.values)
+                mine.keys[:, :, start : start + length] = theirs.keys[:, :, :length]
+                mine.values[:, :, start : start + length] = theirs.values[:, :, :length]
+
+    def copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
+        """Copy the rows at the places `sources` to the places `to`, all read before any written."""
+        if not len(sources):
+            return
+        read, written = (torch.tensor(p, device=self.slots.device) for p in (sources, to))
+        for layer in self._filled():
+            layer.keys.index_copy_(2, written, layer.keys.index_select(2, read))
+            layer.values.index_copy_(2, written, layer.values.index_select(2, read))
+
+    def move(self, source: int, to: int, length: int) -> None:
+        """Copy the first `length` rows of region `source` to region `to`, which is another."""
+        a, b = source * self.places, to * self.places
+        for layer in self._filled():
+            layer.keys[:, :, b : b + length] = layer.keys[:, :, a : a + length]
+            layer.values[:, :, b : b + length] = layer.values[:, :, a : a + length]
+
+    def clear(self, region: int) -> None:
+        """Zeros: a NaN must not outlive its sequence."""
+        start = region * self.places
+        for layer in self._filled():
+            layer.keys[:, :, start : start + self.places] = 0
+            layer.values[:, :, start : start + self.places] = 0

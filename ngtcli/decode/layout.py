@@ -1,12 +1,79 @@
-"""What a pass over a draft tree is given: one tensor of integers, sent to the device at once."""
+"""What a pass over a draft tree is given: its shape, its inputs, and its attention masks.
 
+Passes have few shapes: their rows, which are the root and the draft nodes, and the places of the
+cache. A pass is padded to the next of these sizes, so that a captured pass, a measured cost and a
+kernel's order of summation serve many trees. The inputs are one tensor of integers, sent to the
+device at once; the additive masks are made of them there.
+"""
+
+from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ngtcli.draft.tree import DraftTree
+
+# Rows of a pass by kind of device; the last kind is for all others. Guess: a GPU multiplies a few
+# dozen rows in the time of one, so sizes lie further apart there. 33 are the root and the 32 nodes
+# that num_draft is unless set; on a CPU 40 rows take a fifth longer (measured, built-in model).
+_ROWS = {
+    "cuda": (1, 2, 4, 8, 16, 32, 48, 64, 96, 128),
+    "": (1, 2, 4, 8, 12, 16, 24, 32, 33, 40, 48, 64, 80, 96, 128),
+}
+_MANY = 64  # rows: larger passes are padded to a multiple of it; a guess
+# Places of the cache: the smallest capacity. Below it attention takes no time that counts; a guess.
+_LEAST = 256
+
+
+def row_sizes(device: str, most: int) -> tuple[int, ...]:
+    """The sizes on a kind of device, up to the first that holds `most` rows.
+
+    >>> row_sizes("cpu", 10)
+    (1, 2, 4, 8, 12)
+    """
+    sizes = list(_ROWS.get(device, _ROWS[""]))
+    while sizes[-1] < most:
+        sizes.append(sizes[-1] + _MANY)
+    return tuple(sizes[: bisect_left(sizes, most) + 1])
+
+
+def row_size(device: str, rows: int) -> int:
+    """The size that a pass over `rows` rows is padded to.
+
+    >>> row_size("cpu", 34), row_size("cuda", 34), row_size("cpu", 129)
+    (40, 48, 192)
+    """
+    return row_sizes(device, rows)[-1]
+
+
+def capacity_for(places: int) -> int:
+    """The capacity that holds `places`: 256, 320, 384, 512, 640, 768, 1,024, …
+
+    Each is at most a third more than the one before, so at most a quarter of it is unused.
+
+    >>> [capacity_for(places) for places in (1, 256, 257, 385, 60_000)]
+    [256, 256, 320, 512, 65536]
+    """
+    capacity = _LEAST
+    while 2 * capacity < places:
+        capacity *= 2
+    steps = (capacity, capacity * 5 // 4, capacity * 3 // 2, 2 * capacity)
+    return next(step for step in steps if step >= places)
+
+
+def rows_alike(length: int, rows: int) -> int:
+    """How many rows of a pass stand where a pass that begins there would have the same capacity.
+
+    The pass has `rows` rows, the first of them at place `length`.
+
+    >>> rows_alike(200, 32), rows_alike(224, 32), rows_alike(225, 32)
+    (25, 1, 64)
+    """
+    return capacity_for(length + rows) - (length + rows) + 1
+
 
 _WORD = 8  # bytes of an int64
 
@@ -66,3 +133,83 @@ def unpack(packed: Tensor, rows: int) -> Inputs:
     ids, positions, slots, reach = packed[: 4 * rows].view(4, rows).unbind()
     ancestors = packed[4 * rows :].view(torch.bool)[: rows * rows].view(rows, rows)
     return Inputs(ids, positions, slots, reach, ancestors)
+
+
+class Masks:
+    """Makes masks for one model; 0 where a row attends, else the lowest number of `dtype`.
+
+    `window`: how many positions sliding layers attend to; None: all. `mixed`: the model has full
+    and sliding layers, and takes a dict with a mask for each kind. A mask holds until the next one.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, window: int | None, mixed: bool
+    ) -> None:
+        self.window, self._mixed, self._device = window, mixed, device
+        # Made once: a number from the host would be sent at each use, which no CUDA graph can.
+        self._zero = torch.zeros((), dtype=dtype, device=device)
+        self._lowest = torch.full_like(self._zero, torch.finfo(dtype).min)
+        self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
+        self._room: dict[str, Tensor] = {}  # memory of masks, on a CPU
+
+    def of_tree(self, inputs: Inputs, capacity: int) -> Any:
+        """Masks (1, 1, rows, capacity) of a pass over a tree (paper, eq. 6)."""
+        if capacity not in self._places:
+            self._places[capacity] = torch.arange(capacity, device=self._device)
+        places = self._places[capacity]
+        positions = inputs.positions[:, None]
+        cached, tree = places < inputs.reach[:, None], inputs.ancestors
+        full = None
+        if self.window is None or self._mixed:
+            full = self._added("full", cached, tree, inputs.slots)
+        if self.window is None:
+            return full
+        cached = cached & (places > positions - self.window)
+        tree = tree & (positions - positions.T < self.window)
+        return self._both(full, self._added("near", cached, tree, inputs.slots))
+
+    def of_chunk(self, start: int, rows: int, first: int) -> Any:
+        """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.
+
+        (1, 1, rows, start + rows); (1, 1, rows, start + rows - first) for sliding layers, whose
+        keys begin at place `first`.
+        """
+        places = torch.arange(start + rows, device=self._device)
+        positions = places[start:, None]
+        full = None
+        if self.window is None or self._mixed:
+            full = self._additive(places <= positions)[None, None]
+        if self.window is None:
+            return full
+        places = places[first:]
+        near = (places <= positions) & (places > positions - self.window)
+        return self._both(full, self._additive(near)[None, None])
+
+    def of_seen(self, full: Tensor, near: Tensor | None) -> Any:
+        """Masks of a pass whose rows see the places where `full`, bool (rows, places), is true.
+
+        `near` says it of sliding layers, where the model has some.
+        """
+        if near is None:
+            return self._additive(full)[None, None]
+        whole = self._additive(full)[None, None] if self._mixed else None
+        return self._both(whole, self._additive(near)[None, None])
+
+    def _both(self, full: Tensor | None, near: Tensor) -> Any:
+        return near if full is None else {"full_attention": full, "sliding_attention": near}
+
+    def _added(self, kind: str, cached: Tensor, tree: Tensor, slots: Tensor) -> Tensor:
+        mask = torch.where(cached, self._zero, self._lowest, out=self._memory(kind, cached))
+        mask.index_copy_(1, slots, self._additive(tree))
+        return mask[None, None]
+
+    def _memory(self, kind: str, like: Tensor) -> Tensor | None:
+        """Memory for a mask. A CPU takes longer to get new memory of this size than to fill it."""
+        if self._device.type != "cpu":
+            return None
+        if kind not in self._room or self._room[kind].numel() < like.numel():
+            self._room[kind] = self._zero.new_empty(like.numel())
+        return self._room[kind][: like.numel()].view(like.shape)
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        return torch.where(seen, self._zero, self._lowest)

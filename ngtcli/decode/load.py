@@ -8,7 +8,8 @@ import torch
 
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packing import pack_if_it_pays
+from ngtcli.decode.packed import pack_if_it_pays
+from ngtcli.decode.probe import target_model
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
 from ngtcli.model_files.weights import check_weights
@@ -59,7 +60,7 @@ def load_model(
     if where == "cpu":
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
-    model = TargetModel(hf, tokenizer, name, progress)
+    model = target_model(hf, tokenizer, name, progress)
     _check_vocabulary(model, warn)
     return model
 

@@ -12,8 +12,7 @@ from ngtcli.decode.exact import ExactDrafting
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.decode.stats import Statistics, Stopwatch
-from ngtcli.decode.steps import Limits, Step
+from ngtcli.decode.steps import Limits, Statistics, Step, Stopwatch
 from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.tree import DraftTree
 

@@ -14,44 +14,31 @@ from torch import Tensor
 
 from ngtcli.decode.captured import Passes, Shape
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Layout, pack, unpack
-from ngtcli.decode.limits import end_ids, sliding_window, unused_suggestions, window_numbers
-from ngtcli.decode.masks import Masks
-from ngtcli.decode.plain import PlainRows, accepted
-from ngtcli.decode.probe import find_way
-from ngtcli.decode.reference import runs_exactly
-from ngtcli.decode.shapes import capacity_for, row_size
-from ngtcli.decode.ways import TREES, Way, remembered_way
+from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, unpack
+from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
+from ngtcli.decode.scores import runs_exactly
 from ngtcli.draft.tree import DraftTree
-from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.context import (
+    context_limit,
+    end_ids,
+    sliding_window,
+    unused_suggestions,
+)
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 1024
 _SPARE = 64  # places behind the last draft, for padding; a guess. More are made when needed
-_KNOWN_KINDS = {"full_attention", "sliding_attention"}
-# Families whose lossless drafting the tests prove, and whether they prove it for a sliding window,
-# too. A model of any other family is probed when it is first loaded.
-_PROVEN = {
-    "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
-    "gemma3_text": True,
-}  # fmt: skip
 
 
 class TargetModel:
     """A loaded model, its tokenizer and the cache of one sequence.
 
     `context` is in tokens; `context_reason` says why it is less than the model's, "" if it is not.
-    `unused` are settings that the checkpoint suggests and ngt replaces by its own. `progress` is
-    called when the model must be probed. Raises ModelError for a model that cannot be run.
+    `unused` are settings that the checkpoint suggests and ngt replaces by its own. It is run as a
+    family that takes drafts until `use` says otherwise (probe.py).
     """
 
-    def __init__(
-        self,
-        hf: Any,
-        tokenizer: Tokenizer,
-        name: str,
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, hf: Any, tokenizer: Tokenizer, name: str) -> None:
         self.hf, self.tokenizer, self.name = hf, tokenizer, name
         self.config = hf.config.get_text_config()
         self.device: torch.device = hf.device
@@ -65,30 +52,15 @@ class TargetModel:
         self._accepts = accepted(hf)
         layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
-        self._progress = progress
         self.keeps_chunks = False  # whether the start of a prompt may stay for the next one
-        self._use_way()
+        # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
+        self.joint_reason: str | None = None
+        self.use(Way())
 
     @property
     def attention(self) -> str:
         """The name of the attention's implementation."""
         return str(getattr(self.hf.config, "_attn_implementation", ""))
-
-    def use_attention(self, name: str) -> None:
-        """Compute attention by another implementation from now on. Empties the cache."""
-        self.hf.set_attn_implementation(name)
-        self._use_way()
-
-    def _use_way(self) -> None:
-        # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
-        self.joint_reason: str | None = None
-        self.use(Way())
-        if not _proven(self.config):
-            self.use(remembered_way(self.hf).find(self._probe))
-
-    def _probe(self) -> Way:
-        self._progress(f"Trying once how {self.name} takes drafts …")
-        return find_way(self)
 
     def use(self, way: Way) -> None:
         """Run the model in this way from now on. Empties the cache."""
@@ -284,10 +256,3 @@ class TargetModel:
         )
         scores: Tensor = output.logits[0]
         return scores
-
-
-def _proven(config: Any) -> bool:
-    """Whether the tests cover this model: its family, its kinds of layers and its windows."""
-    kinds = set(getattr(config, "layer_types", None) or ())
-    slides = _PROVEN.get(config.model_type)
-    return slides is not None and kinds <= _KNOWN_KINDS and (slides or not window_numbers(config))

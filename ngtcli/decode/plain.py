@@ -1,16 +1,35 @@
-"""Plain decoding for models whose cache cannot be rolled back: with their own state, or without."""
+"""How a model is run, and plain decoding for one whose cache cannot be rolled back."""
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from ngtcli.decode.ways import REREAD, Way
-
 _STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
+TREES = "trees"  # drafts are verified, in a cache that can be rolled back
+STEPS = "steps"  # one token a pass; the model has a state of its own
+REREAD = "reread"  # one token a pass; the model has no state and reads everything again
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a model is run. `reason`: why drafts are not verified, "" if they are.
+
+    `window`: the tree mask applies the configuration's window (kind TREES). For the other kinds:
+    `positions`: the model takes position ids; `cache`: it takes a new cache at the first pass;
+    `chunks`: it may read a prompt in several passes.
+    """
+
+    kind: str = TREES
+    reason: str = ""
+    window: bool = True
+    positions: bool = True
+    cache: bool = False
+    chunks: bool = True
 
 
 class PlainRows:

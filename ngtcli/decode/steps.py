@@ -1,6 +1,12 @@
-"""What a run is told and what it yields, step by step. Knows no torch."""
+"""What a run is told, what it yields step by step, and how long that took. Knows no torch."""
 
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from ngtcli.system.json_form import json_key, json_property, schema_of, shape
 
 OWN = "model"
 
@@ -43,3 +49,104 @@ class Step:
     tokens: tuple[Token, ...]
     finish_reason: str = ""
     nodes: int = 0
+
+
+PARTS = ("draft", "tree", "forward", "verify", "cache")
+
+
+class Stopwatch:
+    """Splits the seconds of a step into PARTS: `start`, then `with watch("draft"): …` part by part.
+
+    A part's time begins where that of the part before it ended, so nothing between two is lost;
+    parts do not nest. `wait_for_device` is called before a part ends. Without it the work of an
+    asynchronous device counts for the part that waits for its result.
+
+    >>> watch = Stopwatch()
+    >>> watch.start()
+    >>> with watch("draft"):
+    ...     pass
+    >>> watch.elapsed_s >= watch.parts["draft"] > 0.0
+    True
+    """
+
+    def __init__(self, wait_for_device: Callable[[], None] | None = None) -> None:
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self._wait = wait_for_device
+        self._part = ""
+        self._began = self._last = time.perf_counter()
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._began = self._last = time.perf_counter()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the beginning of the step to the end of its last part."""
+        return self._last - self._began
+
+    def __call__(self, part: str) -> Self:
+        self._part = part
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        if self._wait is not None:
+            self._wait()
+        now = time.perf_counter()
+        self.parts[self._part] += now - self._last
+        self._last = now
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Grows step by step. Times are in seconds of wall clock."""
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    steps: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    acceptance_histogram: Counter[int] = field(default_factory=Counter)
+    prefill_s: float = field(default=0.0, metadata=json_key(digits=6))
+    decode_s: float = field(default=0.0, metadata=json_key(digits=6))
+    split_s: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(PARTS, 0.0),
+        metadata=json_key(digits=6, schema=lambda: shape(dict.fromkeys(PARTS, schema_of(float)))),
+    )
+
+    def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
+        """Count one step that emitted `emitted` tokens, `accepted` of them drafted."""
+        self.steps += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        self.new_tokens += emitted
+        self.acceptance_histogram[accepted] += 1
+
+    @property
+    @json_property(after="accepted_tokens", digits=4)
+    def mean_acceptance_length(self) -> float:
+        """Tokens emitted per step."""
+        return self.new_tokens / self.steps if self.steps else 0.0
+
+    @property
+    @json_property(after="mean_acceptance_length", digits=4)
+    def draft_acceptance_rate(self) -> float:
+        """The share of drafted tokens that were accepted."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else 0.0
+
+    @property
+    @json_property(after="decode_s", digits=3)
+    def tokens_per_s(self) -> float:
+        """New tokens per second of decoding, prefill left out."""
+        return self.new_tokens / self.decode_s if self.decode_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassesReport:
+    """How many shapes of passes are captured, the seconds that took, and why none is."""
+
+    captured: int
+    seconds: float = field(metadata=json_key(digits=3))
+    reason: str

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO
 
-from ngtcli.config import READING, Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Found
@@ -38,7 +38,8 @@ class Files:
 
     def reads_as(self, settings: Settings) -> bool:
         """Whether these settings have files read in the same way and within the same bounds."""
-        return all(getattr(self._settings, name) == getattr(settings, name) for name in READING)
+        names = settings_where(reading=True)
+        return all(getattr(self._settings, name) == getattr(settings, name) for name in names)
 
     def catalog(self, found: Found, root: str = "") -> Catalog:
         """What is known of the files below `root`, by default the file's own folder."""

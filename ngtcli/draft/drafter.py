@@ -6,17 +6,17 @@ own tokens, so a drafter can make a run slower but not different.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.config import Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.options import check_range
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
-from ngtcli.ranges import RANGES
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie
 
@@ -72,9 +72,9 @@ class DraftSettings:
     background: BackgroundCounts | None = None
 
     def __post_init__(self) -> None:
-        check_range("n", self.n, *RANGES["n"])
-        check_range("lp", self.lp, RANGES["lp"][0], self.n - 1)
-        check_range("num_draft", self.num_draft, *RANGES["num_draft"])
+        SETTINGS["n"].check(self.n)
+        SETTINGS["num_draft"].check(self.num_draft)
+        check_range("lp", self.lp, SETTINGS["lp"].within[0], self.n - 1)
 
 
 def draft_settings(settings: Settings) -> DraftSettings:
@@ -127,9 +127,9 @@ class Drafter:
         """Why the last step had the drafts it had, in a few words; "" where nothing is decided."""
         return ""
 
-    def report(self) -> dict[str, Any]:
-        """What was decided in this run, JSON-ready: budgets ({nodes: steps}), stand_downs, …"""
-        return {}
+    def report(self) -> PolicyReport | None:
+        """What was decided in this run; None where it decides nothing."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from ngtcli.config import KINDS
 from ngtcli.errors import UsageError, nearest, plain_number
-from ngtcli.ranges import KINDS
 
 Options = TypeVar("Options")
 

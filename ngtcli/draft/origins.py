@@ -1,7 +1,29 @@
-"""Where drafts come from, by the names that tokens, legends and JSON carry. Imports nothing."""
+"""What is told of drafts: where they come from, and what a drafter decided. Loads nothing heavy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ngtcli.system.json_form import json_key
 
 # Of `auto`, in the order it queries them.
 SOURCES = ("own text", "prompt", "pool", "background", "scores")
 DOCUMENT = "document"  # of those of the prompt's nodes that stand in a document
 ORIGINS = (*SOURCES, DOCUMENT)
 DRAFT = "draft"  # of a method with one source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyReport:
+    """What a drafter that sets its own budget decided in a run, and on what grounds.
+
+    `budgets` counts steps by their nodes, `stand_downs` how often drafting rested. `came_true` is
+    how often drafts were accepted by how often that was expected, `trust` the same by depth of the
+    tree. `cost_s` are the seconds of a pass by its rows, `drafting_s` those of a proposal.
+    """
+
+    budgets: Mapping[int, int]
+    stand_downs: int
+    came_true: float = field(metadata=json_key(digits=3))
+    trust: tuple[float, ...] = field(metadata=json_key(digits=3))
+    drafting_s: float = field(metadata=json_key(digits=7))
+    cost_s: Mapping[int, float] = field(metadata=json_key(digits=7))

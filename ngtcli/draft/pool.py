@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.system.arrays import read_header
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.trie.files import POOLS
 from ngtcli.trie.ngram import SEPARATOR
@@ -161,18 +160,3 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
     POOLS.write(path, arrays, {"model": model, **sizes})
     pool.new = []
-
-
-def describe_pool(path: Path) -> dict[str, Any] | None:
-    """What a pool file's header says: model, answers, tokens, bytes, path; None if it is none."""
-    try:
-        meta, _ = read_header(path)
-        return {
-            "model": meta["model"],
-            "answers": int(meta["answers"]),
-            "tokens": int(meta["tokens"]),
-            "bytes": path.stat().st_size,
-            "path": str(path),
-        }
-    except (DamagedFileError, OSError, KeyError, ValueError):
-        return None

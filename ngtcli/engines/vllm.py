@@ -46,7 +46,7 @@ import numpy.typing as npt
 
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.config import Settings
+from ngtcli.config import KINDS, Settings
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.batch import BatchDrafter
 from ngtcli.draft.auto.config import CONFIG
@@ -57,7 +57,6 @@ from ngtcli.draft.drafter import Context
 from ngtcli.draft.pool import Pool
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.ranges import KINDS
 from ngtcli.system.yaml_file import shown
 from ngtcli.trie.background import BackgroundCounts
 

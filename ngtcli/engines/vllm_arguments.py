@@ -13,11 +13,6 @@ from ngtcli.model_files.checkpoint import find
 
 PROPOSER = "ngtcli.engines.vllm.NgramTrieProposer"
 METHODS = ("auto", "none")  # what can draft for vLLM
-# Settings that say how ngt itself runs a model, or drafts other than for vLLM.
-UNREAD = (
-    "draft_model", "n", "lp", "learn_output", "pool_documents", "background", "draft_from",
-    "calibrate", "exact", "device", "threads", "packed", "compile",
-)  # fmt: skip
 # What vLLM takes, where that is less than ngt does.
 _RANGES = {
     "temperature": (0.0, 2.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0),

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ngtcli.config import Settings
+from ngtcli.decode.continuation import Repetition, TextStream
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.repetition import Repetition
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Limits, Step, Token
-from ngtcli.decode.text_stream import TextStream
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -41,9 +39,9 @@ class ServedPasses:
 
     reason: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """As `Passes.as_json`."""
-        return {"captured": 0, "seconds": 0.0, "reason": "vLLM runs the model"}
+    def report(self) -> PassesReport:
+        """As `Passes.report`."""
+        return PassesReport(0, 0.0, "vLLM runs the model")
 
 
 @dataclass(frozen=True, slots=True)

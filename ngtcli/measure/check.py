@@ -6,7 +6,7 @@ from typing import Any
 
 from ngtcli.decode.loop import Run
 from ngtcli.errors import NgtError
-from ngtcli.measure.runner.contestants import generate
+from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import Session, sampling_settings

@@ -9,8 +9,8 @@ The card is README.md in the model's folder. Its YAML head, as on model hubs, ma
       scripts: [Latin]
     ---
 
-`settings` are some of SUITING; `reads` names the languages for a message, and `scripts` are the
-first words of Unicode's names of their letters.
+`settings` are some of those that a card may have; `reads` names the languages for a message, and
+`scripts` are the first words of Unicode's names of their letters.
 """
 
 import os
@@ -23,14 +23,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import Layer, check_key
+from ngtcli.config import Layer, check_key, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.system.reading import read_bounded
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml, shown
 
-SUITING = ("passages", "passage_tokens", "passage_overlap", "whole_tokens")
+_ON_CARD = settings_where(on_card=True)
 _LETTERS = 500  # letters of a text that are looked at; guess
 _SHARE = 0.5  # of them in other scripts, above which a text is in another one; guess
 _NAMED = 3  # texts that a message names; guess
@@ -57,9 +57,9 @@ def load_card(model: str) -> Card:
     settings = said.get("settings", {}) if isinstance(said, dict) else None
     if not isinstance(scripts, list) or not isinstance(settings, dict):
         raise UsageError(f"{path}: ngt is {shown(said)}", "It must be as in the built-in model's.")
-    if other := [name for name in settings if name not in SUITING]:
+    if other := [name for name in settings if name not in _ON_CARD]:
         what = f"{path}: {shown(other[0])} is not a setting that a card may have"
-        raise UsageError(what, f"It may have {', '.join(SUITING)}.")
+        raise UsageError(what, f"It may have {', '.join(_ON_CARD)}.")
     layer = Layer(f"card of {model}", {k: check_key(k, v, path) for k, v in settings.items()})
     return Card(layer, str(said.get("reads", "")), frozenset(str(s).upper() for s in scripts))
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import Layer, check_key
+from ngtcli.config import Layer, Settings, check_key, settings_where
 from ngtcli.errors import UsageError, nearest
-from ngtcli.system.storage import home
+from ngtcli.system.storage import home, key_of
 from ngtcli.system.yaml_file import read_mapping, shown
 
 _WORDING = ("description", "template", "refine", "document", "titled_document", "separator")
@@ -83,6 +83,15 @@ def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
         except UsageError as error:
             bad.append(BrokenPreset(name, path, str(error)))
     return good, bad
+
+
+def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
+    """The settings on which an answer depends, and a hash of its wording, JSON-ready."""
+    p = preset
+    values = {name: getattr(settings, name) for name in settings_where(decides_text=True)}
+    values |= {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
+    wording = key_of(p.template, p.refine, p.document, p.titled_document, p.separator)
+    return {**values, "wording": wording}
 
 
 def _read(name: str, path: Path) -> Preset:

@@ -1,9 +1,9 @@
 """Which passages a prompt has, where not all documents fit."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from ngtcli.retrieve.ranking import Scores
+from ngtcli.system.json_form import json_key, json_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class Selection:
     """
 
     passages: tuple[Chosen, ...]
-    excerpts: tuple[Excerpt, ...]
+    excerpts: tuple[Excerpt, ...] = field(metadata=json_key(hidden=True))
     of_passages: int
     of_documents: int
-    index: str
-    seconds: float
-    dense: str | None = None
+    index: str = field(metadata=json_key(choices=("cached", "built", "updated", "rebuilt")))
+    seconds: float = field(metadata=json_key(digits=6))
+    dense: str | None = field(default=None, metadata=json_key(choices=("flat", "ivf-pq", None)))
     embedded: int = 0
-    fits: bool = False
+    fits: bool = field(default=False, metadata=json_key(hidden=True))
 
     @property
     def read(self) -> int:
@@ -55,19 +55,7 @@ class Selection:
         return len(self.passages)
 
     @property
+    @json_property(after="of_passages")
     def documents(self) -> int:
         """How many documents the passages are of."""
         return len({passage.document for passage in self.passages})
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers, and the passages with the documents as indices."""
-        return {
-            "passages": [asdict(passage) for passage in self.passages],
-            "of_passages": self.of_passages,
-            "documents": self.documents,
-            "of_documents": self.of_documents,
-            "index": self.index,
-            "seconds": round(self.seconds, 6),
-            "dense": self.dense,
-            "embedded": self.embedded,
-        }

@@ -1,9 +1,8 @@
 """Documents too long for one prompt, in parts that fit: passages in a row, along the headings."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
@@ -44,10 +43,6 @@ class PartReport:
     kept: bool
     level: int
     new_tokens: int
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

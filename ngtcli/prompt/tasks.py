@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from ngtcli.config import Settings
+from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
-from ngtcli.ranges import IN_PARTS
 
 TASKS = ("summarize", "ask")
 

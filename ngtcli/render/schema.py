@@ -4,14 +4,14 @@ Schemas are derived from the dataclasses that are printed, where there are any; 
 output against the others. No object may have a key that is not described here.
 """
 
-from ngtcli.config import Settings
-from ngtcli.decode.stats import Statistics
+from ngtcli.config import SETTINGS, Settings
+from ngtcli.decode.steps import PassesReport, Statistics
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
 from ngtcli.grounding.span import Span
 from ngtcli.prompt.build import Cut
-from ngtcli.prompt.selection import Chosen
+from ngtcli.prompt.selection import Selection
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.ranges import CHOICES, RANGES
 from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
 from ngtcli.render.schema_types import (
@@ -19,13 +19,13 @@ from ngtcli.render.schema_types import (
     TEXT,
     WHOLE,
     Schema,
-    by_number,
     maybe,
     of_dataclass,
-    of_sample,
     rows,
     shape,
 )
+from ngtcli.system.json_form import schema_of
+from ngtcli.trie.store import TrieReport
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FINISH_REASONS = {
@@ -65,27 +65,16 @@ def exit_codes() -> Schema:
 def _settings() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
     found = of_dataclass(Settings)
-    for name, (low, high) in RANGES.items():
-        found[name] |= {"minimum": low, "maximum": high}
-    for name, words in CHOICES.items():
-        found[name] = {"enum": list(words)}
+    for name, about in SETTINGS.items():
+        if about.choices:
+            found[name] = {"enum": list(about.choices)}
+        elif about.kind in (int, float):
+            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
     return found
 
 
 _DOCUMENT = shape(
     {"name": TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "characters": WHOLE}
-)
-_RETRIEVAL = shape(
-    {
-        "passages": rows(shape(of_dataclass(Chosen))),
-        "of_passages": WHOLE,
-        "documents": WHOLE,
-        "of_documents": WHOLE,
-        "index": {"enum": ["cached", "built", "updated", "rebuilt"]},
-        "seconds": NUMBER,
-        "dense": {"enum": ["flat", "ivf-pq", None]},
-        "embedded": WHOLE,
-    }
 )
 _REQUEST: dict[str, Schema] = {
     "task": {"enum": ["summarize", "ask"]},
@@ -95,18 +84,11 @@ _REQUEST: dict[str, Schema] = {
     "documents": rows(_DOCUMENT),
     "skipped": {**SKIPPED, "description": "files that were left out, with the reason"},
     "truncated": rows(shape(of_dataclass(Cut))),
-    "retrieval": {**maybe(_RETRIEVAL), "description": "the passages read, where not all fits"},
+    "retrieval": {
+        **maybe(schema_of(Selection)),
+        "description": "the passages read, where not all fits",
+    },
 }
-_POLICY = shape(
-    {
-        "budgets": by_number(WHOLE),
-        "stand_downs": WHOLE,
-        "came_true": NUMBER,
-        "trust": rows(NUMBER),
-        "drafting_s": NUMBER,
-        "cost_s": by_number(NUMBER),
-    }
-)
 
 
 def _sources() -> Schema:
@@ -120,12 +102,6 @@ def _sources() -> Schema:
 def _answer() -> Schema:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
-    statistics = of_sample(Statistics().as_json())
-    statistics["properties"]["acceptance_histogram"] = by_number(WHOLE)
-    trie: dict[str, Schema] = {
-        "status": {"enum": ["cached", "built", "rebuilt", "none"]}, "seconds": NUMBER,
-        "nodes": WHOLE,
-    }  # fmt: skip
     keys: dict[str, Schema] = {
         "text": TEXT,
         **_REQUEST,
@@ -137,14 +113,17 @@ def _answer() -> Schema:
             **rows(shape(of_dataclass(PartReport))),
             "description": "the parts that were summarized first; none where everything fits",
         },
-        "trie": shape(trie),
+        "trie": schema_of(TrieReport),
         "passes": {
-            **shape({"captured": WHOLE, "seconds": NUMBER, "reason": TEXT}),
+            **schema_of(PassesReport),
             "description": "shapes of passes that are captured, the time that took, and why not",
         },
-        "statistics": statistics,
+        "statistics": schema_of(Statistics),
         "sources": _sources(),
-        "policy": {**_POLICY, "description": "what auto decided, in seconds and steps"},
+        "policy": {
+            **schema_of(PolicyReport),
+            "description": "what auto decided, in seconds and steps",
+        },
         "tokens": rows(shape({"id": WHOLE, "text": TEXT, "origin": TEXT})),
     }
     return shape(keys, ("policy", "tokens"))

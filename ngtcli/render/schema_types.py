@@ -74,10 +74,3 @@ def of_dataclass(kind: type, leave_out: Sequence[str] = ()) -> dict[str, Schema]
     """The schemas of a dataclass's fields by name, without those in `leave_out`."""
     hints = get_type_hints(kind)
     return {f.name: of_type(hints[f.name]) for f in fields(kind) if f.name not in leave_out}
-
-
-def of_sample(value: Any) -> Schema:
-    """The schema of values of the same form: an object with the same keys, or the same type."""
-    if isinstance(value, dict):
-        return shape({key: of_sample(part) for key, part in value.items()})
-    return of_type(type(value))

@@ -5,12 +5,12 @@ What is finished may come from ngt itself or from another engine.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from ngtcli.decode.loop import Run
-from ngtcli.decode.stats import Statistics
-from ngtcli.decode.steps import Step
+from ngtcli.decode.steps import Statistics, Step
 from ngtcli.draft.drafter import Drafter
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.trie.ngram import NGramTrie
@@ -68,8 +68,8 @@ class Answer:
         return self
 
     @property
-    def policy(self) -> dict[str, Any]:
-        """What the drafter reports of this run, JSON-ready; empty for most methods."""
+    def policy(self) -> PolicyReport | None:
+        """What the drafter decided in this run; None for most methods."""
         return self.run.drafter.report()
 
     @property
@@ -83,7 +83,7 @@ class Answered:
 
     `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
     are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter reports, JSON-ready; `exact` says whether in any dtype no token depends on drafts.
+    drafter decided; `exact` says whether in any dtype no token depends on drafts.
     """
 
     key: int
@@ -91,7 +91,7 @@ class Answered:
     steps: tuple[Step, ...] = ()
     finish_reason: str = ""
     statistics: Statistics = field(default_factory=Statistics)
-    policy: dict[str, Any] = field(default_factory=dict)
+    policy: PolicyReport | None = None
     error: NgtError | None = None
     exact: bool = False
     trie: TrieReport = TrieReport("none")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
-from ngtcli.config import Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -49,8 +49,6 @@ def sampling_settings(settings: Settings) -> SamplingSettings:
 
 
 _AS_SET = AnswerOptions()
-# Settings that say what is loaded, and how it is run.
-_LOADED = ("model", "draft_model", "device", "dtype", "packed", "capture", "compile")
 
 
 class Session:
@@ -107,7 +105,7 @@ class Session:
         Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
         another model, device or dtype than what is loaded.
         """
-        for name in _LOADED:
+        for name in settings_where(loaded=True):
             if getattr(settings, name) != getattr(self._settings, name):
                 raise ValueError(f"a session cannot change its {name}")
         other = copy(self)

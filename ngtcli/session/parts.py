@@ -7,6 +7,7 @@ interrupted goes on where it stopped.
 """
 
 import hashlib
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
-from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.splitting import (
     Part,
     PartReport,
@@ -32,15 +33,9 @@ from ngtcli.session.local import Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
 
-_VERSION = 1
+_VERSION = 2
 _BYTES = 100_000_000  # largest file of kept parts that is read; guess
 _INTERVAL_S = 0.3  # between two status lines; guess
-# Settings that decide the text of a part.
-_DECIDE = (
-    "overflow", "engine", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed",
-    "stop", "max_repeats", "device", "dtype", "exact", "repetition_penalty", "presence_penalty",
-    "frequency_penalty",
-)  # fmt: skip
 
 
 class KeptParts:
@@ -54,13 +49,9 @@ class KeptParts:
         warn: Callable[[str], None],
     ) -> None:
         settings = session.settings
-        decide = [getattr(settings, name) for name in _DECIDE]
-        wording = (
-            preset.template, preset.refine, preset.document, preset.titled_document,
-            preset.separator,
-        )  # fmt: skip
+        how = settings.engine, json.dumps(deciding(settings, preset), sort_keys=True)
         texts = [part for d in documents for part in (d.name, d.sha256)]
-        key = key_of(_VERSION, session.model.tokenizer.fingerprint, *decide, *wording, *texts)
+        key = key_of(_VERSION, session.model.tokenizer.fingerprint, *how, *texts)
         self._path, self._warn = parts_folder() / f"{key}.json", warn
         self._texts = self._read()
 

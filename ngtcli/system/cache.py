@@ -47,6 +47,20 @@ class Store:
         return sorted(p for p in found if p.is_symlink() or p.is_file())
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one `Store` holds now: files, and their bytes."""
+
+    name: str
+    holds: str
+    made_by: str
+    files: int
+    bytes: int
+    bounded: bool
+    lasting: bool
+    path: Path
+
+
 STORES = (
     Store("documents", "texts and counts of documents", "reading them", "documents"),
     Store("passages", "passages, their indices and vectors", "choosing passages", "passages"),
@@ -235,6 +249,18 @@ def _remove(file: _File) -> bool:
             os.unlink(file.path)
             return True
     return False
+
+
+def held(root: Path, store: Store) -> Held:
+    """What the store holds in the cache folder `root`."""
+    sizes = []
+    for path in store.files(root):
+        with suppress(OSError):  # another run removed it
+            sizes.append(path.lstat().st_size)
+    return Held(
+        store.name, store.holds, store.made_by, len(sizes), sum(sizes), store.bounded,
+        store.lasting, root / store.folder,
+    )  # fmt: skip
 
 
 def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:

@@ -3,12 +3,14 @@
 Loads no numpy, since light commands list them.
 """
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ngtcli.system import cache
 from ngtcli.system.arrays import Array, ArrayFile, read_header
+from ngtcli.system.json_form import json_key
 from ngtcli.system.storage import DamagedFileError, home, parse_json
 
 FOLDER = "tries"
@@ -63,7 +65,7 @@ TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids 
 class TrieFile:
     """A cached trie as `ngt trie list` shows it; `created` is in seconds since 1970."""
 
-    kind: str = "trie"
+    kind: Literal["trie"] = "trie"
     key: str
     n: int
     lp: int
@@ -72,21 +74,21 @@ class TrieFile:
     bytes: int
     documents: tuple[str, ...]
     path: Path
-    created: float
+    created: float = field(metadata=json_key(hidden=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatastoreFile:
     """A datastore; as `TrieFile`, with its `name`."""
 
-    kind: str = "datastore"
+    kind: Literal["datastore"] = "datastore"
     key: str
     name: str
     tokens: int
     bytes: int
     documents: tuple[str, ...]
     path: Path
-    created: float
+    created: float = field(metadata=json_key(hidden=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class BackgroundFile:
     `tokenizer` is the fingerprint of the one that it is for, `model` a model that has it.
     """
 
-    kind: str = "background"
+    kind: Literal["background"] = "background"
     key: str
     name: str
     tokens: int
@@ -106,7 +108,18 @@ class BackgroundFile:
     tokenizer: str
     model: str
     path: Path
-    created: float
+    created: float = field(metadata=json_key(hidden=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFile:
+    """A pool of pieces of a model's answers, as `ngt trie pool show` shows it."""
+
+    model: str
+    answers: int
+    tokens: int
+    bytes: int
+    path: Path
 
 
 CacheFile = TrieFile | DatastoreFile | BackgroundFile
@@ -154,3 +167,17 @@ def list_files() -> list[CacheFile]:
 def list_backgrounds() -> list[BackgroundFile]:
     """All readable backgrounds, the newest first."""
     return [file for file in list_files() if isinstance(file, BackgroundFile)]
+
+
+def list_pools() -> list[PoolFile]:
+    """All readable pools."""
+    found = []
+    for path in POOLS.paths():
+        with suppress(DamagedFileError, OSError, KeyError, ValueError):
+            meta, _ = read_header(path)
+            model, size = meta["model"], path.stat().st_size
+            answers, tokens = int(meta["answers"]), int(meta["tokens"])
+            found.append(
+                PoolFile(model=model, answers=answers, tokens=tokens, bytes=size, path=path)
+            )
+    return found

@@ -7,13 +7,14 @@ files harmless: a file that passes can only cause wrong drafts, which verificati
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ngtcli.documents.load import Document
+from ngtcli.system.json_form import json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import TRIES
@@ -24,14 +25,10 @@ from ngtcli.trie.ngram import SEPARATOR, NGramTrie, TrieArrays, build_trie
 class TrieReport:
     """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
 
-    status: str
-    seconds: float = 0.0
+    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
+    seconds: float = field(default=0.0, metadata=json_key(digits=6))
     nodes: int = 0
-    path: Path | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Status, seconds and number of nodes."""
-        return {"status": self.status, "seconds": round(self.seconds, 6), "nodes": self.nodes}
+    path: Path | None = field(default=None, metadata=json_key(hidden=True))
 
 
 def document_trie(

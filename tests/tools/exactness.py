@@ -18,11 +18,12 @@ import torch
 import transformers
 
 from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import SamplingSettings
-from ngtcli.decode.shapes import capacity_for
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -115,7 +116,7 @@ def random_model(family: str, dtype: torch.dtype) -> TargetModel:
     config = kind(**{**_COMMON, **FAMILIES[family]})
     hf = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     hf.generation_config = transformers.GenerationConfig()
-    return TargetModel(hf, load_tokenizer("builtin"), f"random {family}")
+    return target_model(hf, load_tokenizer("builtin"), f"random {family}")
 
 
 def open_model(name: str, device: str, dtype: str) -> TargetModel:
@@ -123,7 +124,7 @@ def open_model(name: str, device: str, dtype: str) -> TargetModel:
     if name in FAMILIES:
         model = random_model(name, getattr(torch, dtype))
         model.hf.to(device)
-        model = TargetModel(model.hf, model.tokenizer, model.name)
+        model = target_model(model.hf, model.tokenizer, model.name)
     else:
         model = load_model(name, device, dtype)
     model.end_ids = frozenset()

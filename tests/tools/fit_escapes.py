@@ -18,15 +18,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.attribution import Tallies, attribute
 from ngtcli.draft.auto.blend import BACKGROUND, OWN, POOL, PROMPT, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import ESCAPES, SHAPE, fitted_escapes
+from ngtcli.draft.auto.escapes import ESCAPES, SHAPE, Tallies, attribute, fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.pool import Pool
-from ngtcli.measure.replay.backgrounds import recorded_background
-from ngtcli.measure.replay.traces import Trace, is_odd, read_traces
+from ngtcli.measure.replay_run import recorded_background
+from ngtcli.measure.traces import Trace, is_odd, read_traces
 from ngtcli.trie.background import BackgroundCounts
 
 _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs

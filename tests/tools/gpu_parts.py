@@ -10,9 +10,10 @@ from typing import Any
 from ngtcli.config import Settings
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
-from ngtcli.measure.replay.shape_model import Built, check_memory, dtype_name
-from ngtcli.measure.replay.shape_run import ShapeOptions, replay_with_passes
-from ngtcli.measure.replay.traces import TraceSet
+from ngtcli.measure.shape_model import Built, check_memory, dtype_name
+from ngtcli.measure.shape_run import ShapeOptions, replay_with_passes
+from ngtcli.measure.traces import TraceSet
+from ngtcli.system.json_form import to_json
 from tests.tools.gpu_sameness import Sameness, same_tokens, score_error
 from tests.tools.gpu_times import (
     generate_seconds,
@@ -114,7 +115,7 @@ class Parts:
         what = f"{dtype_name(model.dtype)}: largest difference from one eager pass, in deviations"
         how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
         value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
-        figures = {"difference": error, **passes.as_json()}
+        figures = {"difference": error, **to_json(passes.report())}
         return figures, [Line("scores", of, what, value)]
 
     def steps(self, built: Built, length: int, rate: float) -> tuple[Any, list[Line]]:

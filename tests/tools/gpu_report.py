@@ -22,13 +22,13 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
-from ngtcli.measure.bench.run import build_prompts, record
+from ngtcli.measure.live import build_prompts, record
 from ngtcli.measure.machine import processor, versions
 from ngtcli.measure.prompts import builtin_items, choose
-from ngtcli.measure.replay.run import select
-from ngtcli.measure.replay.shape_files import find_shape
-from ngtcli.measure.replay.shape_model import Built, build, check_memory, copies, dtype_name, plan
-from ngtcli.measure.replay.traces import TraceSet, read_traces
+from ngtcli.measure.replay_run import select
+from ngtcli.measure.shape_files import find_shape
+from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype_name, plan
+from ngtcli.measure.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import Session

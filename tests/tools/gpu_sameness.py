@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import SamplingSettings
@@ -17,8 +17,8 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import chain
-from ngtcli.measure.replay.run import context_of
-from ngtcli.measure.replay.traces import Trace, TraceSet
+from ngtcli.measure.replay_run import context_of
+from ngtcli.measure.traces import Trace, TraceSet
 
 BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess
 

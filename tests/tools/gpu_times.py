@@ -13,13 +13,13 @@ import torch
 
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.reference import plain_generation
+from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.none import NoDrafts
 from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.measure.replay.shape_model import Plan
+from ngtcli.measure.shape_model import Plan
 
 TIMES = 9  # passes of each size, in turns; the median counts
 _READ = 64  # tokens of the prompt that is repeated up to the length of the context; guess

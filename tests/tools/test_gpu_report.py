@@ -9,8 +9,8 @@ import torch
 from helpers import make_target
 
 from ngtcli.config import Settings
-from ngtcli.measure.replay.shape_files import Shape
-from ngtcli.measure.replay.shape_model import make_hf, plan
+from ngtcli.measure.shape_files import Shape
+from ngtcli.measure.shape_model import make_hf, plan
 from tests.tools import gpu_report
 from tests.tools.gpu_parts import Parts
 from tests.tools.gpu_sameness import score_error

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, compile_loops
 from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.auto.pause import Pause
-from ngtcli.draft.auto.policy import Policy
+from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context

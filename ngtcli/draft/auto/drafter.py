@@ -12,7 +12,6 @@ them on.
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +19,13 @@ import numpy.typing as npt
 from ngtcli.draft.auto.blend import BACKGROUND, ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
-from ngtcli.draft.auto.familiarity import Familiarity
 from ngtcli.draft.auto.growth import Growth, arrange, grow
-from ngtcli.draft.auto.policy import Policy, count_accepted
-from ngtcli.draft.auto.repeats import Repeats
-from ngtcli.draft.auto.sources import MatchState, Sources
-from ngtcli.draft.auto.usefulness import ScoreUsefulness
+from ngtcli.draft.auto.policy import Policy, Repeats, count_accepted
+from ngtcli.draft.auto.ranks import ScoreUsefulness
+from ngtcli.draft.auto.sources import Familiarity, MatchState, Sources
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
-from ngtcli.draft.origins import ORIGINS
+from ngtcli.draft.origins import ORIGINS, PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
@@ -223,9 +220,9 @@ class Auto(Drafter):
         """Why the last step had the drafts it had."""
         return self.policy.why if self.policy is not None else "all drafts"
 
-    def report(self) -> dict[str, Any]:
-        """What the policy did in this run, JSON-ready."""
-        return self.policy.as_json() if self.policy is not None else {}
+    def report(self) -> PolicyReport | None:
+        """What the policy decided in this run."""
+        return self.policy.report() if self.policy is not None else None
 
 
 class SearchLimits:

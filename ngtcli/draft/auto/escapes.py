@@ -1,16 +1,161 @@
-"""Escape probabilities: those fitted on recorded runs, and the tallies that move them on."""
+"""Escape probabilities: those fitted on recorded runs, and the tallies that move them on. Compiled.
+
+A token's probability is a sum over matches (blend.py). In the expectation step of learning the
+blend each match that predicted an observed token is credited with its share of that sum.
+"""
 
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.attribution import Tallies, update_escapes
-from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, SCORES
+from ngtcli.draft.auto.blend import (
+    BACKGROUND,
+    BUCKETS,
+    ORDERS,
+    OWN,
+    SCORES,
+    UNSEEN,
+    advance,
+    match_of,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import SOURCES
+from ngtcli.system.compiled import njit, unowned
+from ngtcli.trie.background_search import count_in, find_row
+from ngtcli.trie.counts import COUNT, NONE, count_ids, find
+
+_MIN_ESCAPE = CONFIG.min_escape
+_FAMILIAR_RATE = CONFIG.familiar_rate
+
+
+class Tallies(NamedTuple):
+    """Of each (source, order, bucket), float64: `escape` is 1 - predicted / reached.
+
+    `reached` is the expected number of tokens that were left when a match was queried, `predicted`
+    the expected number of those that it predicted.
+    """
+
+    escape: npt.NDArray[np.float64]
+    predicted: npt.NDArray[np.float64]
+    reached: npt.NDArray[np.float64]
+
+
+class Queries(NamedTuple):
+    """Room for the matches queried for one token: what each gave it (float64), and (q, 3) int32
+    with its source, order and bucket."""
+
+    given: npt.NDArray[np.float64]
+    keys: npt.NDArray[np.int32]
+
+
+@njit()
+def attribute(arrays: Any, match_nodes: Any, token: int, tallies: Any) -> float:
+    """Expectation step: divide one observed token among the matches that predicted it.
+
+    `arrays` are PlainArrays, `tallies` the arrays of Tallies in a plain tuple; adds to `predicted`
+    and `reached`. Returns the token's blended probability.
+    """
+    queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
+    escape, predicted, reached = tallies
+    probability, _ = _attribute(
+        named(arrays), match_nodes, token, Tallies(escape, predicted, reached), queries
+    )
+    return float(probability)
+
+
+@unowned
+def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries: Any) -> Any:
+    """(The blended probability, that by the background's longest match: 0.0 where it has none)."""
+    escape_mass, probability, n = 1.0, 0.0, 0
+    known, is_longest = 0.0, True
+    for order in range(match_nodes.shape[1] - 1, -1, -1):
+        for source in range(match_nodes.shape[0]):
+            node = match_nodes[source, order]
+            total, bucket = match_of(sources, node, source, order)
+            if total <= 0.0:
+                continue
+            count = _count(sources, node, source, token, total)
+            if source == BACKGROUND and is_longest:
+                known, is_longest = count / total, False
+            e = tallies.escape[source, order, bucket]
+            queries.given[n] = escape_mass * (1.0 - e) * count / total
+            queries.keys[n, 0], queries.keys[n, 1], queries.keys[n, 2] = source, order, bucket
+            probability += queries.given[n]
+            escape_mass *= e
+            n += 1
+    probability += escape_mass * UNSEEN
+    left = 1.0
+    for i in range(n):
+        source, order, bucket = queries.keys[i, 0], queries.keys[i, 1], queries.keys[i, 2]
+        share = queries.given[i] / probability
+        tallies.predicted[source, order, bucket] += share
+        tallies.reached[source, order, bucket] += left
+        left -= share
+    return probability, known
+
+
+@njit(inline="always")
+def _count(sources: Any, node: int, source: int, token: int, total: float) -> Any:
+    """The count of `token` after a match, of `total` that followed it."""
+    count = 0.0
+    if source == SCORES:
+        ranks = sources.ranks
+        for i in range(ranks.weights.shape[1]):
+            if ranks.weights[node, i] > 0.0 and ranks.successors[node, i] == token:
+                count = ranks.weights[node, i]
+    elif source == BACKGROUND:
+        row = find_row(sources.background, node, token)
+        if row != NONE:
+            count = float(count_in(sources.background.nodes, row, total))
+    else:
+        trie = sources.tries[source]
+        child = find(trie.slots, node, token)
+        if child != NONE:
+            count = float(trie.counts[child, COUNT])
+    return count
+
+
+@njit()
+def learn_output(
+    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int,
+    familiarity: float,
+) -> Any:  # fmt: skip
+    """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
+
+    `arrays` and `tallies` are as for `attribute`. `open_nodes` and `used` are of the own text's
+    trie, which must have room; `familiarity` is the mean probability that the background gave the
+    tokens before (familiarity.py). Returns the nodes used after, and that mean.
+    """
+    sources, one = named(arrays), np.empty(1, np.int32)
+    own, (escape, predicted, reached) = sources.tries[OWN], tallies
+    queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
+    for token in ids:
+        _, known = _attribute(
+            sources, match_nodes, token, Tallies(escape, predicted, reached), queries
+        )
+        familiarity += _FAMILIAR_RATE * (known - familiarity)
+        one[0] = token
+        used = count_ids(one, own, open_nodes, used)
+        advance(sources, match_nodes, token)
+    update_escapes(tallies)
+    return used, familiarity
+
+
+@njit()
+def update_escapes(tallies: Any) -> None:
+    """Set every escape probability from its tallies (a plain tuple), in place."""
+    escape, predicted, reached = tallies
+    for s in range(escape.shape[0]):
+        for k in range(escape.shape[1]):
+            for b in range(escape.shape[2]):
+                e = 1.0 - predicted[s, k, b] / reached[s, k, b]
+                escape[s, k, b] = min(1.0 - _MIN_ESCAPE, max(_MIN_ESCAPE, e))
+
 
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"

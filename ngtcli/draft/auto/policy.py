@@ -11,18 +11,21 @@ probabilities of the nodes of all of them, s stands in place of each 1.
 The probabilities are corrected by how often nodes of such a probability were accepted of late. What
 a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
 padded to a few sizes, so that a k which fills its size is the best of those that need it.
+
+After several proposals in a row that did not pay a text is not drafted for, until some steps have
+passed or it repeats itself or its prompt.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.pause import Pause
 from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import counted
 from ngtcli.system.compiled import njit
 
@@ -196,14 +199,88 @@ class Policy:
         surprise = min(seconds, 4 * self.drafting_s) - self.drafting_s
         self.drafting_s += CONFIG.drafting_rate * surprise
 
-    def as_json(self) -> dict[str, Any]:
+    def report(self) -> PolicyReport:
         """What was decided, and on what grounds."""
         accepted, expected = self.tally.sum(axis=1)
-        return {
-            "budgets": {str(k): self.budgets[k] for k in sorted(self.budgets)},
-            "stand_downs": self.stand_downs,
-            "came_true": round(float((accepted + 1) / (expected + 1)), 3),
-            "trust": [round(float(t), 3) for t in trust_of(self.tally)],
-            "drafting_s": round(self.drafting_s, 7),
-            "cost_s": {str(rows): round(s, 7) for rows, s in self.curve.by_rows().items()},
-        }
+        return PolicyReport(
+            budgets=dict(self.budgets),
+            stand_downs=self.stand_downs,
+            came_true=float((accepted + 1) / (expected + 1)),
+            trust=tuple(map(float, trust_of(self.tally))),
+            drafting_s=self.drafting_s,
+            cost_s=self.curve.by_rows(),
+        )
+
+
+class Pause:
+    """Pauses of a text, each twice as long as the last one until a proposal pays.
+
+    `left` are the steps that the pause going on still has.
+    """
+
+    def __init__(self) -> None:
+        self.left = 0
+        self._next = CONFIG.first_pause
+        self._unpaid = 0  # proposals in a row that did not pay
+
+    def goes_on(self, has_repeated: Callable[[], bool]) -> bool:
+        """Begin a step; whether it is one of a pause. `has_repeated`, of the text, ends a pause."""
+        if not self.left:
+            return False
+        if has_repeated():
+            self.left = 0
+            return False
+        self.left -= 1
+        return True
+
+    def learn(self, pays: bool) -> bool:
+        """Learn whether a proposal paid; whether a pause begins.
+
+        One that does not begins a pause if it is the first after a pause, or one of several.
+        """
+        if pays:
+            self._unpaid, self._next = 0, CONFIG.first_pause
+            return False
+        self._unpaid += 1
+        if self._unpaid < CONFIG.patience:
+            return False
+        self.left = self._next
+        self._next = min(2 * self._next, CONFIG.longest_pause)
+        self._unpaid = CONFIG.patience - 1
+        return True
+
+
+RUN = CONFIG.repeat_run
+
+
+class Repeats:
+    """Remembers every run of RUN tokens of a prompt and of the output that follows it.
+
+    >>> repeats = Repeats([1, 2, 3, 4, 5])
+    >>> repeats.at_end([2, 3, 4]), repeats.at_end([2, 3, 4, 5])
+    (False, True)
+    """
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._prompt = prompt
+        self._runs: set[int] | None = None  # hashes; made at the first call of `at_end`
+        self._tail = tuple(prompt[1 - RUN :])
+        self._done = 0
+
+    def at_end(self, output: Sequence[int]) -> bool:
+        """Whether the last RUN tokens stood there before; `output` is that of the last call, grown.
+
+        A hash stands for a run: two runs with the same one are taken for a repetition.
+        """
+        if self._runs is None:
+            runs = zip(*(self._prompt[i:] for i in range(RUN)), strict=False)
+            self._runs = set(map(hash, runs))
+        known = False
+        for token in output[self._done :]:
+            run = (*self._tail, token)
+            mark = hash(run)
+            known = mark in self._runs
+            self._runs.add(mark)
+            self._tail = run[1 - RUN :]
+        self._done = len(output)
+        return known

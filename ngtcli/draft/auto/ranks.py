@@ -1,7 +1,8 @@
-"""Which tokens a model ranked high after a token, whatever stood before it, in flat arrays.
+"""The model's scores as a source: which tokens it ranked high after a token, in flat arrays.
 
 As Token Recycling's matrix of candidates (Luo et al. 2024), but with weights, so that what was
 ranked high often is kept: each time, the weights are halved, and the best ids gain 1, 1/2, 1/3, …
+How much the scores predict decides how often they are read.
 """
 
 from typing import Any, NamedTuple
@@ -103,3 +104,22 @@ class Ranks:
             self.arrays.successors[token].tolist(), self.arrays.weights[token].tolist(), strict=True
         )
         return {successor: weight for successor, weight in row if weight > 0}
+
+
+class ScoreUsefulness:
+    """Keeps the share of tokens that scores predicted of late."""
+
+    def __init__(self) -> None:
+        self._share = CONFIG.usefulness_start
+        self._steps = 0
+
+    def begin_step(self) -> int:
+        """How many of the model's best tokens this step reads; seldom any if useless."""
+        self._steps += 1
+        useful = self._share > CONFIG.min_usefulness or self._steps % CONFIG.seldom == 0
+        return CONFIG.ranks_read if useful else 0
+
+    def learn(self, predicted: float, tokens: int) -> None:
+        """Of `tokens` emitted ones, scores predicted so many (an expectation)."""
+        kept = CONFIG.usefulness_decay**tokens
+        self._share = kept * self._share + (1 - kept) * predicted / tokens

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ngtcli.config import SETTING_NAMES
+from ngtcli.config import SETTINGS
 from tests.tools.fuzz.case import Command, Place, Result, Streams
 
 _POLL = 0.002  # seconds between two looks at a process
@@ -28,7 +28,7 @@ ONE_THREAD = {
 }  # fmt: skip
 # Without a background no process is started that outlives a run.
 _OWN = {"threads": "1", "background": "none"}
-_NGT_OWN = {f"NGT_{name.upper()}": _OWN[name] for name in _OWN if name in SETTING_NAMES}
+_NGT_OWN = {f"NGT_{name.upper()}": _OWN[name] for name in _OWN if name in SETTINGS}
 _READ = 20_000_000  # bytes of output that are looked at
 _SPACE = 4 << 30  # bytes of address space a fork may add; a guess above what any answer needs
 _REAL_SPACE = 16 << 30  # the same for a new process, which maps torch first

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ngtcli.config import SETTING_NAMES, Settings
+from ngtcli.config import SETTINGS, Settings
 from tests.tools.fuzz.case import (
     ANSWERED,
     INPUT,
@@ -64,7 +64,7 @@ def _text_of(rng: Random, name: str) -> str:
 
 
 def _flag(rng: Random, place: Place) -> Case:
-    name = rng.choice(SETTING_NAMES)
+    name = rng.choice(list(SETTINGS))
     if isinstance(getattr(Settings(), name), bool):
         name = "n"
     value = _text_of(rng, name)
@@ -73,7 +73,7 @@ def _flag(rng: Random, place: Place) -> Case:
 
 
 def _variable(rng: Random, place: Place) -> Case:
-    name = rng.choice(SETTING_NAMES)
+    name = rng.choice(list(SETTINGS))
     value = rng.choice([_text_of(rng, name), rng.choice(_YAML), ""]).replace("\0", "")
     codes = {ANSWERED} if not value else _codes(name)  # an empty variable is an unset one
     variable = f"NGT_{name.upper()}"
@@ -102,7 +102,7 @@ def _yaml(rng: Random, good: dict[str, Any]) -> tuple[str, bytes]:
         text = rng.choice(_YAML)
         return f"YAML {text[:30]!r}", text.encode()
     if way < 0.7:
-        name, value = rng.choice([*good, rng.choice(SETTING_NAMES)]), odd_value(rng)
+        name, value = rng.choice([*good, rng.choice(list(SETTINGS))]), odd_value(rng)
         return f"{name} of another kind", json.dumps({**good, name: value}, default=str).encode()
     if way < 0.75:
         depth = rng.choice([100, 5000, 100_000])

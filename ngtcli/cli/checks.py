@@ -1,0 +1,202 @@
+"""Checks of what a command was given, made before anything is read or loaded.
+
+A flag that would have no effect is refused. Settings of the environment, of files and of presets
+are for many commands, and need not matter to each.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from ngtcli.cli.options import OF_OWN_ENGINE
+from ngtcli.config import SETTINGS, Setting, Settings
+from ngtcli.errors import UsageError
+from ngtcli.model_files.checkpoint import NEEDS, check_models
+
+LIVE, RECORD, REPLAY, SHAPE = "live", "record", "replay", "shape"
+Table = Mapping[str, tuple[str, ...]]
+_ALL = (LIVE, RECORD, REPLAY, SHAPE)
+_MODEL, _DRAFTS, _REPLAYS = (LIVE, RECORD), (LIVE, REPLAY, SHAPE), (REPLAY, SHAPE)
+_TIMED = (LIVE, SHAPE)
+
+
+def _table(panels: Mapping[str, tuple[str, ...]], others: Table) -> Table:
+    """For each parameter of a command the ways of measuring in which it means something.
+
+    `panels` has them for the settings of a panel, `others` for single settings and other flags.
+    """
+    settings = {name: panels[SETTINGS[name].panel] for name in OF_OWN_ENGINE}
+    return {**settings, "no_background": _DRAFTS, **others}
+
+
+BENCH = _table(
+    {
+        **dict.fromkeys(("Reading", "Sampling", "Passages", "Answer"), _MODEL),
+        "Model": (LIVE, RECORD, SHAPE),
+        "Drafting": _DRAFTS,
+    },
+    {
+        **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
+        **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
+        **dict.fromkeys(("files", "docs", "prompts", "noise"), _MODEL),
+        **dict.fromkeys(("model", "draft_from", "exact"), _MODEL),
+        **dict.fromkeys(("methods", "sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
+        **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
+        **dict.fromkeys(("quality", "draft_model"), (LIVE,)),
+        **dict.fromkeys(("replay", "shape", "template", "turns", "ids"), _REPLAYS),
+        "record": (RECORD,),
+    },
+)
+TUNE = _table(
+    {
+        **dict.fromkeys(("Reading", "Sampling", "Passages", "Answer", "Model"), (LIVE,)),
+        "Drafting": _DRAFTS,
+    },
+    {
+        **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state"), _DRAFTS),
+        **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
+        **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb"), _DRAFTS),
+        **dict.fromkeys(("docs", "prompts", "draft_model"), (LIVE,)),
+        **dict.fromkeys(("calibrate", "draft_from", "exact"), (LIVE,)),
+        **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
+    },
+)
+_NEEDED = {"force": "write"}  # flags that mean something only with another one
+# Of these an empty text would stand for the default.
+_NAMED = ("methods", "tasks", "against", "num_draft", "template", "turns", "ids", "shape")
+# Two ways to say one thing.
+_EITHER = (("methods", "method"), ("num_draft", "sweep_num_draft"))
+
+
+def check_session(settings: Settings, *, dry: bool = False) -> None:
+    """Raise UsageError and ModelError as a session would, for what is wrong with its settings.
+
+    No weights are read. With `dry` no model is to run.
+    """
+    needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
+    check_models(settings.model, "" if dry else settings.draft_model, needs)
+    if dry or settings.engine == "vllm":
+        return
+    if settings.device not in ("auto", "cpu"):
+        from ngtcli.system.machine import pick_device  # here: it loads torch
+
+        pick_device(settings.device)
+    neutral = Settings()
+    if (settings.method, settings.background) == (neutral.method, neutral.background):
+        return
+    from ngtcli.background.files import check_names  # here: they load numpy
+    from ngtcli.draft.drafter import draft_settings
+    from ngtcli.draft.registry import parse_method
+
+    method = parse_method(settings.method, draft_settings(settings))
+    if method.name != "draft-model":
+        method.check()
+    if method.entry.costs:
+        check_names(settings.background)
+
+
+def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Raise UsageError for a flag that the other settings leave without an effect."""
+    given = [SETTINGS[name] for name in flags]
+    _refuse_engine(given, settings)
+    for about in given:
+        neutral = flags[about.name] == about.default
+        if (
+            about.sampled
+            and not neutral
+            and not settings.temperature
+            and "temperature" not in flags
+        ):
+            what = "does nothing at temperature 0, where the likeliest token is taken"
+            raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
+    _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
+
+
+def _refuse_engine(given: Iterable[Setting], settings: Settings) -> None:
+    """Flags of the other engine, and what vLLM cannot do."""
+    for about in given:
+        if about.engine not in ("", settings.engine):
+            engine, hint = "--engine vllm", "Leave it out."
+            if settings.engine == "ngt":
+                engine, hint = "ngt's engine", "Give --engine vllm."
+            raise UsageError(f"{about.flag} does nothing with {engine}", hint)
+    if settings.engine == "vllm":
+        from ngtcli.engines.vllm_arguments import check
+
+        check(settings)
+
+
+def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
+    """Flags that the method does not read. `none` switches drafting off, whatever else is said."""
+    if not given:
+        return
+    from ngtcli.draft.drafter import DraftSettings
+    from ngtcli.draft.registry import parse_method
+
+    method = parse_method(settings.method, DraftSettings())
+    reads = {"trie": method.entry.documents, "auto": method.entry.costs, method.name: True}
+    for about in given:
+        off = method.name == "none" and about.method != "draft-model"
+        if not reads.get(about.method) and not off:
+            what = f"{about.flag} does nothing with --method {method.name}"
+            raise UsageError(what, f"It is read by --method {about.method}.")
+        if about.name == "pool_documents" and not settings.pool:
+            what = "--pool-documents does nothing without the pool"
+            raise UsageError(what, "Leave out --no-pool.")
+
+
+def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
+    """Raise UsageError where colours are forced on what `form` puts out without any."""
+    forced = flags.get("color") == "always"
+    refuse_beside(form, {"--color always": forced}, "Nothing is coloured there.")
+
+
+def refuse_beside(given: str, others: Mapping[str, object], hint: str) -> None:
+    """Raise UsageError where one of `others`, {flag: whether given}, comes with `given`."""
+    for other, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{other} does nothing with {given}", hint)
+
+
+def check_combination(context: typer.Context, table: Table, mode: str) -> None:
+    """Raise UsageError where the command line that runs has a flag that would be ignored."""
+    given = _given(context)
+    check_given(table, mode, {name: flag for name, (flag, _) in given.items()})
+    for name in _NAMED:
+        flag, value = given.get(name, ("", "some"))
+        if isinstance(value, str) and not value.strip(" ,"):
+            raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
+
+
+def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
+    """The parameters that stand on the command line: each as it is written, and its value."""
+    found = {}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params.get(name)
+            written = parameter.secondary_opts if value is False else parameter.opts
+            flag = max(written or parameter.opts, key=len)
+            found[name] = (flag if flag.startswith("-") else "naming texts", value)
+    return found
+
+
+def check_given(table: Table, mode: str, given: Mapping[str, str]) -> None:
+    """Raise UsageError for what does nothing in `mode`; `given` maps parameters to their flags."""
+    idle = [flag for name, flag in given.items() if mode not in table[name]]
+    if idle:
+        where = f"with --{mode}"
+        if mode == LIVE:
+            needed = next(table[name] for name, flag in given.items() if flag == idle[0])
+            where = f"without --{needed[0]}"
+        does = "does" if len(idle) == 1 else "do"
+        it = "it" if len(idle) == 1 else "them"
+        raise UsageError(f"{', '.join(idle)} {does} nothing {where}", f"Leave {it} out.")
+    for name, other in _NEEDED.items():
+        if name in given and other not in given:
+            raise UsageError(f"{given[name]} does nothing without --{other}", "Leave it out.")
+    for one, two in _EITHER:
+        if one in given and two in given:
+            raise UsageError(f"{given[one]} and {given[two]}", "Give one of them.")

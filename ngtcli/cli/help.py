@@ -1,0 +1,52 @@
+"""`ngt help`: the pages of the manual, in `ngtcli/manual/`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ngtcli
+from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.streams import terminal_width
+from ngtcli.errors import UsageError
+
+_WIDEST = 100  # columns of a page; wider lines are hard to read: guessed
+
+
+def topics() -> dict[str, Path]:
+    """The pages by name, in alphabetical order."""
+    return {p.stem: p for p in sorted((Path(ngtcli.__file__).parent / "manual").glob("*.md"))}
+
+
+def _topics(incomplete: str) -> list[str]:
+    return [name for name in topics() if name.startswith(incomplete)]
+
+
+def help_page(
+    topic: Annotated[
+        str, typer.Argument(help="A page, or a command.", autocompletion=_topics)
+    ] = "",
+) -> None:
+    """Show a page of the manual, or list the pages: ngt help documents"""
+    pages = topics()
+    if not topic:
+        rows = [[name, page.read_text("utf-8").split("\n\n")[1]] for name, page in pages.items()]
+        print_table(["topic", "about"], [[name, " ".join(about.split())] for name, about in rows])
+    elif topic in pages:
+        _show(pages[topic].read_text("utf-8"))
+    else:
+        known = ", ".join(pages)
+        raise UsageError(f"help: no page {topic!r}", f"Pages: {known}. Commands: ngt --help.")
+
+
+def _show(text: str) -> None:
+    if not sys.stdout.isatty():
+        print_line(text.rstrip("\n"))
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    # A link of the page is relative to its folder, which a reader does not see.
+    page = Markdown(text.replace("](../", "](ngtcli/"), code_theme="bw", hyperlinks=False)
+    Console(width=min(terminal_width(sys.stdout), _WIDEST)).print(page)

@@ -1,1 +1,0 @@
-"""Several sequences in one pass of the model."""

@@ -1,1 +1,0 @@
-"""Live measurement for `ngt bench`: contestants, rounds, and the rows that come of them."""

@@ -1,1 +1,0 @@
-"""Recorded runs, and drafters driven over them without a model."""

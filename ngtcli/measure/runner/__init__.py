@@ -1,1 +1,0 @@
-"""Contestants, prompts and rounds: the one way in which `ngt bench` and `ngt tune` measure."""

@@ -1,0 +1,184 @@
+"""A model of a given shape with random weights: passes cost what those of the real one cost.
+
+The weights are uniform with a standard deviation of 0.02, norms are 1 and biases 0, so that scores
+stay finite in every dtype. A mixture of experts routes at random, so nearly every row of a pass
+takes other experts. What such a model says means nothing: a recording decides that.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.initialization import no_init_weights
+from transformers.utils import logging
+
+from ngtcli.config import Settings
+from ngtcli.decode.attention import use_grouped
+from ngtcli.decode.load import pick_dtype
+from ngtcli.decode.memory_limits import free_memory
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import pack_if_it_pays
+from ngtcli.decode.probe import target_model
+from ngtcli.errors import InputError, ModelError
+from ngtcli.measure.shape_files import Shape
+from ngtcli.system.machine import pick_device
+from ngtcli.tokens.tokenizer import Tokenizer
+
+SEED = 0
+_HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
+_SPARE = 1.15  # of the weights' bytes, for what a pass needs beside them; guess
+_GB = 1e9
+
+
+class _NoText:
+    """The tokenizer of a model whose text nobody reads: every id is the empty text."""
+
+    eos_token_id = None
+    chat_template = None
+    is_fast = False
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return ""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be built, and what it takes; nothing is allocated yet."""
+
+    shape: Shape
+    config: Any
+    device: str
+    dtype: torch.dtype
+
+    @cached_property
+    def empty(self) -> Any:
+        """The model without memory for its weights."""
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(deepcopy(self.config), dtype=self.dtype)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.empty.parameters())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self.empty.parameters())
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Bytes of keys and values of `tokens` in all layers."""
+        config = self.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        size = torch.finfo(self.dtype).bits // 8
+        return int(2 * config.num_hidden_layers * heads * width * tokens * size)
+
+
+def plan(shape: Shape, settings: Settings) -> Plan:
+    """The plan of a model, with the settings' device and dtype.
+
+    "auto" is float32 on a CPU and the configuration's dtype, or else bfloat16, elsewhere. Raises
+    InputError for a configuration that `transformers` cannot make a decoder of.
+    """
+    logging.set_verbosity_error()
+    device = pick_device(settings.device)
+    values = {k: v for k, v in shape.values.items() if k not in ("model_type", "auto_map")}
+    try:
+        config = AutoConfig.for_model(shape.values["model_type"], **values)
+        dtype = pick_dtype(settings.dtype, device)
+        if dtype == "auto":
+            dtype = config.dtype or torch.bfloat16
+        made = Plan(shape, config, device, dtype)
+        made.empty.config.get_text_config()
+    except Exception as error:  # configurations can be wrong in any way
+        raise InputError(
+            f"{shape.name}: transformers makes no model of this configuration ({_line(error)})",
+            "Give the config.json of a causal language model, unchanged.",
+        ) from None
+    return made
+
+
+def _line(error: Exception) -> str:
+    words = str(error).split() or [type(error).__name__]
+    return " ".join(words)[:160]
+
+
+def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
+    """Raise ModelError where so many copies of the weights and a cache of `tokens` do not fit."""
+    needed = int(_SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
+    free = free_memory(plan.device)
+    if free is not None and needed > free:
+        smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"
+        raise ModelError(
+            f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
+            f" {dtype_name(plan.dtype)} take {needed / _GB:.1f} GB, and {free / _GB:.1f} GB are"
+            f" free on this {plan.device}",
+            f"Choose a smaller shape{smaller}.",
+        )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As settings name it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def make_hf(plan: Plan) -> Any:
+    """The `transformers` model with random weights, the same at each call on one device."""
+    with torch.device(plan.device), no_init_weights():
+        hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
+    hf.tie_weights()
+    generator = torch.Generator(plan.device).manual_seed(SEED)
+    with torch.no_grad():
+        for name, parameter in hf.named_parameters():
+            if parameter.ndim > 1:
+                parameter.uniform_(-_HALF_WIDTH, _HALF_WIDTH, generator=generator)
+            else:
+                parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+    hf.requires_grad_(False)
+    return hf.eval()
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model of a shape: `model` as the decoding loop takes it, `stock` as `transformers` has it.
+
+    No token ends an answer of it. `stock` has layers and attention as they are unprepared; it is
+    None where it is not wanted.
+    """
+
+    plan: Plan
+    model: TargetModel
+    stock: Any
+
+
+def build(planned: Plan, settings: Settings, progress: Callable[[str], None], stock: bool) -> Built:
+    """Make the model, prepared as `load_model` and a session prepare one."""
+    progress(f"Making a model of shape {planned.shape.name} …")
+    hf = make_hf(planned)
+    other = _shared(hf) if stock else None
+    if planned.device == "cpu":
+        pack_if_it_pays(hf, wanted=settings.packed, warn=progress, progress=progress)
+    use_grouped(hf)
+    model = target_model(hf, Tokenizer(_NoText()), planned.shape.name, progress)
+    model.end_ids = frozenset()
+    if settings.capture or settings.compile:
+        model.passes.switch_on(model.device, settings.compile, progress)
+    return Built(planned, model, other)
+
+
+def copies(device: str, settings: Settings, stock: bool) -> int:
+    """How many times `build` holds the weights: packed ones are no longer shared."""
+    return 2 if stock and device == "cpu" and settings.packed else 1
+
+
+def _shared(hf: Any) -> Any:
+    """Another model of the same weights, which are not copied."""
+    return deepcopy(hf, {id(t): t for t in (*hf.parameters(), *hf.buffers())})

@@ -1,0 +1,133 @@
+"""Records of answers in a file, a line for each finished pass, so that a measurement can go on.
+
+A pass is one contestant's answers to all prompts in one round: what its drafter learns lives that
+long, so what was begun and not finished is measured again.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from ngtcli.errors import InputError, UsageError
+from ngtcli.measure.records import P, Sample, Turn
+from ngtcli.system.reading import read_bounded
+from ngtcli.system.storage import DamagedFileError, parse_json
+
+FORMAT, VERSION = "ngt-tune", 2
+MOST = 1 << 29  # bytes of a state file: a hundred thousand passes over fifty prompts; derived
+_LARGEST = 1e15  # count, or seconds, in it: more is no measurement; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One answer in numbers, counts and seconds; None for a trie where none was built.
+
+    `decode_s` is decoding alone, `wall_s` all that was done for the answer. Raises ValueError for
+    other values.
+    """
+
+    new_tokens: int
+    steps: int
+    decode_s: float
+    wall_s: float
+    trie_build_s: float | None = None
+    trie_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = (self.new_tokens, self.steps, self.trie_bytes or 0)
+        seconds = (self.decode_s, self.wall_s, self.trie_build_s or 0.0)
+        numbers = all(type(c) is int for c in counts) and all(
+            type(s) in (int, float) for s in seconds
+        )
+        if not numbers or not all(0 <= value < _LARGEST for value in (*counts, *seconds)):
+            raise ValueError("a record needs counts and seconds")
+
+
+def record(sample: Sample) -> Record:
+    """What is kept of a sample."""
+    g = sample.generation
+    return Record(
+        len(g.ids), g.steps, g.decode_s or 0.0, sample.seconds, g.trie_build_s, g.trie_bytes
+    )
+
+
+class State:
+    """Finished passes by (contestant, round); each is appended to `path` as it ends.
+
+    `key` stands for all that makes passes comparable, each of them over `prompts` prompts. Raises
+    UsageError where the file belongs to another measurement, InputError where it cannot be used.
+    """
+
+    def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
+        self.path, self.key, self._prompts = path, key, prompts
+        self.done: dict[tuple[str, int], tuple[Record, ...]] = {}
+        self._begun: dict[tuple[str, int], list[Record]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
+            if text and _object(text.split("\n")[0]).get("format") != FORMAT:
+                raise UsageError(
+                    f"{path}: not a state file of ngt tune", "Name another with --state."
+                )
+            if fresh or not text:
+                self._write("w", {"format": FORMAT, "version": VERSION, "key": key})
+            else:
+                self._read(text)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not text"
+            raise InputError(
+                f"{path}: cannot be used ({reason.lower()})", "Name another file with --state."
+            ) from None
+
+    def _read(self, text: str) -> None:
+        lines = text.split("\n")
+        head = _object(lines[0])
+        if head.get("version") != VERSION or head.get("key") != self.key:
+            other = "sweep, data, model or settings"
+            if head.get("version") != VERSION:
+                other = "version of ngt"
+            raise UsageError(
+                f"{self.path}: from another {other}",
+                "Name another with --state, or start again with --fresh.",
+            )
+        for line in lines[1:]:
+            row = _object(line)
+            try:
+                records = tuple(Record(*values) for values in row["records"])
+                if len(records) == self._prompts:
+                    self.done[str(row["contestant"]), int(row["round"])] = records
+            except (KeyError, TypeError, ValueError):
+                continue  # cut off as the run was ended, or damaged: measured again
+        if not text.endswith("\n"):
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n")
+
+    def left(self, turns: Iterable[Turn[P]]) -> Iterator[Turn[P]]:
+        """Those of `turns` that are still to be taken."""
+        return (t for t in turns if (t.contestant.key, t.round) not in self.done)
+
+    def add(self, turn: Turn[Any], sample: Sample) -> None:
+        """Keep one answer; with the last one of its pass the pass is written."""
+        place = turn.contestant.key, turn.round
+        records = self._begun.setdefault(place, [])
+        records.append(record(sample))
+        if len(records) == self._prompts:
+            self.done[place] = tuple(self._begun.pop(place))
+            rows = [astuple(r) for r in records]
+            self._write("a", {"contestant": place[0], "round": place[1], "records": rows})
+
+    def _write(self, mode: str, row: Mapping[str, Any]) -> None:
+        with self.path.open(mode, encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        return parse_json(line, dict)
+    except DamagedFileError:
+        return {}

@@ -1,0 +1,366 @@
+"""Recorded runs of a model, for measuring drafters without it.
+
+Under greedy decoding a lossless method emits exactly the recorded tokens, so how many drafts are
+accepted at each step depends on prompt, recorded output and drafter alone.
+
+Two kinds of folder are read. Our own holds `trace.json` (what was run) and `traces.jsonl` (a
+prompt's and its output's ids a line). The other is Spec-Bench's (Xia et al. 2024): it holds
+`question.jsonl`, one file of answers and the model's tokenizer in `tokenizer/`; its texts are
+tokenized here.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from ngtcli.config import Settings
+from ngtcli.documents.reading import Reader
+from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.measure.json_lines import Row, read_rows
+from ngtcli.tokens.tokenizer import Tokenizer
+
+FORMAT = "ngt-trace"
+VERSION = 1
+_ANEW = "Record it again with `ngt bench --record`, or mend that place."
+_KINDS = {str: "text", int: "whole number", list: "list"}
+TURNS = ("first", "all")  # of a conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One prompt and what the model answered, as ids.
+
+    `room` is the most tokens that could have been emitted; `references` the runs of the prompt
+    that are documents, if that is known.
+    """
+
+    id: str
+    task: str
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    room: int
+    references: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSet:
+    """Traces of one model. `inexact` counts those whose length differs from the recorded one."""
+
+    source: str
+    model: str
+    tokenizer: str
+    vocabulary: int
+    traces: tuple[Trace, ...]
+    inexact: int = 0
+
+
+def is_odd(id: str) -> bool:
+    """Whether the question of a trace is odd by the first number in its id; without one it is even.
+
+    The turns of a conversation (`81/2`) stay with their question. Odd questions are for fitting and
+    choosing, even ones for reporting.
+
+    >>> [is_odd(id) for id in ("81", "82/1", "doc2-5", "none")]
+    [True, False, False, False]
+    """
+    found = re.search(r"\d+", id)
+    return found is not None and int(found.group()[-1]) % 2 == 1
+
+
+class TraceWriter:
+    """Writes our own trace format: `with TraceWriter(…) as writer: writer.add(…)`.
+
+    Lines are flushed one by one, so an interrupted recording keeps what it has. Raises InputError
+    where the folder cannot be written or holds something else already.
+    """
+
+    def __init__(
+        self, folder: Path, tokenizer_fingerprint: str, model: str, vocabulary: int
+    ) -> None:
+        self.folder = folder
+        self._head = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": model,
+            "tokenizer": tokenizer_fingerprint,
+            "vocabulary": vocabulary,
+        }
+        self._lines: TextIO | None = None
+
+    def __enter__(self) -> "TraceWriter":
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if any(self.folder.iterdir()):
+                raise InputError(f"{self.folder}: is not empty", "Name a new folder to record to.")
+            head = json.dumps(self._head, indent=1) + "\n"
+            (self.folder / "trace.json").write_text(head, encoding="utf-8")
+            self._lines = (self.folder / "traces.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"{self.folder}: cannot be written ({error.strerror})", "Name another folder."
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def add(
+        self,
+        id: str,
+        task: str,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        room: int = 0,
+    ) -> None:
+        """Write one trace; `room` is the run's token limit, by default the output's length."""
+        if self._lines is None:
+            raise RuntimeError("the writer is not open")
+        trace = Trace(
+            id, task, tuple(prompt_ids), tuple(output_ids), room or len(output_ids),
+            tuple(tuple(r) for r in references),
+        )  # fmt: skip
+        self._lines.write(json.dumps(asdict(trace)) + "\n")
+        self._lines.flush()
+
+
+def read_traces(
+    folder: Path, template: str = "", turns: str = "first", max_mb: int | None = None
+) -> TraceSet:
+    """The traces in `folder`. `template` names a prompt format where it cannot be told.
+
+    `turns` is "first" or "all", of conversations. `max_mb` (by default the settings' own) bounds
+    the bytes read. Raises InputError or UsageError.
+    """
+    if turns not in TURNS:
+        raise UsageError(f"no turns {turns!r}", nearest(turns, TURNS))
+    settings = Settings()
+    reader = Reader(replace(settings, max_mb=max_mb or settings.max_mb))
+    if os.path.isfile(folder / "trace.json"):  # False for a name that is too long
+        if template or turns != TURNS[0]:
+            raise UsageError(
+                f"{folder}: holds prompts as they were, of one turn each",
+                "Leave out --template and --turns; they are for Spec-Bench's files.",
+            )
+        return _read_own(folder, reader)
+    if os.path.isfile(folder / "question.jsonl"):
+        return read_spec_bench(folder, template, turns, reader)
+    raise InputError(
+        f"{folder}: no recording here",
+        "Give a folder written by `ngt bench --record`, or one with Spec-Bench's question.jsonl,"
+        " an answer file and tokenizer/.",
+    )
+
+
+def recorded_files(folder: Path) -> list[Path]:
+    """The files that `read_traces` reads there, of those that there are."""
+    if os.path.isfile(folder / "trace.json"):
+        return [folder / "trace.json", folder / "traces.jsonl"]
+    if not os.path.isfile(folder / "question.jsonl"):
+        return []
+    return [p for of in ("*.jsonl", "model_answer/*.jsonl", "tokenizer/*") for p in folder.glob(of)]
+
+
+class WrongRow(ValueError):
+    """What is wrong with a line of a recording."""
+
+
+def _read_own(folder: Path, reader: Reader) -> TraceSet:
+    head = _head(folder / "trace.json", reader)
+    traces = []
+    for row in read_rows(folder / "traces.jsonl", reader):
+        try:
+            traces.append(_own_trace(row.data, head["vocabulary"]))
+        except WrongRow as error:
+            raise row.wrong(str(error), _ANEW) from None
+    return TraceSet(
+        str(folder), head["model"], head["tokenizer"], head["vocabulary"], tuple(traces)
+    )
+
+
+def _head(path: Path, reader: Reader) -> dict[str, Any]:
+    """What was run: `model` and `tokenizer`, texts, and `vocabulary`, a number of ids."""
+    try:
+        head = json.loads(decode_text(reader.file(path)))
+        if not isinstance(head, dict):
+            raise WrongRow("no JSON object")
+        if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
+            raise WrongRow(f"not a recording of version {VERSION}")
+        for key in ("model", "tokenizer"):
+            get(head, key, str)
+        if get(head, "vocabulary", int) < 1:
+            raise WrongRow("vocabulary is not a number of ids")
+    except Unreadable as error:
+        raise error.of(str(path)) from None
+    except WrongRow as error:
+        raise InputError(f"{path}: {error}", _ANEW) from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not JSON", _ANEW) from None
+    return head
+
+
+def get(row: Mapping[str, Any], key: str, kind: type) -> Any:
+    """The value of `key`, which is of `kind`. Raises WrongRow."""
+    if key not in row:
+        raise WrongRow(f"key {key!r} is missing")
+    value = row[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise WrongRow(f"{key} is not a {_KINDS[kind]}")
+    return value
+
+
+def _own_trace(row: Mapping[str, Any], vocabulary: int) -> Trace:
+    prompt, output = (_ids(get(row, k, list), k, vocabulary) for k in ("prompt_ids", "output_ids"))
+    references = tuple(
+        _ids(run if isinstance(run, list) else [run], f"references[{i}]", vocabulary)
+        for i, run in enumerate(get({"references": [], **row}, "references", list))
+    )
+    for key, run in (("prompt_ids", prompt), ("output_ids", output)):
+        if not run:
+            raise WrongRow(f"{key} is empty")
+    room = max(get({"room": 0, **row}, "room", int), len(output))
+    id = str(row["id"]) if type(row.get("id")) is int else get(row, "id", str)
+    return Trace(id, get(row, "task", str), prompt, output, room, references)
+
+
+def _ids(run: list[Any], where: str, vocabulary: int) -> tuple[int, ...]:
+    for place, id in enumerate(run):
+        if type(id) is not int or not 0 <= id < vocabulary:
+            shown = json.dumps(id)[:40]
+            raise WrongRow(f"{where}[{place}] is {shown}, no id below {vocabulary}")
+    return tuple(run)
+
+
+# Prompt formats of models whose tokenizers carry none; {history} holds earlier turns.
+TEMPLATES = {
+    "vicuna": (
+        "A chat between a curious user and an artificial intelligence assistant. The assistant "
+        "gives helpful, detailed, and polite answers to the user's questions. "
+        "{history}USER: {question} ASSISTANT:",
+        "USER: {question} ASSISTANT: {answer}</s>",
+    ),
+    "llama-2": ("{history}[INST] {question} [/INST]", "[INST] {question} [/INST] {answer} </s><s>"),
+    "plain": ("{history}{question}\n\n", "{question}\n\n{answer}\n\n"),
+}
+
+
+def read_spec_bench(
+    folder: Path, template: str, turns: str, reader: Reader, most: int = 1024
+) -> TraceSet:
+    """Spec-Bench's files; `most` is the limit of new tokens its runs have."""
+    from ngtcli.model_files.pretrained import load_tokenizer
+
+    answers_path = _answer_file(folder)
+    if not (folder / "tokenizer").is_dir():
+        raise InputError(f"{folder}: no tokenizer/ in it", "Put the model's tokenizer there.")
+    tokenizer = load_tokenizer(str(folder / "tokenizer"))
+    questions = {}
+    for row in read_rows(folder / "question.jsonl", reader):
+        questions[_question_id(row)] = row.data
+    traces, model, inexact = [], "", 0
+    for row in read_rows(answers_path, reader):
+        try:
+            model = get(row.data, "model_id", str)
+            asked = _asked(row, questions)
+            form = template_for(template, model)
+            found = list(_spec_bench_turns(asked, row.data, form, tokenizer, most))
+        except WrongRow as error:
+            raise row.wrong(str(error), "Check that it is an answer file of Spec-Bench.") from None
+        wanted = found if turns == "all" else found[:1]
+        traces += [trace for trace, _ in wanted]
+        inexact += sum(not exact for _, exact in wanted)
+    size = len(tokenizer.backend)
+    return TraceSet(str(folder), model, tokenizer.fingerprint, size, tuple(traces), inexact)
+
+
+def _question_id(row: Row) -> str | int:
+    id = row.data.get("question_id")
+    if isinstance(id, bool) or not isinstance(id, str | int):
+        what = "is not a text or number" if "question_id" in row.data else "is missing"
+        raise row.wrong(f"question_id {what}", "Each question and answer has one.")
+    return id
+
+
+def _asked(row: Row, questions: Mapping[str | int, dict[str, Any]]) -> dict[str, Any]:
+    id = _question_id(row)
+    if id not in questions:
+        raise WrongRow(f"no question {id!r} in question.jsonl")
+    return questions[id]
+
+
+def _answer_file(folder: Path) -> Path:
+    found = sorted(p for p in folder.glob("*.jsonl") if p.name != "question.jsonl")
+    found += sorted((folder / "model_answer").glob("*.jsonl"))
+    if len(found) != 1:
+        what = "no answer file" if not found else f"{len(found)} answer files"
+        raise InputError(f"{folder}: {what} beside question.jsonl", "Keep exactly one there.")
+    return found[0]
+
+
+def template_for(name: str, model: str) -> tuple[str, str]:
+    """The prompt format `name`, or the one that the model's name tells. Raises UsageError."""
+    if not name:
+        name = next((t for t in TEMPLATES if t in model.lower()), "")
+    if name not in TEMPLATES:
+        raise UsageError(
+            f"no prompt template {name!r}" if name else f"no prompt template known for {model}",
+            nearest(name, TEMPLATES) if name else f"Name one of {', '.join(TEMPLATES)}.",
+        )
+    return TEMPLATES[name]
+
+
+def _spec_bench_turns(
+    question: Mapping[str, Any],
+    answer: Mapping[str, Any],
+    form: tuple[str, str],
+    tokenizer: Tokenizer,
+    most: int,
+) -> Iterator[tuple[Trace, bool]]:
+    """(trace, whether its length is the recorded one) of each turn of a conversation."""
+    history = ""
+    begin, end = tokenizer.backend.bos_token_id, tokenizer.backend.eos_token_id
+    if end is None:
+        raise WrongRow("the recording's tokenizer has no end token")
+    task = get(question, "category", str)
+    for turn, (asked, said, recorded) in enumerate(_turns(question, answer)):
+        text = form[0].replace("{history}", history).replace("{question}", asked)
+        # As it was recorded: encoded whole, the format's own marks with the rest.
+        prompt = tokenizer.locate(text, template=[(0, len(text))]).ids
+        if begin is not None:
+            prompt = [begin, *prompt]
+        output = tokenizer.encode(said)
+        if recorded != len(output) or not output:  # the run did not stop at its limit
+            output.append(end)
+        name = f"{question['question_id']}" + (f"/{turn + 1}" if turn else "")
+        trace = Trace(name, task, tuple(prompt), tuple(output), max(most, len(output)))
+        yield trace, recorded == len(output)
+        history += form[1].replace("{question}", asked).replace("{answer}", said)
+
+
+def _turns(question: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """(what was asked, what was answered, how many tokens that was) by turn."""
+    choices = get(answer, "choices", list)
+    if not choices or not isinstance(choices[0], dict):
+        raise WrongRow("choices holds no answer")
+    asked = get(question, "turns", list)
+    said, recorded = (get(choices[0], key, list) for key in ("turns", "new_tokens"))
+    if not said or len(said) > len(asked) or len(said) > len(recorded):
+        raise WrongRow(
+            f"{len(said)} turns are answered, {len(asked)} asked and {len(recorded)} counted"
+        )
+    turns = list(zip(asked, said, recorded, strict=False))
+    if not all(isinstance(a, str) and isinstance(s, str) and type(n) is int for a, s, n in turns):
+        raise WrongRow("a turn is not a text, or its new_tokens not a number")
+    return turns

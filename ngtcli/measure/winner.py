@@ -1,0 +1,93 @@
+"""The winner of a sweep as a preset of the user's, with where it comes from written in it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ngtcli import __version__
+from ngtcli.config import Settings, settings_where
+from ngtcli.errors import InputError, UsageError
+from ngtcli.prompt.preset import PROVENANCE, Preset
+from ngtcli.render.sweep_rows import SweepReport
+from ngtcli.system.storage import home, write_atomically
+from ngtcli.system.yaml_file import read_mapping
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as people write it: texts of several lines as blocks, and every value written out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.strip("\n") else '"' if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def preset_path(name: str, force: bool) -> Path:
+    """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a name for a preset",
+            "Use letters, digits, dots, dashes and underscores.",
+        )
+    path = home("config") / "presets" / f"{name}.yaml"
+    if path.exists() and not force:
+        raise UsageError(
+            f"{path}: there is such a preset already", "Choose another name, or give --force."
+        )
+    return path
+
+
+def provenance(report: SweepReport, preset: Preset) -> dict[str, Any]:
+    """What was run, on what, and the figures of the chosen cell."""
+    chosen = next(row for row in report.cells if row.cell == report.chosen)
+    left_out = ("cell", "values", "standing")
+    figures = {k: v for k, v in chosen.as_json().items() if k not in left_out}
+    facts = ("model", "device", "data", "data_sha256", "prompts")
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": report.command,
+        "ngt": __version__,
+        "based_on": preset.name,
+        **{name: report.about[name] for name in facts},
+        "rounds": report.rounds,
+        "chosen": chosen.cell,
+        "reason": report.reason,
+        "figures": figures,
+    }
+
+
+def write_winner(
+    path: Path,
+    base: Preset,
+    settings: Settings,
+    swept: Sequence[str],
+    origin: Mapping[str, Any],
+) -> None:
+    """Write `base` with the winning settings to `path`, whole or not at all. Raises InputError.
+
+    All that decides drafts is written, as it was measured, swept or not.
+    """
+    body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
+    for name in dict.fromkeys((*settings_where(replayed=True), *swept)):
+        value = getattr(settings, name)
+        body[name] = list(value) if isinstance(value, tuple) else value
+    body[PROVENANCE] = dict(origin)
+    text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{path}: {reason}", "See ngt presets path.") from None

@@ -1,0 +1,107 @@
+"""The manual: every command on a page is one that ngt takes, and the quick ones are run."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt
+
+from ngtcli.cli.help import topics
+from ngtcli.cli.lazy import load
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
+SLOW = ("bench", "check", "tune")  # whole measurements: only their flags are looked at
+ELSEWHERE = {"--engine", "--embedder", "--reranker"}  # need what is not installed here
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """The page, and the words of each command of ngt in its examples."""
+    for page in PAGES:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True, posix=True)
+                while "ngt" in words:
+                    words = words[words.index("ngt") + 1 :]
+                    ends = [i for i, word in enumerate(words) if word in ("|", ">", "&&", ";")]
+                    yield page.name, words[: ends[0] if ends else None]
+
+
+EXAMPLES = [pytest.param(words, id=f"{page}: {' '.join(words)}") for page, words in commands()]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the examples name."""
+    folder = tmp_path_factory.mktemp("manual")
+    text = Path(HARBOUR).read_text("utf-8")
+    for name in ("article.txt", "report.txt", "notes.md", "reports/a.txt", "reports/b.md",
+                 "notes/a.md", "old-answers/a.txt", "ngtcli/examples/harbour.txt"):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, "utf-8")
+    line = {"question": "When is high tide?", "context": text[:300]}
+    (folder / "in.jsonl").write_text(json.dumps(line) + "\n")
+    return folder
+
+
+def test_the_pages_have_examples() -> None:
+    assert len(EXAMPLES) > 50 and set(SLOW) < {example.values[0][0] for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_an_example_is_a_command_that_ngt_takes(words: list[str]) -> None:
+    """Names, flags and the types of their values; the command is not run."""
+    load(words[0]).make_context(words[0], words[1:], resilient_parsing=False)
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+@pytest.mark.parametrize(
+    "words",
+    [e for e in EXAMPLES if e.values[0][0] not in SLOW and not ELSEWHERE & set(e.values[0])],
+)
+def test_a_quick_example_succeeds(
+    words: list[str], world: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """With four tokens an answer and the built-in model in the place of every other."""
+    known = {"mine": "summarize", "~/models/Qwen2.5-7B-Instruct": "builtin"}
+    words = [known.get(word, word) for word in words]
+    piped = words in (["summarize"], ["batch", "-"])
+    stdin = (world / "in.jsonl").read_bytes() if piped else b""
+    own = {"NGT_HOME": str(world / "home"), "NGT_MAX_TOKENS": "4"}
+    if "english,notes" in words:
+        ngt("trie", "build", "--background", "notes.md", "--name", "notes", cwd=world, **own)
+    if "rest" in words:
+        ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
+    done = ngt(*words, stdin=stdin, cwd=world, **own)
+    short = "--overflow" in words and "error" in words
+    assert done.returncode == 0 or (short and done.returncode == 5), done.stderr.decode()
+
+
+def test_every_page_is_listed_and_linked() -> None:
+    readme = (ROOT_FOLDER / "README.md").read_text("utf-8")
+    assert readme.count("\n") <= 150
+    listed = ngt("help").stdout.decode().splitlines()
+    assert [line.split("\t")[0] for line in listed] == list(topics())
+    for name in topics():
+        assert f"(ngtcli/manual/{name}.md)" in readme
+        assert ngt("help", name).stdout == topics()[name].read_bytes()
+    assert b"Usage: ngt trie list" in ngt("help", "trie", "list").stdout
+    wrong = ngt("help", "nonesuch")
+    assert wrong.returncode == 2 and b"documents" in wrong.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_a_page_fits_the_terminal(columns: int) -> None:
+    shown, code = in_terminal("help", "documents", columns=columns, NO_COLOR="1")
+    lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+    assert code == 0 and max(map(len, lines)) <= columns and "Formats" in " ".join(lines)
+    assert "```" not in shown and "|---" not in shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
