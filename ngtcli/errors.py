@@ -17,6 +17,7 @@ import difflib
 from collections.abc import Iterable
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + SIGINT, as shells have it
+_LONGEST = 500  # characters of an unexpected error's text; guess
 
 
 class NgtError(Exception):
@@ -62,7 +63,7 @@ class ContextOverflowError(NgtError):
 
 
 class ClosedPipeError(NgtError):
-    """The reader of standard output closed it. This is no failure, and no message is shown."""
+    """The reader of standard output closed it. This is not a failure, and no message is shown."""
 
     exit_code = 0
 
@@ -77,6 +78,12 @@ class FailedLinesError(NgtError):
     """Some lines or files of a batch failed; the others are done."""
 
     exit_code = 7
+
+
+def unexpected(error: BaseException) -> NgtError:
+    """A mistake of ours or of a library, in one line."""
+    text = f"{type(error).__name__}: {error}"
+    return NgtError(text[:_LONGEST], "Run it again with --debug for details.")
 
 
 def shortened(path: str, most: int = 80) -> str:
@@ -118,3 +125,19 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 prompt', '12000 prompts', '0 summaries')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def short(tokens: int) -> str:
+    """A number of tokens in the form of a status line.
+
+    >>> short(812), short(12_345), short(12_345_678)
+    ('812', '12k', '12.3M')
+    """
+    if tokens < 10_000:
+        return str(tokens)
+    return f"{tokens // 1000}k" if tokens < 1_000_000 else f"{tokens / 1e6:.1f}M"
+
+
+def reason_of(error: Exception) -> str:
+    """The operating system's message in lower case, without the error number."""
+    return (getattr(error, "strerror", None) or str(error)).lower()

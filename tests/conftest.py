@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ngtcli.config import Settings
-from ngtcli.documents.pool import Pool
+from ngtcli.documents.parsers import Pool
 from ngtcli.system import process
 from ngtcli.system.storage import home
 

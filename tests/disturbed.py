@@ -16,8 +16,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ngtcli.config import Settings
-from ngtcli.documents import pool
-from ngtcli.documents.pool import Pool
+from ngtcli.documents import parsers
+from ngtcli.documents.parsers import Pool
 
 SECONDS = 0.3  # that a disturbed parser has for a file, while the settings say more
 _LOOK_S = 0.002
@@ -89,13 +89,13 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
         return made
 
     stops = _STOPS.format(hashlib.sha256(document).hexdigest())
-    code = pool._CODE.replace(_SERVES, f"{stops}\n{_SERVES}")
+    code = parsers._CODE.replace(_SERVES, f"{stops}\n{_SERVES}")
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         with (
-            patch.object(pool, "_CODE", code),
-            patch.object(pool.subprocess, "Popen", Noted),
+            patch.object(parsers, "_CODE", code),
+            patch.object(parsers.subprocess, "Popen", Noted),
             patch("ngtcli.documents.files.Pool", short),
             patch("os.cpu_count", lambda: 2),  # parsers
         ):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
+from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import Written, answer_page
-from ngtcli.render.sources import sources_of
 
 _VOID = {"meta", "br"}
 

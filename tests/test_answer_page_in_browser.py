@@ -9,8 +9,8 @@ from browser import CHROMIUM, Browser
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
+from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import Written, answer_page
-from ngtcli.render.sources import sources_of
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
 

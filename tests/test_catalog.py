@@ -14,7 +14,7 @@ from ngtcli.config import Settings
 from ngtcli.documents import catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
-from ngtcli.documents.pool import Pool
+from ngtcli.documents.parsers import Pool
 from ngtcli.errors import InputError
 from ngtcli.system.storage import read_json
 from tests.tools import document_files as made

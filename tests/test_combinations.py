@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from helpers import END
 
-from ngtcli.cli.app import app
+from ngtcli.cli.app import app, load
 from ngtcli.cli.checks import BENCH, LIVE, RECORD, REPLAY, TUNE, Table, check_given
-from ngtcli.cli.lazy import load
 from ngtcli.errors import UsageError
 from ngtcli.measure.traces import TraceWriter, read_traces
 

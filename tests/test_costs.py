@@ -17,7 +17,7 @@ from ngtcli.decode.probe import target_model, use_attention
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 from ngtcli.session.memory import PassCosts
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -33,11 +33,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 TINY_SETTINGS = Settings(background=())  # its tokenizer knows no words
 
 
-def tiny_session(said: list[str], persist: bool = True) -> Session:
+def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
-        return Session(TINY_SETTINGS, warn=said.append, persist=persist)
+        return LocalSession(TINY_SETTINGS, warn=said.append, persist=persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
@@ -217,7 +217,7 @@ def test_a_long_context_has_a_curve_of_its_own() -> None:
 
 
 def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None:
-    session = Session(Settings(method="auto", calibrate=False))
+    session = LocalSession(Settings(method="auto", calibrate=False))
     session.memory.load()
     assert session.memory.costs is None
     assert costs.remembered_costs(load_model("builtin")).load() is None
@@ -261,7 +261,7 @@ def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: make_target())
         drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="twin", max_tokens=40)
-        session = Session(drafted, persist=False)
+        session = LocalSession(drafted, persist=False)
     warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     for one in (warm, session, warm):
@@ -281,7 +281,7 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
     plain = replace(TINY_SETTINGS, method="none", calibrate=False, max_tokens=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: half)
-        session = Session(plain, persist=False)
+        session = LocalSession(plain, persist=False)
     prompt = Prompt("", [5, 6, 7], ((5, 6, 7),), ())
     session.answer(prompt)
     assert measured == []

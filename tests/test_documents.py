@@ -14,8 +14,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import pages_named
-from ngtcli.documents.load import Loaded, load
-from ngtcli.documents.names import distinct_names
+from ngtcli.documents.load import Loaded, distinct_names, load
 from ngtcli.errors import InputError
 
 

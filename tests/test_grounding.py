@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from ngtcli.documents.content import About
 from ngtcli.documents.load import load
 from ngtcli.grounding.find import spans
-from ngtcli.grounding.span import Span, share_copied
-from ngtcli.prompt.selection import Excerpt
-from ngtcli.render.sources import sources_of
+from ngtcli.grounding.sources import Span, share_copied, sources_of
+from ngtcli.prompt.build import Excerpt
 from tests.tools.document_files import PAGED, paged_pdf
 from tests.tools.spans import Case, failures, misplaced
 from tests.tools.spans_check import Check

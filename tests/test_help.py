@@ -25,7 +25,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 
 
 def every() -> list[tuple[str, ...]]:
-    from ngtcli.cli.lazy import COMMANDS, load
+    from ngtcli.cli.app import COMMANDS, load
 
     return [(), *(path for name in COMMANDS for path in commands(load(name), (name,)))]
 

@@ -113,10 +113,10 @@ def test_a_file_is_read_after_a_ctrl_c_during_its_parsing(table: Path) -> None:
 
 CRASHING = """
 import sys
-from ngtcli.documents import pool
+from ngtcli.documents import parsers
 from ngtcli.documents.load import load
 from ngtcli.errors import InputError
-pool._CODE = "import os; os.abort()" if sys.argv[2] == "crash" else pool._CODE
+parsers._CODE = "import os; os.abort()" if sys.argv[2] == "crash" else parsers._CODE
 try:
     print(len(load([sys.argv[1]]).documents[0].text) > 0)
 except InputError as error:

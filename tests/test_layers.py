@@ -10,9 +10,9 @@ from helpers import run_and_look
 PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
 ROOMS = [
-    "__init__", "errors", "system", "config", "documents", "grounding", "tokens",
-    "model_files", "retrieve", "prompt", "trie", "background", "draft", "decode", "session",
-    "engines", "batch", "render", "builtin", "measure", "cli", "__main__",
+    "__init__", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
+    "prompt", "grounding", "trie", "background", "draft", "decode", "session", "engines", "batch",
+    "render", "builtin", "measure", "cli", "__main__",
 ]  # fmt: skip
 # torch lives in decode; measuring needs it as well.
 TORCH_ROOMS = {"decode", "measure"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt
 
+from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
-from ngtcli.cli.lazy import load
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]

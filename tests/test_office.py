@@ -11,8 +11,8 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Skipped
-from ngtcli.documents.formats.packed import parse as parse_archive
-from ngtcli.documents.formats.symbols import as_signs
+from ngtcli.documents.formats.archives import parse_zip
+from ngtcli.documents.formats.office import as_signs
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
@@ -73,7 +73,7 @@ def word(body: str, parts: dict[str, str] | None = None, kind: str = "") -> byte
 
 def read(data: bytes, most: int = 10_000_000) -> Extracted:
     """An archive's text, read in this process."""
-    return parse_archive(Source(data=data, suffix="", most=most))
+    return parse_zip(Source(data=data, suffix="", most=most))
 
 
 def test_text_in_content_controls_is_read_wherever_they_stand() -> None:

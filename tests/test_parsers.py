@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.documents import pool as pools
+from ngtcli.documents import parsers
 from ngtcli.documents.content import About, Source
-from ngtcli.documents.formats import DOCX, EPUB, JSON, PDF, Format
+from ngtcli.documents.formats import FORMATS, PDF, Format
 from ngtcli.documents.load import load
-from ngtcli.documents.pool import FailedParser, Pool
+from ngtcli.documents.parsers import FailedParser, Pool
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 from tests.tools import document_files as made
@@ -36,6 +36,9 @@ pytest.importorskip("reportlab")
 SMALL = replace(Settings(), parser_seconds=20, parser_mb=300)
 QUICK = replace(SMALL, parser_seconds=2)  # for what is not done in any time
 BY_NAME = dict(cases())
+DOCX, EPUB, JSON = (
+    next(form for form in FORMATS if form.name == name) for name in ("docx", "epub", "json")
+)
 # Of each kind of harm some that take little time here.
 SAMPLE = [
     "bomb.docx", "lie.odt", "lie.docx", "twice.gz", "empty.docx",
@@ -55,7 +58,7 @@ def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """One worker with small limits."""
-    monkeypatch.setattr(pools, "MOST_WORKERS", 1)
+    monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
     made_pool = Pool(SMALL)
     yield made_pool
     made_pool.close()
@@ -64,7 +67,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 @pytest.fixture
 def quick_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """One worker with little time."""
-    monkeypatch.setattr(pools, "MOST_WORKERS", 1)
+    monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
     made_pool = Pool(QUICK)
     yield made_pool
     made_pool.close()
@@ -96,8 +99,8 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(
 def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_tried_once_a_run(
     quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_LOOK_S", 1.0)  # long enough to start in on a busy machine
-    monkeypatch.setattr(pools, "_CODE", "import time; time.sleep(600)")
+    monkeypatch.setattr(parsers, "_LOOK_S", 1.0)  # long enough to start in on a busy machine
+    monkeypatch.setattr(parsers, "_CODE", "import time; time.sleep(600)")
     with pytest.raises(FailedParser, match="JSON at which its parser stood still") as caught:
         quick_pool.extract(JSON, source(b"[2]"))
     assert not caught.value.lasting and not caught.value.is_tried_again
@@ -111,14 +114,14 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 ) -> None:
     quick_pool.extract(JSON, source(b"[1]"))
     looks = threading.Semaphore(0)
-    is_stopped = pools._Worker._is_stopped
+    is_stopped = parsers._Worker._is_stopped
 
-    def look(worker: pools._Worker) -> bool:
+    def look(worker: parsers._Worker) -> bool:
         looks.release()
         return is_stopped(worker)
 
-    monkeypatch.setattr(pools._Worker, "_is_stopped", look)
-    monkeypatch.setattr(pools, "_LOOK_S", 0.1)
+    monkeypatch.setattr(parsers._Worker, "_is_stopped", look)
+    monkeypatch.setattr(parsers, "_LOOK_S", 0.1)
     os.kill(pid := worker_of(quick_pool), signal.SIGSTOP)
 
     def go_on() -> None:
@@ -135,15 +138,15 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
 SLOW_IMPORT = """
 import sys, time; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]
-from ngtcli.documents import worker
-real, seen = worker.import_module, []
+from ngtcli.documents import formats, worker
+real, seen = formats.import_module, []
 def slow(name):
     end = time.process_time() + 1.5 * (name not in seen)
     while time.process_time() < end:
         pass
     seen.append(name)
     return real(name)
-worker.import_module = slow
+formats.import_module = slow
 worker.serve(number)
 """
 
@@ -151,7 +154,7 @@ worker.serve(number)
 def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pools, "_CODE", SLOW_IMPORT)
+    monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
     with closing(Pool(replace(SMALL, parser_seconds=1))) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
@@ -159,9 +162,9 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
 def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
     quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_LOOK_S", 1.5)  # long enough to compute in on a busy machine
-    monkeypatch.setattr(pools, "_START_S", 0.0)
-    monkeypatch.setattr(pools, "_CODE", "while True: pass")
+    monkeypatch.setattr(parsers, "_LOOK_S", 1.5)  # long enough to compute in on a busy machine
+    monkeypatch.setattr(parsers, "_START_S", 0.0)
+    monkeypatch.setattr(parsers, "_CODE", "while True: pass")
     with pytest.raises(FailedParser, match="takes more than 2 s"):
         quick_pool.extract(JSON, source(b"[2]"))
 
@@ -193,11 +196,11 @@ def marks(tmp_path: Path) -> Path:
 def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
     pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = pools._CODE
-    monkeypatch.setattr(pools, "_CODE", dying_of(number, 1, marks) + code)
+    code = parsers._CODE
+    monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + code)
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
     pool._end(pool._all[0])  # an idle worker that has ended is no file's fault either
-    monkeypatch.setattr(pools, "_CODE", dying_of(number, 4, marks) + code)
+    monkeypatch.setattr(parsers, "_CODE", dying_of(number, 4, marks) + code)
     with pytest.raises(FailedParser, match=f"its parser crashed .{number.name}"):
         pool.extract(JSON, source(b"[2]"))
     assert len(list(marks.iterdir())) == 4
@@ -208,7 +211,7 @@ def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
 def test_what_something_else_ends_is_not_the_files_fault(
     pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_CODE", dying_of(number, 1, marks) + pools._CODE)
+    monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + parsers._CODE)
     with pytest.raises(Unreadable, match=f"something else ended its parser .{number.name}") as told:
         pool.extract(JSON, source(b"[2]"))
     assert not told.value.lasting and not isinstance(told.value, FailedParser)
@@ -273,7 +276,7 @@ FORGED = [
 def test_a_reply_that_makes_no_sense_is_an_error(
     pool: Pool, reply: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_CODE", sending(reply))
+    monkeypatch.setattr(parsers, "_CODE", sending(reply))
     with pytest.raises(Unreadable) as caught:
         pool.extract(JSON, source(b"[1]"))
     assert caught.value.advice
@@ -432,14 +435,14 @@ def test_only_the_lost_file_is_left_out(tmp_path: Path) -> None:
 
 def test_no_worker_outlives_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    start = pools.Pool._start
+    start = parsers.Pool._start
 
     def noted(self: Pool):
         worker = start(self)
         started.append(worker._process.pid)
         return worker
 
-    monkeypatch.setattr(pools.Pool, "_start", noted)
+    monkeypatch.setattr(parsers.Pool, "_start", noted)
     (tmp_path / "a.pdf").write_bytes(made.pdf(1))
     load([str(tmp_path)])
     assert started and not any(Path(f"/proc/{pid}").exists() for pid in started)
@@ -459,7 +462,7 @@ def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
 
     def extract(characters: int) -> str:
         frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
-        monkeypatch.setattr(pools, "_CODE", sending(b"".join(map(message, frames))))
+        monkeypatch.setattr(parsers, "_CODE", sending(b"".join(map(message, frames))))
         with closing(Pool(SMALL)) as pool:
             return pool.extract(JSON, source(b"[1]", most=100)).text
 

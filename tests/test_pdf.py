@@ -12,8 +12,8 @@ from reportlab.pdfgen.canvas import Canvas
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted, Source
-from ngtcli.documents.formats.lines import Line
-from ngtcli.documents.formats.running import without_running_lines
+from ngtcli.documents.formats.pdf_layout import without_running_lines
+from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import load
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError

@@ -307,7 +307,7 @@ class Panic(BaseException):
 def test_a_mistake_of_ours_is_two_lines_and_exit_1(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ngtcli.cli.presets.preset_folders", raising(error))
+    monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(error))
     assert call(monkeypatch, "presets", "path") == 1
     told = capsys.readouterr().err
     assert told == f"ngt: {type(error).__name__}: odd\nRun it again with --debug for details.\n"
@@ -316,14 +316,14 @@ def test_a_mistake_of_ours_is_two_lines_and_exit_1(
 
 
 def test_a_long_text_of_an_error_is_cut(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("ngtcli.cli.presets.preset_folders", raising(ValueError("x" * 10**6)))
+    monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(ValueError("x" * 10**6)))
     assert call(monkeypatch, "presets", "path") == 1
     assert len(capsys.readouterr().err) < 600
 
 
 def test_debug_keeps_the_exit_code_and_the_two_lines(monkeypatch, capsys) -> None:
     error = InputError("a.txt: empty", "Give another.")
-    monkeypatch.setattr("ngtcli.cli.presets.preset_folders", raising(error))
+    monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(error))
     for arguments in (("--debug", "presets", "path"), ("presets", "path", "--debug")):
         assert call(monkeypatch, *arguments) == 3
         told = capsys.readouterr().err
@@ -332,7 +332,7 @@ def test_debug_keeps_the_exit_code_and_the_two_lines(monkeypatch, capsys) -> Non
 
 def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
     for arguments, words in (
-        (("help",), "Usage: ngt"),
+        (("help",), "documents"),
         (("help", "trie", "list"), "Usage: ngt trie list"),
         (("-V",), "ngt 0"),
         (("--version",), "ngt 0"),

@@ -11,7 +11,7 @@ from ngtcli.config import Layer, environment_and_file_layers, merge
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.prompt import counting
+from ngtcli.prompt import fitting
 from ngtcli.prompt.build import Cut, build_prompt
 from ngtcli.prompt.fitting import cut_words, fit_prompt, level
 from ngtcli.prompt.preset import Preset, load_preset, preset_files
@@ -217,7 +217,7 @@ def test_cutting_reads_only_what_is_kept() -> None:
 
 
 def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
-    monkeypatch.setattr(counting, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(fitting, "_INTERVAL_S", 0.0)
     told: list[str] = []
 
     def stop(words: str) -> None:

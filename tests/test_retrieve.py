@@ -25,12 +25,12 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
+from ngtcli.grounding.sources import sources_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Excerpt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.selection import Excerpt
 from ngtcli.render.schema import build
-from ngtcli.render.sources import sources_of
 from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
 from ngtcli.retrieve.index import K1, B, index_of, words

@@ -11,8 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from typer.testing import CliRunner
 
-from ngtcli.cli.app import app
-from ngtcli.cli.lazy import COMMANDS, load
+from ngtcli.cli.app import COMMANDS, app, load
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.schema import FINISH_REASONS, build, exit_codes

@@ -13,8 +13,16 @@ from rich.cells import cell_len
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.render.answer_view import Words, svg, terminal_list, terminal_view, with_marks
-from ngtcli.render.sources import Sources, listed, sources_of
+from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.render.answer_view import (
+    Words,
+    copied_fact,
+    listed,
+    svg,
+    terminal_list,
+    terminal_view,
+    with_marks,
+)
 
 PAGES = About("pdf", 2, sections=(Section(0, 1, "Start"), Section(20, 2, "Start")))
 
@@ -74,7 +82,7 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
 )
 def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
     documents = [Document("a", "one two three four"), Document("b", "a b c d")]
-    assert sources_of(answer, documents).fact() == fact
+    assert copied_fact(sources_of(answer, documents)) == fact
 
 
 def test_a_long_quotation_is_cut_in_the_list() -> None:

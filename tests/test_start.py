@@ -169,10 +169,10 @@ def test_prefill_tells_how_many_ids_are_read() -> None:
 
 
 def test_the_listing_says_of_each_command_what_the_command_says() -> None:
-    from ngtcli.cli.lazy import COMMANDS, load
+    from ngtcli.cli.app import COMMANDS, load
 
-    for name, entry in COMMANDS.items():
-        assert load(name).help.split("\n\n")[0] == entry.help
+    for name, (line, _) in COMMANDS.items():
+        assert load(name).help.split("\n\n")[0] == line
         assert load(name).name == name
 
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ngtcli.cli import notes
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import Notes, ReadingBar, reading_line
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.cli.reading_bar import ReadingBar, reading_line
 from ngtcli.cli.streams import own_streams, terminal_width
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError

@@ -1,56 +1,31 @@
-"""What is reported of an answer: its JSON, the summary line, a line for each step."""
+"""What is reported of an answer: its JSON, the summary line, a line for each step, its passages."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import skipped_json
 from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
+from ngtcli.grounding.sources import Sources
+from ngtcli.prompt.build import Chosen, Selection
 from ngtcli.render.sinks import Collector
-from ngtcli.render.sources import Sources
 from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
-    from ngtcli.decode.steps import PassesReport, Statistics, Step
+    from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session.answer import Answer
-    from ngtcli.trie.store import TrieReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What an engine tells of a finished answer."""
-
-    prompt: "Prompt"
-    finish_reason: str
-    exact: bool
-    trie: "TrieReport"
-    passes: "PassesReport"
-    statistics: "Statistics"
-    policy: "PolicyReport | None"
-
-
-def told(answer: "Answer") -> Told:
-    """What is told of an answer of the session's."""
-    return Told(
-        prompt=answer.prompt,
-        finish_reason=answer.finish_reason,
-        exact=answer.run.exact,
-        trie=answer.trie,
-        passes=answer.run.model.passes.report(),
-        statistics=answer.run.statistics,
-        policy=answer.policy,
-    )
+    from ngtcli.session.answer import Answer, FinishedAnswer
 
 
 def answer_json(
     request: AnswerRequest,
-    answer: Told,
+    answer: "FinishedAnswer",
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"] = (),
@@ -74,7 +49,7 @@ def answer_json(
         "trie": to_json(answer.trie),
         "passes": to_json(answer.passes),
         "statistics": to_json(answer.statistics),
-        "sources": sources.as_json(),
+        "sources": to_json(sources),
     }
     if answer.policy is not None:
         body["policy"] = to_json(answer.policy)
@@ -230,3 +205,38 @@ def explanation(answer: "Answer", step: "Step") -> str:
 def origins(answer: "Answer") -> Sequence[str]:
     """What drafts of this method come from, as far as it tells."""
     return answer.run.drafter.origins
+
+
+def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:
+    """With -v a line for each passage, and with --show-passages its text below it."""
+    if request.show_passages and selection is None:
+        notes.say("Everything fits: the documents are read whole.")
+    if selection is None or not (request.verbose or request.show_passages):
+        return
+    for passage in selection.passages:
+        document = request.documents[passage.document]
+        where = f"page {passage.page}" if passage.page else passage.heading
+        named = f"{document.name}, {where}" if where else document.name
+        notes.say(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
+        if request.show_passages:
+            text = document.text[passage.start : passage.end]
+            for line in text.splitlines():
+                notes.say(f"  {line}", dim=True)
+
+
+def _scores(passage: Chosen) -> str:
+    """Its score by each ranker; with more than one also its rank by all of them.
+
+    >>> place = {"document": 0, "start": 0, "end": 9, "page": 0, "heading": ""}
+    >>> _scores(Chosen(0.03, 4.5, 0.71, 0.03, rank=2, **place))
+    'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
+    """
+    if passage.dense is None and passage.reranked is None:
+        return f"score {passage.bm25:.2f}"
+    scores = {
+        f"BM25 {passage.bm25:.2f}": True,
+        f"dense {passage.dense or 0:.3f}": passage.dense is not None,
+        f"fused {passage.fused or 0:.4f}": passage.fused is not None,
+        f"reranked {passage.reranked or 0:.2f}": passage.reranked is not None,
+    }
+    return f"rank {passage.rank} ({', '.join(words for words, given in scores.items() if given)})"

@@ -14,7 +14,7 @@ from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_opt
 from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.documents.listing import STDIN
+from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError
 from ngtcli.prompt.build import look_alikes

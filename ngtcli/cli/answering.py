@@ -1,4 +1,7 @@
-"""How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes."""
+"""How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
+
+Also what comes with an answer: the list of its sources, its page and its picture.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -7,38 +10,44 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ngtcli.cli.answer_files import facts_of, write_beside
 from ngtcli.cli.answer_report import (
-    Told,
     answer_json,
     eager_words,
     exact_words,
     explanation,
     origins,
     policy_words,
-    told,
+    summary_facts,
+    tell_passages,
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
-from ngtcli.cli.citing import cited, print_cited
 from ngtcli.cli.dry_run import dry_run
-from ngtcli.cli.notes import REPEATS, Notes
-from ngtcli.cli.output import write_result
-from ngtcli.cli.passages import tell_passages
-from ngtcli.cli.reading_bar import ReadingBar
+from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
+from ngtcli.cli.options import command_line
+from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
-from ngtcli.render.sinks import Collector, ColourSink, PlainSink, Sink, TerminalSink, dump_json
-from ngtcli.render.sources import Sources, sources_of
-from ngtcli.render.terminal import visible, wants_color
+from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
+from ngtcli.render.sinks import (
+    Collector,
+    ColourSink,
+    PlainSink,
+    ShownToken,
+    Sink,
+    TerminalSink,
+    dump_json,
+)
+from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
 
 if TYPE_CHECKING:
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session.answer import Answer
-    from ngtcli.session.local import Session
+    from ngtcli.session.answer import Answer, FinishedAnswer
     from ngtcli.session.parts import Splitting
+    from ngtcli.session.session import Session
 
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
@@ -102,9 +111,9 @@ def open_session(request: AnswerRequest, notes: Notes) -> "Session":
 
         return open_vllm(request.settings, 1, notes.status, notes.warn)
     notes.status("Starting …")
-    from ngtcli.session.local import Session  # here: it loads torch
+    from ngtcli.session.local import LocalSession  # here: it loads torch
 
-    return Session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
+    return LocalSession(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
 def _show(
@@ -200,12 +209,14 @@ def _deliver(
         print_cited(kept.tokens, sources, _sink(request, answer, notes), request.settings.color)
     elif request.whole:
         hint = "The answer went to standard output; choose another file with -o."
-        write_result(body_of(request, told(answer), kept, sources, parts), request.output, hint)
+        write_result(
+            body_of(request, answer.finished(), kept, sources, parts), request.output, hint
+        )
 
 
 def body_of(
     request: AnswerRequest,
-    answer: Told,
+    answer: "FinishedAnswer",
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"],
@@ -214,3 +225,80 @@ def body_of(
     if request.json or request.json_tokens:
         return dump_json(answer_json(request, answer, kept, sources, parts))
     return cited(kept.tokens, sources) if request.cite else visible(kept.text.rstrip("\n"))
+
+
+def cited(tokens: Sequence[ShownToken], sources: Sources) -> str:
+    """The answer with marks, and the list of its sources, without a last newline."""
+    text = visible("".join(words.text for words in with_marks(tokens, sources)))
+    return "\n".join([text, *([""] * bool(sources.found)), *_lines(sources)])
+
+
+def print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, color: str) -> None:
+    """The answer with marks into `sink`, which writes to stdout, and its sources below it.
+
+    On a terminal the places link to the files; `color` is that setting.
+    """
+    sink.step(with_marks(tokens, sources))
+    sink.close()
+    if sys.stdout.isatty():
+        styled = wants_color(sys.stdout, color)
+        places = terminal_list(sources, terminal_width(sys.stdout), styled)
+    else:
+        places = "".join(line + "\n" for line in _lines(sources))
+    sys.stdout.write(f"\n{places}" if places else "")
+    sys.stdout.flush()
+
+
+def _lines(sources: Sources) -> list[str]:
+    return [listed(source) for source in sources.places()]
+
+
+def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list[str]:
+    """What is said below an answer."""
+    return [copied_fact(sources), *summary_facts(request.settings, answer)]
+
+
+def write_beside(
+    request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources
+) -> None:
+    """Write the page and the picture, where they are asked for. Raises NgtError."""
+    if request.html:
+        write_page(_page(request, answer, kept, sources), request.html)
+    if request.svg:
+        write_page(_picture(request, answer, kept, sources), request.svg)
+
+
+def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+    """The answer beside its documents, as HTML."""
+    from ngtcli.render.answer_page import Written, answer_page  # here: few runs need it
+
+    written = [
+        Written(token.text, token.drafted, step)
+        for token, step in zip(kept.tokens, kept.steps, strict=True)
+    ]
+    title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
+    facts = facts_of(request, answer, sources)
+    documents = request.documents
+    if selection := answer.prompt.selection:  # those of which nothing was read are left out
+        read = sorted({excerpt.document for excerpt in selection.excerpts})
+        documents, sources = [documents[i] for i in read], sources.among(read)
+    return answer_page(title, command_line(), written, sources, documents, facts)
+
+
+def _picture(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+    """The command and the answer as a terminal shows them, as SVG; with marks if it is to cite."""
+    from ngtcli.render import answer_view
+
+    width = terminal_width(sys.stdout)
+    places = answer_view.terminal_list(sources, width, True) if request.cite else ""
+    shown = answer_view.with_marks(kept.tokens, sources) if request.cite else kept.tokens
+    facts = lines_of(facts_of(request, answer, sources), width)
+    origins = sorted({token.origin for token in kept.tokens if token.drafted})
+    parts = [
+        f"$ {reveal(visible(command_line()))}\n",
+        answer_view.legend(origins) + "\n" if origins else "",
+        answer_view.terminal_view(shown, width, True),
+        places,
+        "\n".join(paint(" · ".join(line), DIM) for line in facts),
+    ]
+    return answer_view.svg("\n".join(filter(None, parts)), kept.text, width)

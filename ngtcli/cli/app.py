@@ -1,29 +1,108 @@
-"""The `ngt` command: its subcommands, and what happens to errors."""
+"""The `ngt` command: its subcommands, each imported when it is called, and what errors become."""
 
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from ngtcli import __version__
-from ngtcli.cli.lazy import COMMANDS, LazyGroup
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
-from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError
+from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
+from ngtcli.system.importing import without_collection
+
+_ABOVE = (
+    "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"
+    " ngt config show [-p PRESET] prints what holds."
+).replace("[", r"\[")
+# For each command, or group of them, its line in the listing and where it is: in the order of the
+# listing. The tests hold each line against what the command itself says.
+COMMANDS = {
+    "summarize": ("Summarize documents: ngt summarize article.txt", "answer:summarize"),
+    "ask": (
+        'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
+        "answer:ask",
+    ),
+    "batch": (
+        "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
+        "batch:batch",
+    ),
+    "check": (
+        "Decode with and without drafts and compare every token; exit 6 at a difference.",
+        "check:check",
+    ),
+    "bench": (
+        "Measure methods side by side: speed, acceptance, quality, and where the time goes.",
+        "bench:bench",
+    ),
+    "tune": ("Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5", "tune:tune"),
+    "env": ("Show versions, the device and the folders used.", "about:env"),
+    "schema": (
+        "Print the JSON Schema of what --json prints, of one command or of all that have one.",
+        "about:schema",
+    ),
+    "docs": ("Documents as they are read: text, pages, tokens, warnings.", "docs:docs_app"),
+    "trie": ("The cached n-gram tries of documents.", "trie:trie_app"),
+    "cache": ("All that is stored to be used again.", "cache:cache_app"),
+    "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
+    "config": ("Settings and where they come from.", "about:config_app"),
+    "models": ("Models on this machine.", "about:models_app"),
+    "help": (
+        "Show a page of the manual, or list the pages: ngt help documents",
+        "help:help_page",
+    ),
+}
 
 
-class _Group(LazyGroup):
-    """Commands whose EOFError is a failure as any other: typer takes it for a Ctrl-D."""
+class _Group(TyperGroup):
+    """Lists stand-ins of the commands; the one that is called is imported then."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, (line, _) in COMMANDS.items():
+            self.commands[name] = TyperCommand(name, help=line)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except EOFError as error:
+        except EOFError as error:  # typer takes it for a Ctrl-D
             raise unexpected(error) from error
+
+
+def load(name: str) -> Any:
+    """The command or group of that name, as the library makes it."""
+    module, _, function = COMMANDS[name][1].partition(":")
+    with without_collection():
+        found = getattr(import_module(f"ngtcli.cli.{module}"), function)
+    app = typer.Typer(add_completion=False)
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+    else:
+        app.command(name)(found)
+    command: Any = typer.main.get_command(app)
+    command = command.commands[name] if isinstance(found, typer.Typer) else command
+    _finish(command)
+    return command
+
+
+def _finish(command: Any) -> None:
+    """Join the lines of a help text's paragraphs, and say below settings what stands above them."""
+    paragraphs = (command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    if any(parameter.name == "max_tokens" for parameter in command.params):
+        command.epilog = _ABOVE
+    for below in getattr(command, "commands", {}).values():
+        _finish(below)
 
 
 app = typer.Typer(
@@ -126,15 +205,6 @@ def _invoke(arguments: list[str]) -> int:
         sys.stdout.flush()
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0
-
-
-def unexpected(error: BaseException) -> NgtError:
-    """A mistake of ours or a library's, in a line."""
-    text = f"{type(error).__name__}: {error}"
-    return NgtError(text[:LONGEST], "Run it again with --debug for details.")
-
-
-LONGEST = 500  # characters of an unexpected error's text: guessed
 
 
 if __name__ == "__main__":

@@ -134,10 +134,10 @@ def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveRes
     given, (items, skipped) = request.given, items_of(request, notes)
     notes.status(f"Loading {request.settings.model} …")
     from ngtcli.measure.live import RaceOptions, build_prompts, record, run_live
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     # The session's own method is never used; its progress would be shown inside timed runs.
-    session = Session(
+    session = LocalSession(
         replace(request.settings, method="none"), warn=once(notes.warn), persist=False
     )
     prompts = build_prompts(session, items, request.preset)

@@ -115,9 +115,9 @@ def _compare(
     items: Sequence[CheckItem], settings: Settings, num_drafts: list[int], notes: Notes
 ) -> "list[Comparison]":
     from ngtcli.measure.check import compare
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
-    session = Session(settings, once(notes.status), notes.warn, persist=False)
+    session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
     found: list[Comparison] = []
     for done, item in enumerate(items):
         notes.status(f"{done} of {counted(len(items), 'prompt')} compared")

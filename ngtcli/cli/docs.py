@@ -19,10 +19,9 @@ from ngtcli.cli.reading import (
     tell_warnings,
 )
 from ngtcli.config import SETTINGS, settings_where
-from ngtcli.documents.load import Document
+from ngtcli.documents.load import Document, Row, Survey, TokenCounter, survey
 from ngtcli.documents.passages import Cutting, Passage, place
 from ngtcli.documents.passages import passages as passages_of
-from ngtcli.documents.survey import Row, Survey, TokenCounter, survey
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find
 from ngtcli.render.sinks import dump_json

@@ -1,10 +1,9 @@
 """`--dry-run`: the prompt as the model would get it, fitted and counted; no weights are loaded."""
 
-from ngtcli.cli.answer_report import dry_run_json
+from ngtcli.cli.answer_report import dry_run_json, tell_passages
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
-from ngtcli.cli.passages import tell_passages
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.model_files.card import script_words

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.documents.listing import WRITES_OVER
+from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, shortened
 from ngtcli.render.tables import Column, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color

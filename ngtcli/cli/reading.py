@@ -9,8 +9,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_not_read, files_of
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
-from ngtcli.documents.find import Skipped, converting, kinds
-from ngtcli.documents.listing import STDIN
+from ngtcli.documents.find import STDIN, Skipped, converting, kinds
 from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import counted
 

@@ -18,8 +18,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
 from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask
 from ngtcli.render.sweep_rows import SkippedCell
 
 if TYPE_CHECKING:

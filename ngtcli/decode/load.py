@@ -11,8 +11,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
 from ngtcli.model_files.checkpoint import find
-from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
-from ngtcli.model_files.weights import check_weights
+from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 
 Notify = Callable[[str], None]

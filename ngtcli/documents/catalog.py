@@ -18,7 +18,7 @@ from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
-from ngtcli.documents.pool import FailedParser
+from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 

@@ -1,25 +1,102 @@
-"""The texts of files that were found: plain text here and in order, other formats in workers."""
+"""The texts of files: plain text is read here and in order, other formats in worker processes.
 
+One bound holds for all that a run reads.
+"""
+
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import IO
 
 from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Found
-from ngtcli.documents.formats import CSV, HTML, JSON, JSONL, MAIL, TSV, Format, format_of, suffix_of
-from ngtcli.documents.pool import Pool
-from ngtcli.documents.reading import Reader
+from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
+from ngtcli.documents.parsers import Pool
 from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.errors import InputError, reason_of
+from ngtcli.system.reading import read_bounded, read_stream
+
+_RAISE_BOUND = "Raise the bound with --max-mb."
+_ADVICE = {
+    errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
+    errno.EISDIR: "Name a file in it.",
+    errno.ETIMEDOUT: "Start what writes to it first, or pipe its text in and name it -.",
+}
+
+
+def _unreadable(error: OSError) -> Unreadable:
+    advice = _ADVICE.get(error.errno or 0, "Check the file and its permissions.")
+    return Unreadable(reason_of(error), advice)
+
+
+class Reader:
+    """Reads at most `settings.max_mb` megabytes (10^6 bytes) in all."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._bound = f"{settings.max_mb} MB"
+        self._most = self._left = settings.max_mb * 1_000_000
+
+    @property
+    def most(self) -> int:
+        """The bound in bytes."""
+        return self._most
+
+    def file(self, path: str | Path, pipes: bool = False) -> bytes:
+        """The bytes of a regular file, or with `pipes` of a pipe.
+
+        Raises Unreadable if it cannot be read or is larger than the bound by itself; InputError if
+        it is larger than what is left of the bound.
+        """
+        try:
+            return self._counted(read_bounded(path, self._left, pipes))
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise self._over(os.stat(path).st_size) from None
+            raise _unreadable(error) from None
+
+    def parsed_file(self, path: str | Path, pipes: bool = False) -> bytes:
+        """As `file`, for a file whose text is counted later, by `count`; safe in any thread."""
+        try:
+            return read_bounded(path, self._most, pipes)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
+            raise _unreadable(error) from None
+
+    def count(self, size: int) -> None:
+        """Count the text that a parser made of a file. Raises as `file` does for too much."""
+        if size > self._left:
+            raise self._over(size)
+        self._left -= size
+
+    def stream(self, stream: IO[bytes]) -> bytes:
+        """The bytes of a stream up to its end. Raises as `file` does."""
+        try:
+            return self._counted(read_stream(stream, self._left))
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise self._over(0) from None
+            raise Unreadable(reason_of(error), "Pipe a text in or name a file.") from None
+
+    def _counted(self, data: bytes) -> bytes:
+        self._left -= len(data)
+        return data
+
+    def _over(self, size: int) -> InputError:
+        """The error where `size` bytes (0 if unknown) are more than is left of the bound."""
+        if size > self._most or self._left == self._most:
+            return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
+        return InputError(f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}")
+
 
 Text = Callable[[], Extracted]  # waits for it; raises Unreadable, and InputError at the bound
 _AHEAD = 64  # files that are being parsed before their texts are asked for; guess
-_HEAD = 1024  # bytes that tell a format
-_OF_TEXT = (HTML, JSON, JSONL, CSV, TSV, MAIL)  # the other formats have a mark at their beginning
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
 
 
@@ -92,10 +169,10 @@ class Files:
         return self._parse("", reader.stream(stream))
 
     def _parse(self, suffix: str, data: bytes) -> Extracted:
-        form = format_of(suffix, data[:_HEAD])
+        form = format_of(suffix, data[:HEAD])
         if form is None or not data:
             return Extracted(decode_text(data))
-        _check_begin(form, data[:_HEAD])
+        _check_begin(form, data[:HEAD])
         source = Source(
             data=data,
             suffix=suffix,
@@ -127,7 +204,7 @@ def _counted(found: Extracted, reader: Reader) -> Extracted:
 def _check_begin(form: Format, head: bytes) -> None:
     """Raise Unreadable where what begins like this is plain text or HTML by another name."""
     looks = format_of("", head)
-    if form in _OF_TEXT or looks not in (None, HTML) or b"%PDF-" in head:
+    if form.is_text or looks not in (None, HTML) or b"%PDF-" in head:
         return
     if not head.translate(None, _PRINTED):
         kind, suffix = ("HTML", ".html") if looks else ("plain text", ".txt")

@@ -1,24 +1,67 @@
-"""Documents from files, folders, globs and standard input. Independent of tokens.
+"""Documents from files, folders, globs and standard input, and surveys of them.
 
-`formats` has the table of formats. A file that the user named and that cannot be read is an error.
-One in a folder or glob is skipped and reported; only hidden files are skipped silently.
+A file that the user named and that cannot be read is an error. One in a folder or glob is skipped
+and reported; only hidden files are skipped silently. A survey reads no file that is unchanged.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import IO, Any
 
 from ngtcli.config import Settings
+from ngtcli.documents.catalog import Catalog, Entry
 from ngtcli.documents.content import About, Extracted
-from ngtcli.documents.files import Files
-from ngtcli.documents.find import Found, Skipped
-from ngtcli.documents.listing import STDIN, Listing
-from ngtcli.documents.names import distinct_names
-from ngtcli.documents.reading import Reader
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.files import Files, Reader
+from ngtcli.documents.find import STDIN, Found, Listing, Skipped
+from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError
+
+
+def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) -> list[str]:
+    """A name for each (path, number of its last parts below the named path), in order.
+
+    The name is that of the file; if it repeats, the path below the named one; if that repeats too,
+    as many further parts as make the names distinct. No name is one of `taken`.
+
+    >>> distinct_names([("dup/a/notes.txt", 2), ("dup/notes.txt", 1), ("dup/b.txt", 1)])
+    ['a/notes.txt', 'notes.txt', 'b.txt']
+    """
+    parts = [[p for p in os.path.abspath(path).split(os.sep) if p] for path, _ in files]
+    # 0: the file's name; 1: the path below the named one; 2: a part more ….
+    steps = [0] * len(files)
+    names = [utf8(part[-1]) for part in parts]
+    while repeated := _repeated(names, taken):
+        wider = [i for i in repeated if steps[i] == 0 or len(names[i].split("/")) < len(parts[i])]
+        if not wider:
+            return _numbered(names, taken)
+        for i in wider:
+            steps[i] += 1
+            names[i] = utf8("/".join(parts[i][-(files[i][1] + steps[i] - 1) :]))
+    return names
+
+
+def _repeated(names: Sequence[str], taken: Iterable[str]) -> list[int]:
+    """The indices of names that are not unique or are in `taken`."""
+    counts = Counter(names) + Counter(taken)
+    return [i for i, name in enumerate(names) if counts[name] > 1]
+
+
+def _numbered(names: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """`names` with numbers after repeated ones, as where different bytes became "?"."""
+    used, numbered = set(taken), []
+    for name in names:
+        number, numbered_name = 1, name
+        while numbered_name in used:
+            number += 1
+            numbered_name = f"{name} ({number})"
+        used.add(numbered_name)
+        numbered.append(numbered_name)
+    return numbered
+
 
 _STDIN_NAME = "stdin"
 
@@ -107,3 +150,120 @@ def _named(read: Mapping[str, tuple[Found | None, Extracted]]) -> tuple[Document
         else Document(_STDIN_NAME, text.text, text.about)
         for found, text in read.values()
     )
+
+
+_AHEAD = 64  # files that are being read before their rows are made; guess
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounter:
+    """How tokens are counted; `key` stands for the tokenizer in the cache."""
+
+    key: str
+    count: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
+
+    name: str
+    path: str
+    format: str
+    pages: int
+    characters: int
+    tokens: int
+    dropped: int
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The rows of documents, the files left out, remarks on the cache, and how many were read."""
+
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...]
+    remarks: tuple[str, ...]
+    read: int
+
+
+def survey(
+    paths: Sequence[str],
+    settings: Settings,
+    counter: TokenCounter,
+    status: Callable[[str], None] = lambda _: None,
+) -> Survey:
+    """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
+    listing = Listing(settings, paths)
+    files = Files(settings)
+    try:
+        surveying = _Surveying(files, listing, counter, status)
+        surveying.run()
+        for root, real in listing.roots().items():
+            files.keep_only(root, real)
+    finally:
+        remarks = files.close()
+    return surveying.survey(remarks)
+
+
+class _Surveying:
+    """The rows so far."""
+
+    def __init__(
+        self, files: Files, listing: Listing, counter: TokenCounter, status: Callable[[str], None]
+    ) -> None:
+        self._files, self._listing, self._counter = files, listing, counter
+        self._status = status
+        self._known: list[tuple[Found, Entry]] = []
+        self._read = 0
+
+    def run(self) -> None:
+        """Make a row of every file. Raises InputError."""
+        read = self._listing.each(self._in_order(), self._status)
+        self._known = [(found, entry) for found, entry in read.values() if found]
+
+    def _in_order(self) -> Iterator[tuple[Found, Callable[[], Entry]]]:
+        waiting: deque[tuple[Found, Callable[[], Entry]]] = deque()
+        for found, root in self._listing.found.values():
+            waiting.append((found, self._begin(found, self._files.catalog(found, root))))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()
+        yield from waiting
+
+    def _begin(self, found: Found, catalog: Catalog) -> Callable[[], Entry]:
+        """The file's entry, which may have to be waited for."""
+        entry = catalog.known(found.real)
+        if entry is not None and (entry.reason or self._counter.key in entry.tokens):
+            return partial(_told, entry)
+        self._read += 1
+        text = self._files.submit(found, catalog)
+        return lambda: self._counted(text(), found, catalog)
+
+    def _counted(self, text: Extracted, found: Found, catalog: Catalog) -> Entry:
+        """The entry of a file that was read, with its number of tokens."""
+        entry = catalog.entry(found.real) or Entry.of(text)  # a pipe has none
+        if self._counter.key not in entry.tokens:
+            tokens = {**entry.tokens, self._counter.key: self._counter.count(text.text)}
+            entry = catalog.with_tokens(found.real, entry, tokens)
+        return entry
+
+    def survey(self, remarks: Sequence[str]) -> Survey:
+        """All of it, under the names that the documents have in prompts."""
+        names = distinct_names([(found.path, found.below) for found, _ in self._known])
+        rows = tuple(
+            Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
+                entry.tokens[self._counter.key], entry.dropped, entry.warnings)
+            for name, (found, entry) in zip(names, self._known, strict=True)
+        )  # fmt: skip
+        return Survey(rows, self._listing.all_skipped(), tuple(remarks), self._read)
+
+
+def _told(entry: Entry) -> Entry:
+    """The entry of a file that has a text. Raises Unreadable for one that has none."""
+    if entry.reason:
+        raise Unreadable(entry.reason, entry.advice)
+    return entry

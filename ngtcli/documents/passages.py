@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from ngtcli.documents.content import BETWEEN_CELLS, Section
 from ngtcli.documents.load import Document
-from ngtcli.documents.scripts import UNSPACED
+from ngtcli.documents.text import UNSPACED
 
 _LETTERS = 4  # characters that are counted as one token; guess, near English text with 30k tokens
 _SHORT = 4  # a passage below 1 / _SHORT of the size goes on over a heading; guess

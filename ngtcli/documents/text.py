@@ -191,3 +191,14 @@ def guess_encoding(data: bytes) -> str:
     equal = [m for m in found if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
     names = {name for match in equal for name in match.could_be_from_charset}
     return next((shown for name, shown in _GUESSES.items() if name in names), "")
+
+
+# Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
+UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
+
+
+def utf8(text: str) -> str:
+    """`text` with "?" for lone surrogates, by which Python writes bytes that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()

@@ -13,15 +13,13 @@ import resource
 import signal
 import sys
 from contextlib import suppress
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 import ngtcli
+from ngtcli.documents import formats
 from ngtcli.documents.content import Extracted, Source
-from ngtcli.documents.formats import FORMATS
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 
@@ -41,7 +39,7 @@ def serve(number: int) -> NoReturn:
             os._exit(0)
         data = connection.recv_bytes()
         with suppress(Exception):  # `_answer` meets the same and tells it
-            _module(request["format"])  # its libraries' imports do not count for the file
+            _format(request["format"]).parser()  # its libraries' imports do not count for the file
         signal.setitimer(signal.ITIMER_PROF, limits["seconds"])
         reply, text = _answer(request, data)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -110,15 +108,13 @@ def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes
 
 def parse(name: str, source: Source) -> Extracted:
     """The text of `source` as the format of that name. Raises Unreadable and what parsers raise."""
-    found: Extracted = _module(name).parse(source)
-    text = found.text
-    if not text or text.isspace():
+    found = formats.parse(_format(name), source)
+    if not found.text or found.text.isspace():
         raise Unreadable("no text in it", "Give a document with text in it.")
-    if "\0" in text:
+    if "\0" in found.text:
         raise Unreadable("binary, not text", "Save it as text first.")
     return found
 
 
-def _module(name: str) -> ModuleType:
-    module = next(f.module for f in FORMATS if f.name == name)
-    return import_module(f"ngtcli.documents.formats.{module}")
+def _format(name: str) -> formats.Format:
+    return next(form for form in formats.FORMATS if form.name == name)

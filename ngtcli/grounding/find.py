@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.documents.scripts import UNSPACED
-from ngtcli.grounding.span import Span
+from ngtcli.documents.text import UNSPACED
+from ngtcli.grounding.sources import Span
 
 LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; guess
 # Places kept for four words in a row; guess: an answer of 1,000 words, each four of which stand so

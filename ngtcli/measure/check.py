@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.decode.loop import Run
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session, sampling_settings
+from ngtcli.session.answer import AnswerOptions, AnswerRun
+from ngtcli.session.local import LocalSession, sampling_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Comparison:
 
 
 def compare(
-    session: Session, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
+    session: LocalSession, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
 ) -> Iterator[Comparison]:
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
     for name, prompt in prompts:
@@ -82,11 +81,11 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def _run(session: Session, prompt: Prompt, method: str, num_draft: int) -> Run:
+def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> AnswerRun:
     return session.answer(prompt, AnswerOptions(method, num_draft, to_the_end=True)).run.finish()
 
 
-def _generated(session: Session, prompt: Prompt) -> list[int] | None:
+def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
     sampling = sampling_settings(session.settings)
     if not sampling.greedy or sampling.penalties:
@@ -97,7 +96,9 @@ def _generated(session: Session, prompt: Prompt) -> list[int] | None:
         return None
 
 
-def _margin(session: Session, prompt: Prompt, output: Sequence[int], rows: int | None) -> float:
+def _margin(
+    session: LocalSession, prompt: Prompt, output: Sequence[int], rows: int | None
+) -> float:
     """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
     from ngtcli.draft.tree import DraftTree
 

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 
-from ngtcli.decode.loop import Run
 from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import NgtError
 from ngtcli.measure.records import Answering, Contestant, Generation
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.answer import AnswerOptions, AnswerRun
+from ngtcli.session.local import LocalSession
 
 BASELINE = "none"
 AGAINST: dict[str, dict[str, int]] = {
@@ -20,7 +19,7 @@ AGAINST: dict[str, dict[str, int]] = {
 }
 
 
-def ours(session: Session, method: str, num_draft: int) -> Contestant[Prompt]:
+def ours(session: LocalSession, method: str, num_draft: int) -> Contestant[Prompt]:
     """Our loop with drafts of `method`, the documents' trie taken from the cache.
 
     The drafter and its pool are the contestant's own: shared with another one, it would draft from
@@ -42,12 +41,12 @@ def _with_num_draft(method: str, num_draft: int) -> str:
     return method if ":num_draft=" in method else f"{method}:num_draft={num_draft}"
 
 
-def answered(session: Session, prompt: Prompt, options: AnswerOptions) -> Generation:
+def answered(session: LocalSession, prompt: Prompt, options: AnswerOptions) -> Generation:
     """The session's whole answer to `prompt`."""
     return decoded(session.answer(prompt, options).run)
 
 
-def decoded(run: Run) -> Generation:
+def decoded(run: AnswerRun) -> Generation:
     """All steps of a run, and what they came to."""
     s, drafted, undrafted = run.statistics, 0, 0
     for _ in run:
@@ -66,7 +65,7 @@ def decoded(run: Run) -> Generation:
     )
 
 
-def generate(session: Session, name: str) -> Contestant[Prompt]:
+def generate(session: LocalSession, name: str) -> Contestant[Prompt]:
     """`transformers`' greedy generate on the same weights; `name` is one of AGAINST."""
     model = session.model
     options = AGAINST[name]
@@ -88,7 +87,7 @@ def generate(session: Session, name: str) -> Contestant[Prompt]:
     return Contestant(name, None, lambda: answer)
 
 
-def _greedily(session: Session, prompt: Prompt, ids: Any) -> dict[str, Any]:
+def _greedily(session: LocalSession, prompt: Prompt, ids: Any) -> dict[str, Any]:
     model = session.model
     return {
         "attention_mask": torch.ones_like(ids),

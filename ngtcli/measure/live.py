@@ -19,12 +19,11 @@ from ngtcli.measure.records import Contestant, Notify
 from ngtcli.measure.refusals import check_some_left, refusal, unreadable
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.prompt.tasks import can_ask
+from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.render.results import LiveResult, Machine, RecordResult
 from ngtcli.render.rows import Refusal
 from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
@@ -41,7 +40,9 @@ class RaceOptions:
     quality: bool = True
 
 
-def build_prompts(session: Session, items: Sequence[Item], preset: Preset | None) -> list[Prompt]:
+def build_prompts(
+    session: LocalSession, items: Sequence[Item], preset: Preset | None
+) -> list[Prompt]:
     """A prompt for each item, in the wording of `preset` or of the task's own.
 
     Raises ContextOverflowError that names the item.
@@ -60,7 +61,7 @@ def build_prompts(session: Session, items: Sequence[Item], preset: Preset | None
 
 
 def run_live(
-    session: Session,
+    session: LocalSession,
     items: Sequence[Item],
     prompts: Sequence[Prompt],
     options: RaceOptions,
@@ -97,7 +98,7 @@ def run_live(
 
 
 def _contestants(
-    session: Session, options: RaceOptions, refused: list[Refusal]
+    session: LocalSession, options: RaceOptions, refused: list[Refusal]
 ) -> list[Contestant[Prompt]]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
@@ -115,7 +116,7 @@ def _contestants(
     return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 
-def _notes(session: Session, quality: Quality | None) -> list[str]:
+def _notes(session: LocalSession, quality: Quality | None) -> list[str]:
     notes = []
     if session.model.plain_reason:
         notes.append(
@@ -126,7 +127,7 @@ def _notes(session: Session, quality: Quality | None) -> list[str]:
     return notes
 
 
-def _machine(session: Session) -> Machine:
+def _machine(session: LocalSession) -> Machine:
     device = session.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return Machine(
@@ -139,7 +140,7 @@ def _machine(session: Session) -> Machine:
 
 
 def record(
-    session: Session,
+    session: LocalSession,
     items: Sequence[Item],
     prompts: Sequence[Prompt],
     folder: Path,

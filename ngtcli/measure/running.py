@@ -17,7 +17,7 @@ from ngtcli.measure.records import Answering, Contestant, Generation, Notify
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 from ngtcli.trie.store import TrieReport
 
 
@@ -34,7 +34,7 @@ class Running:
     ) -> None:
         self._preset, self.prompts = preset, items
         self._progress, self._warn = progress, warn
-        self._sessions: dict[tuple[str, ...], Session] = {}
+        self._sessions: dict[tuple[str, ...], LocalSession] = {}
         self._loading = False
         model = self._session(settings).model
         prompts = [(i.id, [d.text for d in i.documents], i.question) for i in items]
@@ -47,12 +47,12 @@ class Running:
             "prompts": len(items),
         }
 
-    def _session(self, settings: Settings) -> Session:
+    def _session(self, settings: Settings) -> LocalSession:
         """A new session of a model, which is loaded and warmed up once."""
         key = (settings.model, settings.draft_model, settings.device, settings.dtype)
         if key not in self._sessions:
             self._loading = True
-            session = Session(settings, self._say, self._warn, persist=False)
+            session = LocalSession(settings, self._say, self._warn, persist=False)
             self._sessions[key] = session
             short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
             prompt = self._prompt(short, self.prompts[0])
@@ -60,7 +60,7 @@ class Running:
             self._loading = False
         return self._sessions[key].with_settings(settings)
 
-    def _prompt(self, session: Session, item: Item) -> Prompt:
+    def _prompt(self, session: LocalSession, item: Item) -> Prompt:
         return session.prompt(self._preset, item.documents, item.question)
 
     def _say(self, message: str) -> None:

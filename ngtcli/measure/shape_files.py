@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ngtcli.documents.reading import reason_of
-from ngtcli.errors import InputError, UsageError, nearest, shortened
+from ngtcli.errors import InputError, UsageError, nearest, reason_of, shortened
 from ngtcli.system.reading import read_bounded
 
 SHAPES = Path(__file__).parent / "shapes"

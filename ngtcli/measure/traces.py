@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from ngtcli.batch.json_lines import Row, read_rows
 from ngtcli.config import Settings
-from ngtcli.documents.reading import Reader
+from ngtcli.documents.files import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
-from ngtcli.measure.json_lines import Row, read_rows
 from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"

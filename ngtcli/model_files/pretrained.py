@@ -1,7 +1,7 @@
-"""Loads the tokenizer and the configuration of a model. Imports no torch."""
+"""Loads a model's tokenizer and configuration, and checks its weights. Imports no torch."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -121,3 +121,40 @@ def loading(name: str) -> Iterator[None]:
             f"{name}: cannot be loaded ({why_not_loaded(error)})",
             HINT,
         ) from error
+
+
+Notify = Callable[[str], None]
+
+
+def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
+    """Raise ModelError unless the weights fill the model; `warn` of those that it does not use.
+
+    `told` is the loading report of `transformers`, which gives missing weights random values.
+    """
+    for key, stored, wanted in sorted(told["mismatched_keys"]):
+        raise ModelError(
+            f"{name}: {key} has shape {_shape(stored)} in the weights and {_shape(wanted)} by"
+            " config.json",
+            "The two are not of one model; download it again.",
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise ModelError(
+            f"{name}: the weights lack {_some(missing)}",
+            "They do not fill the model that config.json describes; download it again.",
+        )
+    if unused := sorted(told["unexpected_keys"]):
+        warn(f"{name}: the model has no use for {_some(unused)} of its weights")
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "×".join(map(str, shape)) or "()"
+
+
+def _some(keys: list[str]) -> str:
+    """The first of some tensors' names, and how many more there are.
+
+    >>> _some(["a", "b", "c"])
+    'a, b and 1 more'
+    """
+    more = f" and {len(keys) - 2} more" if len(keys) > 2 else ""
+    return ", ".join(keys[:2]) + more

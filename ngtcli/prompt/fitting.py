@@ -1,23 +1,100 @@
 """Prompts that fit the model's context: a longer one is refused or cut.
 
-Of a prompt that is much too long only the start is counted (counting.py). One near the limit is
-encoded whole, and that number decides.
+Of a prompt that is much too long only the start is counted, piece by piece; near the end of a piece
+a few tokens may differ from those of the whole. A prompt near the limit is encoded whole, and that
+number decides.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError, counted, short
 from ngtcli.prompt.build import Cut, Message, Prompt, build_prompt, code, word
-from ngtcli.prompt.counting import PIECE, Head, Progress, Status, count
 from ngtcli.prompt.preset import Preset
-from ngtcli.tokens.tokenizer import LONG, Tokenizer
+from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
 _SPARE = 1000  # 1 / _SPARE of the room may stay unused beside cut documents; guess
 _SHOWN = 20  # cuts that are reported one by one; guess
+
+
+Status = Callable[[str], None]
+
+PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
+_INTERVAL_S = 0.3  # between two status lines; guess
+
+
+class Progress:
+    """Sends a status line at intervals: "Reading 12k of 30k tokens …"."""
+
+    def __init__(self, characters: int, status: Status) -> None:
+        self._characters, self._status = characters, status
+        self._read = self._tokens = 0
+        self._last = time.monotonic()
+
+    def add(self, characters: int, tokens: int) -> None:
+        """Count `characters` more as read, which are `tokens` tokens."""
+        self._read += characters
+        self._tokens += tokens
+        if time.monotonic() - self._last < _INTERVAL_S:
+            return
+        self._last = time.monotonic()
+        whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
+        self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")
+
+
+class Head:
+    """The start of a text, encoded as far as `read` was called."""
+
+    def __init__(self, text: str, tokenizer: Tokenizer, progress: Progress) -> None:
+        self.text, self._tokenizer, self._progress = text, tokenizer, progress
+        self._ids: list[int] = []
+        self._starts: list[int] = []
+        self._at = 0
+
+    def __len__(self) -> int:
+        """The number of tokens read so far."""
+        return len(self._ids)
+
+    @property
+    def done(self) -> bool:
+        """Whether all of the text is read."""
+        return self._at >= len(self.text)
+
+    def read(self, size: int = PIECE) -> None:
+        """Encode about `size` characters more. Raises ModelError as `Tokenizer.locate`."""
+        end = piece_end(self.text, self._at, size)
+        coded = self._tokenizer.locate(self.text[self._at : end])
+        self._ids += coded.ids
+        self._starts += [self._at + start for start in coded.starts]
+        self._progress.add(end - self._at, len(coded.ids))
+        self._at = end
+
+    def cut(self, tokens: int) -> str:
+        """The text of the first `tokens` tokens, or of all that were read."""
+        if tokens >= len(self._ids):
+            return self.text if self.done else self.text[: self._at]
+        if len(self._starts) == len(self._ids):
+            return self.text[: self._starts[tokens]]
+        return self._tokenizer.decode(self._ids[:tokens])
+
+
+def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Progress) -> int:
+    """The number of tokens of `texts`, each by itself; counting stops beyond `limit`."""
+    tokens = 0
+    for text in texts:
+        at = 0
+        while at < len(text) and tokens <= limit:
+            end = piece_end(text, at, PIECE)
+            found = len(tokenizer.encode(text[at:end]))
+            progress.add(end - at, found)
+            tokens, at = tokens + found, end
+        if tokens > limit:
+            break
+    return tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +231,12 @@ def _shorter(task: Task, heads: Sequence[Head], kept: Sequence[int]) -> list[Doc
 def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
     """The documents that were cut; their tokens only if that many are counted quickly."""
     known = sum(len(d.text) for d in task.documents) <= LONG
-    for document, short, k in zip(task.documents, prompt.documents, kept, strict=True):
+    for document, left, k in zip(task.documents, prompt.documents, kept, strict=True):
         text = document.text.strip()
-        if len(short.text) < len(text):
+        if len(left.text) < len(text):
             whole = len(task.tokenizer.encode(text)) if known else None
-            own = len(task.tokenizer.encode(short.text)) if known else k
-            yield Cut(document.name, whole, own, len(text), len(short.text))
+            own = len(task.tokenizer.encode(left.text)) if known else k
+            yield Cut(document.name, whole, own, len(text), len(left.text))
 
 
 def frame_tokens(task: Task) -> int:

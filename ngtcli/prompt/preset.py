@@ -1,11 +1,11 @@
-"""Presets: the wording and the settings of a task. A preset is one YAML file."""
+"""Presets, the wording and the settings of a task in one YAML file, and what each task needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import Layer, Settings, check_key, settings_where
+from ngtcli.config import IN_PARTS, Layer, Settings, check_key, settings_where
 from ngtcli.errors import UsageError, nearest
 from ngtcli.system.storage import home, key_of
 from ngtcli.system.yaml_file import read_mapping, shown
@@ -125,3 +125,40 @@ def _text(name: str, value: Any, path: Path) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{path}: {name} is {shown(value)}", "It must be a string.")
     return value
+
+
+TASKS = ("summarize", "ask")
+
+
+def can_ask(preset: Preset) -> bool:
+    """Whether a preset has a place for a question."""
+    return "{question}" in preset.template
+
+
+def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
+    """The settings with `overflow` as this task has it.
+
+    Raises UsageError where the task cannot have it, or the preset has no place for a question.
+    """
+    if task == "ask" and not can_ask(preset):
+        raise UsageError(
+            f"preset {preset.name} has no place for a question", "Put {question} in its template."
+        )
+    if task == "ask" and settings.overflow in IN_PARTS:
+        raise UsageError(
+            f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
+            "Use --overflow retrieve, which reads the passages that fit the question best.",
+        )
+    if task == "summarize" and settings.overflow == "retrieve":
+        raise UsageError(
+            "--overflow retrieve chooses passages by a question, and a summary has none",
+            "Use --overflow truncate to cut the documents.",
+        )
+    if settings.overflow == "refine" and not preset.refine:
+        raise UsageError(
+            f"preset {preset.name} has no wording for --overflow refine",
+            "Put `refine:` in it, a template with {documents} and {summary}.",
+        )
+    if settings.overflow == "auto":
+        return replace(settings, overflow="retrieve" if task == "ask" else "split")
+    return settings

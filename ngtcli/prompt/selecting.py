@@ -9,10 +9,9 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
-from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.selection import Chosen, Excerpt, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
 from ngtcli.retrieve.ranking import Ranked, Scores
 from ngtcli.tokens.tokenizer import Tokenizer

@@ -16,8 +16,9 @@ from pathlib import Path
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
+from ngtcli.grounding.sources import Source, Sources
+from ngtcli.render.answer_view import short
 from ngtcli.render.page import page, text
-from ngtcli.render.sources import Source, Sources, short
 from ngtcli.render.terminal import visible
 
 _STYLE = Path(__file__).parent / "answer_page.css"

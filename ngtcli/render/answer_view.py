@@ -12,8 +12,10 @@ from html import escape, unescape
 from rich.cells import cell_len
 from rich.style import Style
 
+from ngtcli.errors import counted
+from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.sinks import ShownToken, TerminalSink
-from ngtcli.render.sources import Source, Sources, marked_place, short
+from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
     DIM,
     cut,
@@ -50,6 +52,7 @@ _SVG = """\
 </svg>
 """
 _LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
+_LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
 _NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks beside control characters
 
@@ -67,9 +70,9 @@ class Words:
 def with_marks(tokens: Sequence[ShownToken], sources: Sources) -> list[Words]:
     """The tokens with a mark such as [1] behind each stretch, and no white space at the end.
 
-    >>> from ngtcli.grounding.span import Span
+    >>> from ngtcli.grounding.sources import Span
     >>> source = Source(1, Span(0, 3, 0, 0, 3), "log.txt", "", "one")
-    >>> [words.text for words in with_marks([Words("one, two")], Sources((source,), 0.5))]
+    >>> [words.text for words in with_marks([Words("one, two")], Sources(0.5, (source,)))]
     ['one', ' [1]', ', two']
     """
     found = list(_with_marks(tokens, sources))
@@ -130,6 +133,32 @@ def _fitted(source: Source, columns: int) -> str:
     if room >= _LEAST_QUOTE:
         return f"{place}: “{quote}”"
     return place if cell_len(place) <= columns else cut(place, columns - 1) + "…"
+
+
+def listed(source: Source) -> str:
+    """The line of a list: the mark, the place and the quotation, cut where long."""
+    return f"{marked_place(source)}: “{visible(short(source.quote))}”"
+
+
+def marked_place(source: Source) -> str:
+    """The mark and the place, on one line."""
+    return f"[{source.number}] {cell(source.place)}"
+
+
+def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
+    """A quotation of about `longest` characters at most: of a longer one its two ends."""
+    if len(quote) <= longest:
+        return quote
+    half = longest // 2
+    return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"
+
+
+def copied_fact(sources: Sources) -> str:
+    """How much of an answer stands in the documents, for the line below it."""
+    if not sources.found:
+        return "nothing stands in the documents word for word"
+    share = max(1, int(100 * sources.verbatim))  # rounded down: 100% is all of it
+    return f"{share}% stands in {counted(sources.documents, 'document')} word for word"
 
 
 def legend(origins: Sequence[str]) -> str:

@@ -8,9 +8,8 @@ from ngtcli.config import SETTINGS, Settings
 from ngtcli.decode.steps import PassesReport, Statistics
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
-from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Cut
-from ngtcli.prompt.selection import Selection
+from ngtcli.grounding.sources import Sources
+from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.render.schema_kept import kept
 from ngtcli.render.schema_measured import SKIPPED, bench, tune
@@ -91,14 +90,6 @@ _REQUEST: dict[str, Schema] = {
 }
 
 
-def _sources() -> Schema:
-    """The stretches of an answer that stand in a document word for word."""
-    place = {"name": TEXT, "page": maybe(WHOLE), "heading": maybe(TEXT)}
-    about = "document is an index of documents; ranges count characters of their texts"
-    spans = {**rows(shape({**of_dataclass(Span), **place})), "description": about}
-    return shape({"verbatim_share": NUMBER, "spans": spans})
-
-
 def _answer() -> Schema:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
     reasons = [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]
@@ -119,7 +110,7 @@ def _answer() -> Schema:
             "description": "shapes of passes that are captured, the time that took, and why not",
         },
         "statistics": schema_of(Statistics),
-        "sources": _sources(),
+        "sources": schema_of(Sources),
         "policy": {
             **schema_of(PolicyReport),
             "description": "what auto decided, in seconds and steps",

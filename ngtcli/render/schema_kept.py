@@ -72,7 +72,7 @@ def _built() -> dict[str, Schema]:
 
 def _documents() -> dict[str, dict[str, Schema]]:
     from ngtcli.documents.content import About, Section
-    from ngtcli.documents.survey import Row
+    from ngtcli.documents.load import Row
 
     shown = {"name": TEXT, "path": TEXT, **of_dataclass(About, ("sections",))}
     shown |= {"characters": WHOLE, "tokens": WHOLE, "text": TEXT}

@@ -23,8 +23,7 @@ import numpy.typing as npt
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import HINT, find
-from ngtcli.model_files.pretrained import load_tokenizer, loading, transformers_quiet
-from ngtcli.model_files.weights import check_weights
+from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device
 from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import DamagedFileError, key_of, parse_json

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, Passage, passages
-from ngtcli.documents.scripts import UNSPACED
+from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
 from ngtcli.retrieve.store import Cut, Ints, Scores, Stored

@@ -61,6 +61,9 @@ def json_key(**how: Any) -> dict[str, Key]:
     return {_METADATA: Key(**how)}
 
 
+HIDDEN = json_key(hidden=True)
+
+
 def json_property(*, after: str, **how: Any) -> Callable[[Getter], Getter]:
     """Below `@property`: the property is a key, behind that of the field `after`."""
 

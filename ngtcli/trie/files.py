@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ngtcli.system import cache
 from ngtcli.system.arrays import Array, ArrayFile, read_header
-from ngtcli.system.json_form import json_key
+from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.storage import DamagedFileError, home, parse_json
 
 FOLDER = "tries"
@@ -74,7 +74,7 @@ class TrieFile:
     bytes: int
     documents: tuple[str, ...]
     path: Path
-    created: float = field(metadata=json_key(hidden=True))
+    created: float = field(metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class DatastoreFile:
     bytes: int
     documents: tuple[str, ...]
     path: Path
-    created: float = field(metadata=json_key(hidden=True))
+    created: float = field(metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class BackgroundFile:
     tokenizer: str
     model: str
     path: Path
-    created: float = field(metadata=json_key(hidden=True))
+    created: float = field(metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

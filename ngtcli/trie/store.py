@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.json_form import json_key
+from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import TRIES
@@ -28,7 +28,7 @@ class TrieReport:
     status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
     seconds: float = field(default=0.0, metadata=json_key(digits=6))
     nodes: int = 0
-    path: Path | None = field(default=None, metadata=json_key(hidden=True))
+    path: Path | None = field(default=None, metadata=HIDDEN)
 
 
 def document_trie(
@@ -53,7 +53,7 @@ def document_trie(
     trie = path = None
     if keep:
         try:
-            if trie := load(key, n, lp, vocabulary):
+            if (trie := load(key, n, lp, vocabulary)) is not None:
                 status, path = "cached", TRIES.path(key)
         except DamagedFileError as error:
             warn(f"the cached trie is rebuilt: {error}")

@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.documents.files import Files
+from ngtcli.documents.files import Files, Reader
 from ngtcli.documents.find import Found
-from ngtcli.documents.reading import Reader
 from ngtcli.documents.text import Unreadable
 from ngtcli.engines.keeper import descendants
 from tests.tools.hostile_files import Case, cases

@@ -26,12 +26,10 @@ import ngtcli
 from ngtcli.config import Settings
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document, load
-from ngtcli.grounding.span import Span
-from ngtcli.prompt.build import Prompt
+from ngtcli.grounding.sources import Source, Sources, Span, sources_of
+from ngtcli.prompt.build import Excerpt, Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.selection import Excerpt
-from ngtcli.render.sources import Source, Sources, sources_of
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import Splitting
 from tests.tools import document_files
 from tests.tools.spans_check import Check
@@ -143,7 +141,7 @@ class Answers:
     """Answers of one model, and what comes of the checks of their spans, by kind."""
 
     def __init__(self, settings: Settings) -> None:
-        self._session = Session(settings, persist=False)
+        self._session = LocalSession(settings, persist=False)
         self._summarize, self._ask = load_preset("summarize"), load_preset("ask")
         self.counts: dict[str, Count] = {}
 

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ngtcli.documents.scripts import UNSPACED
-from ngtcli.grounding.span import Span
+from ngtcli.documents.text import UNSPACED
+from ngtcli.grounding.sources import Span
 
 LEAST = 4  # words of a stretch
 _UNSPACED = re.compile(f"[{UNSPACED}]")

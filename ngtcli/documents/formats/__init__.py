@@ -1,56 +1,87 @@
 """The formats that are read, by suffix and first bytes. Imports no parser.
 
-Each format other than plain text has a module here with a function `parse`, which runs in a worker
-process only (`documents/worker.py`).
+A format other than plain text is an entry of FORMATS and a function `parse` in the module here that
+has its name. Parsers run in a worker process only (`documents/worker.py`).
 """
 
 import os
 from dataclasses import dataclass
+from importlib import import_module
+
+from ngtcli.documents.content import Extracted, Parse, Source
 
 GZIP = ".gz"
-_ZIP, _GZIP = b"PK\3\4", b"\x1f\x8b"
 OLE = b"\xd0\xcf\x11\xe0"  # how office files begin that are old or encrypted
 # Kinds that LibreOffice makes another of, which is read.
 OLD = {".doc": "docx", ".xls": "xlsx", ".ppt": "pptx"}
-_HEAD = 1024  # bytes in which a PDF's mark may stand, as in most readers
+HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in most readers
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its name in output, its parser's module here, and the packages that needs.
+    """A format: its name in output, how errors call a file of it, and its suffixes.
 
-    `what` is how errors call a file of the format. Which format a zip archive holds `packed` tells
-    from what is inside.
+    `needs` are the packages that its parser imports. A zip archive that has the file `member` is of
+    this format. `is_text`: first bytes do not tell it from plain text. `parsed_by` is a module here
+    and a function, where they are not "NAME.parse".
     """
 
     name: str
-    module: str
     what: str
     suffixes: tuple[str, ...]
     needs: tuple[str, ...] = ()
+    member: str = ""
+    is_text: bool = False
+    parsed_by: str = ""
+
+    def parser(self) -> Parse:
+        """Its parser, imported here with the packages that it needs. Raises ImportError."""
+        module, function = (self.parsed_by or f"{self.name}.parse").split(".")
+        found: Parse = getattr(import_module(f"{__name__}.{module}"), function)
+        return found
 
 
-PDF = Format("pdf", "pdf", "a PDF", (".pdf",), ("pypdfium2",))
-HTML = Format("html", "html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"))
-ZIPPED = Format("zip", "packed", "a zip archive", ())
-DOCX = Format("docx", "packed", "a Word document", (".docx", ".docm"), ("docx", "lxml"))
-PPTX = Format("pptx", "packed", "a PowerPoint file", (".pptx", ".pptm"), ("pptx", "lxml"))
-XLSX = Format("xlsx", "packed", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"))
-EPUB = Format("epub", "packed", "an EPUB", (".epub",), ("lxml", "defusedxml"))
-ODT = Format("odt", "packed", "an OpenDocument file", (".odt", ".odp", ".ods"), ("defusedxml",))
-RTF = Format("rtf", "rtf", "RTF", (".rtf",), ("striprtf",))
-JSON = Format("json", "records", "JSON", (".json",))
-JSONL = Format("jsonl", "records", "JSON lines", (".jsonl", ".ndjson"))
-CSV = Format("csv", "table", "CSV", (".csv",))
-TSV = Format("tsv", "table", "TSV", (".tsv",))
-MAIL = Format("eml", "mail", "an e-mail", (".eml",))
-GZ = Format("gz", "gz", "a gzip file", (GZIP,))
-FORMATS = (PDF, HTML, DOCX, PPTX, XLSX, EPUB, ODT, RTF, JSON, JSONL, CSV, TSV, MAIL, GZ, ZIPPED)
+_JSON, _TABLE = "records.parse_json", "records.parse_table"
+PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",))
+HTML = Format("html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"), is_text=True)
+ZIP = Format("zip", "a zip archive", (), parsed_by="archives.parse_zip")
+GZ = Format("gz", "a gzip file", (GZIP,), parsed_by="archives.parse_gzip")
+RTF = Format("rtf", "RTF", (".rtf",), ("striprtf",))
+FORMATS = (
+    PDF,
+    HTML,
+    Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml"),
+    Format(
+        "pptx", "a PowerPoint file", (".pptx", ".pptm"), ("pptx", "lxml"), "ppt/presentation.xml"
+    ),
+    Format(
+        "xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"),
+        "xl/workbook.xml",
+    ),
+    Format("epub", "an EPUB", (".epub",), ("lxml", "defusedxml"), "META-INF/container.xml"),
+    Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("defusedxml",), "content.xml"),
+    RTF,
+    Format("json", "JSON", (".json",), is_text=True, parsed_by=_JSON),
+    Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), is_text=True, parsed_by=_JSON),
+    Format("csv", "CSV", (".csv",), is_text=True, parsed_by=_TABLE),
+    Format("tsv", "TSV", (".tsv",), is_text=True, parsed_by=_TABLE),
+    Format("eml", "an e-mail", (".eml",), is_text=True, parsed_by="mail.parse"),
+    GZ,
+    ZIP,
+)  # fmt: skip
 
 TEXT_SUFFIXES = ("", ".txt", ".text", ".md", ".markdown", ".rst")
 _PLAIN = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
 SUFFIXES = frozenset((*_PLAIN, *(s + GZIP for s in _PLAIN)))
 _BY_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
+
+
+def parse(form: Format, source: Source) -> Extracted:
+    """The text of a file of this format; what is in a zip archive decides its format.
+
+    Raises Unreadable, ImportError for a missing package, and anything for a broken file.
+    """
+    return (ZIP if form.member else form).parser()(source)
 
 
 def conversion(kind: str) -> str:
@@ -84,21 +115,17 @@ def format_of(suffix: str, head: bytes) -> Format | None:
         return None
     found = _by_bytes(head)
     named = _BY_SUFFIX.get(GZIP if suffix.endswith(GZIP) else suffix)
-    if found is HTML and named is not None:  # text that other formats may begin with
-        return named
-    if found is ZIPPED and named in (DOCX, PPTX, XLSX, EPUB, ODT):
+    # What begins as HTML may be of another format by its name, and so may a zip archive.
+    if named is not None and (found is HTML or (found is ZIP and named.member)):
         return named
     return found or named
 
 
 def _by_bytes(head: bytes) -> Format | None:
-    if head.startswith(_ZIP):
-        return ZIPPED
-    if head.startswith(_GZIP):
-        return GZ
-    if head.startswith(b"{\\rtf"):
-        return RTF
-    start = head[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+    marks = ((b"PK\3\4", ZIP), (b"\x1f\x8b", GZ), (b"{\\rtf", RTF))
+    if found := next((form for mark, form in marks if head.startswith(mark)), None):
+        return found
+    start = head[:HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):
         return HTML
     return PDF if start.startswith(b"%PDF-") else None

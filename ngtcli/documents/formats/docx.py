@@ -11,9 +11,8 @@ from docx.package import Package
 from docx.parts.document import DocumentPart
 
 from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
-from ngtcli.documents.formats.office import ALTERNATIVES, R, W, alternative, text_of
-from ngtcli.documents.formats.packed import check_archive
-from ngtcli.documents.formats.symbols import unknown_signs
+from ngtcli.documents.formats.archives import check_archive
+from ngtcli.documents.formats.office import ALTERNATIVES, R, W, alternative, text_of, unknown_signs
 
 _NUMBERED = f"{W}pPr/{W}numPr"
 _STYLE = f"{W}pPr/{W}pStyle"

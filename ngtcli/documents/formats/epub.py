@@ -7,9 +7,8 @@ from urllib.parse import unquote
 from zipfile import ZipFile
 
 from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.formats.archives import member, open_archive, parse_xml
 from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
-from ngtcli.documents.formats.packed import member, open_archive
-from ngtcli.documents.formats.xml import parse_xml
 from ngtcli.documents.text import Unreadable
 
 _CONTAINER = "META-INF/container.xml"

@@ -4,8 +4,7 @@ from typing import Any
 from zipfile import ZipFile
 
 from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
-from ngtcli.documents.formats.packed import member, open_archive
-from ngtcli.documents.formats.xml import parse_xml
+from ngtcli.documents.formats.archives import member, open_archive, parse_xml
 from ngtcli.documents.text import Unreadable
 
 _NAMES = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"

@@ -11,10 +11,8 @@ from contextlib import closing
 import pypdfium2 as pdfium
 
 from ngtcli.documents.content import About, Extracted, Source, Writer, pages_named
-from ngtcli.documents.formats.fields import field_lines
-from ngtcli.documents.formats.lines import UNKNOWN, Line, lines_of
-from ngtcli.documents.formats.paragraphs import Joiner, body_size
-from ngtcli.documents.formats.running import without_running_lines
+from ngtcli.documents.formats.pdf_layout import Joiner, body_size, without_running_lines
+from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
 
 _OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."

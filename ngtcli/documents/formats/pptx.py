@@ -7,6 +7,7 @@ from typing import Any
 import pptx
 
 from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.formats.office import (
     ALTERNATIVES,
     CHART,
@@ -16,9 +17,8 @@ from ngtcli.documents.formats.office import (
     alternative,
     drawing,
     text_of,
+    unknown_signs,
 )
-from ngtcli.documents.formats.packed import check_archive
-from ngtcli.documents.formats.symbols import unknown_signs
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _KIND = f"{_P}nvSpPr/{_P}nvPr/{_P}ph"

@@ -1,14 +1,16 @@
-"""JSON and JSON lines: the text as it stands, or the values of one field."""
+"""JSON, JSON lines, CSV and TSV: all of the text, or what stands in one field or column."""
 
+import csv
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable, decode_text
 
 
-def parse(source: Source) -> Extracted:
+def parse_json(source: Source) -> Extracted:
     """The texts under the key `source.field` at any depth, or without one all of it."""
     text = decode_text(source.data)
     lines = source.suffix in (".jsonl", ".ndjson")
@@ -56,3 +58,51 @@ def _texts(value: Any, field: str) -> Iterator[str]:
             waiting += [(v, inside) for v in reversed(node)]
         elif inside and isinstance(node, str | int | float):
             yield str(node)
+
+
+_SAMPLE = 1 << 16  # characters in which the character between cells is looked for; guess
+_BETWEEN = ",;\t|"
+
+
+def parse_table(source: Source) -> Extracted:
+    """Rows as lines with " | " between their cells; with `source.field` that column alone."""
+    text = decode_text(source.data)
+    tabs = source.suffix == ".tsv"
+    csv.field_size_limit(sys.maxsize)
+    try:
+        rows = [
+            row
+            for row in csv.reader(text.split("\n"), delimiter="\t" if tabs else between(text))
+            if row
+        ]
+    except csv.Error as error:
+        raise Unreadable(f"a broken table ({error})", "Mend it first, or name it .txt.") from None
+    writer = Writer()
+    if source.field:
+        _write_column(rows, source.field, writer)
+    else:
+        for row in rows:
+            cells = [" ".join(cell.split()) for cell in row]
+            writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", "\n")
+    return Extracted(writer.text(), About("tsv" if tabs else "csv"))
+
+
+def between(text: str) -> str:
+    """The character between cells: of those known the one that most lines have equally often.
+
+    >>> between("a;b;c\\n1,5;2;3\\n")
+    ';'
+    """
+    lines = [line for line in text[:_SAMPLE].split("\n")[:50] if line]
+    counts = {c: [line.count(c) for line in lines] for c in _BETWEEN}
+    return max(_BETWEEN, key=lambda c: sum(n > 0 and n == counts[c][0] for n in counts[c]))
+
+
+def _write_column(rows: list[list[str]], field: str, writer: Writer) -> None:
+    names = [name.strip() for name in rows[0]] if rows else []
+    if field not in names:
+        shown = ", ".join(names)[:200]
+        raise Unreadable(f"no column {field[:80]!r}", f"Its columns: {shown}")
+    at = names.index(field)
+    for row in rows[1:]:
+        writer.add(row[at] if at < len(row) else "")

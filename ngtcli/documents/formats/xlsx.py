@@ -9,7 +9,7 @@ from typing import Any
 import openpyxl
 
 from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
-from ngtcli.documents.formats.packed import check_archive
+from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.text import Unreadable
 
 _ROWS = 1_048_576  # most rows that Excel's sheets have

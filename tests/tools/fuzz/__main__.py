@@ -21,7 +21,7 @@ from random import Random
 from ngtcli.render.sinks import dump_json
 from ngtcli.system.storage import home
 from tests.tools.fuzz.case import Verdict, World
-from tests.tools.fuzz.report import as_json, failure, report
+from tests.tools.fuzz.judge import as_json, failure, report
 from tests.tools.fuzz.run import ONE_THREAD
 from tests.tools.fuzz.worker import KINDS, adopt, run_case
 from tests.tools.fuzz.world import make_world, warm_up

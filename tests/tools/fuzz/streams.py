@@ -27,8 +27,7 @@ from tests.tools.fuzz.case import (
 )
 from tests.tools.fuzz.odd import control_soup
 from tests.tools.fuzz.run import run
-from tests.tools.fuzz.stores import asked, damage
-from tests.tools.fuzz.world import ASKED, HARBOUR
+from tests.tools.fuzz.world import ASKED, HARBOUR, asked, damage
 
 
 def kills(rng: Random, place: Place) -> Case:

@@ -12,12 +12,10 @@ from random import Random
 
 from tests.tools.fuzz.case import Builder, Case, Place, Verdict, World
 from tests.tools.fuzz.data import models, prompts, recordings
-from tests.tools.fuzz.inputs import documents
+from tests.tools.fuzz.documents import documents, folders, names, questions
 from tests.tools.fuzz.judge import judge, shown
-from tests.tools.fuzz.names import folders, names, questions
 from tests.tools.fuzz.run import run
-from tests.tools.fuzz.settings import settings
-from tests.tools.fuzz.stores import caches
+from tests.tools.fuzz.settings import settings, sweeps
 from tests.tools.fuzz.streams import (
     interrupts,
     kills,
@@ -25,8 +23,7 @@ from tests.tools.fuzz.streams import (
     streams,
     terminals,
 )
-from tests.tools.fuzz.sweeps import sweeps
-from tests.tools.fuzz.world import new_home
+from tests.tools.fuzz.world import caches, new_home
 
 _SHOWN = 600  # characters of stderr that a verdict keeps
 _WITH_CACHES = ("caches", "kills", "interrupts", "starts", "terminals")

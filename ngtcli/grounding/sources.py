@@ -1,22 +1,31 @@
-"""The sources of an answer: its stretches that stand in documents, as text and as JSON."""
+"""The sources of an answer: its stretches that stand in documents, and where."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
-from ngtcli.errors import counted
-from ngtcli.grounding.span import Span, share_copied
-from ngtcli.prompt.selection import Excerpt
-from ngtcli.render.tables import cell
-from ngtcli.render.terminal import visible
+from ngtcli.prompt.build import Excerpt
+from ngtcli.system.json_form import HIDDEN, json_key
 
-_LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
+_SPANS = "document is an index of documents; ranges count characters of their texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`answer[start:end]` stands, but for white space, in document `document` at
+    `text[source_start:source_end]`. Characters, counted from 0; `document` is an index.
+    """
+
+    start: int
+    end: int
+    document: int
+    source_start: int
+    source_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +36,15 @@ class Source:
     either side of the quotation. `page` is 0 and `heading` "" where the document has none.
     """
 
-    number: int
-    span: Span
+    number: int = field(metadata=HIDDEN)
+    span: Span = field(metadata=json_key(flat=True))
     name: str
-    path: str
-    quote: str
-    before: str = ""
-    after: str = ""
-    page: int = 0
-    heading: str = ""
+    path: str = field(metadata=HIDDEN)
+    quote: str = field(metadata=HIDDEN)
+    before: str = field(default="", metadata=HIDDEN)
+    after: str = field(default="", metadata=HIDDEN)
+    page: int = field(default=0, metadata=json_key(null=True))
+    heading: str = field(default="", metadata=json_key(null=True))
 
     @property
     def place(self) -> str:
@@ -51,13 +60,6 @@ class Source:
         page = f"#page={self.page}" if self.page else ""
         return Path(self.path).absolute().as_uri() + page
 
-    def as_json(self) -> dict[str, Any]:
-        """The stretch, in characters of the answer and of the document's text, and its place."""
-        return {
-            **asdict(self.span), "name": self.name, "page": self.page or None,
-            "heading": self.heading or None,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -66,8 +68,8 @@ class Sources:
     `verbatim` is their share of the answer's characters, white space left out.
     """
 
-    found: tuple[Source, ...]
-    verbatim: float
+    verbatim: float = field(metadata=json_key(name="verbatim_share", digits=4))
+    found: tuple[Source, ...] = field(metadata=json_key(name="spans", about=_SPANS))
 
     @property
     def documents(self) -> int:
@@ -79,27 +81,13 @@ class Sources:
         first = {source.number: source for source in reversed(self.found)}
         return [first[number] for number in sorted(first)]
 
-    def as_json(self) -> dict[str, Any]:
-        """The share, and the stretches."""
-        return {
-            "verbatim_share": round(self.verbatim, 4),
-            "spans": [source.as_json() for source in self.found],
-        }
-
     def among(self, documents: Sequence[int]) -> "Sources":
         """The same stretches, with documents counted among these alone, which have them all."""
         number = {document: i for i, document in enumerate(documents)}
         found = [
             replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.found
         ]
-        return Sources(tuple(found), self.verbatim)
-
-    def fact(self) -> str:
-        """What the line below an answer says."""
-        if not self.found:
-            return "nothing stands in the documents word for word"
-        share = max(1, int(100 * self.verbatim))  # rounded down: 100% is all of it
-        return f"{share}% stands in {counted(self.documents, 'document')} word for word"
+        return Sources(self.verbatim, tuple(found))
 
 
 def sources_of(
@@ -128,7 +116,7 @@ def sources_of(
                 heading=section.heading,
             )
         )
-    return Sources(tuple(sources), share_copied(answer, found))
+    return Sources(share_copied(answer, found), tuple(sources))
 
 
 def _spans(
@@ -171,19 +159,11 @@ def _after(text: str, end: int) -> str:
     return _SPACE.sub(" ", words).rstrip()
 
 
-def listed(source: Source) -> str:
-    """The line of a list: the mark, the place and the quotation, cut where long."""
-    return f"{marked_place(source)}: “{visible(short(source.quote))}”"
+def share_copied(answer: str, found: Sequence[Span]) -> float:
+    """Share of the answer's characters, white space left out, that stand in `found`.
 
-
-def marked_place(source: Source) -> str:
-    """The mark and the place, on one line."""
-    return f"[{source.number}] {cell(source.place)}"
-
-
-def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
-    """A quotation of about `longest` characters at most: of a longer one its two ends."""
-    if len(quote) <= longest:
-        return quote
-    half = longest // 2
-    return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"
+    >>> share_copied("ab cd", [Span(0, 2, 0, 0, 2)])
+    0.5
+    """
+    said = len("".join(answer.split()))
+    return sum(len("".join(answer[s.start : s.end].split())) for s in found) / said if said else 0.0

@@ -1,0 +1,129 @@
+"""The objects that --json prints of an answer, of a line of a batch, and of a prompt alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ngtcli.config import SETTINGS, Settings
+from ngtcli.decode.steps import PassesReport, Statistics, Token
+from ngtcli.documents.find import Skipped
+from ngtcli.draft.origins import PolicyReport
+from ngtcli.grounding.sources import Sources
+from ngtcli.prompt.build import Cut, Selection
+from ngtcli.prompt.splitting import PartReport
+from ngtcli.system.json_form import Schema, json_key, schema_of, shape
+from ngtcli.trie.store import TrieReport
+
+FINISH_REASONS = {
+    "stop": "the model ended its answer, or a stop string came",
+    "repetition": "the same tokens came max_repeats times in a row, 128 or more in all",
+    "length": "max_tokens were made",
+    "context": "the model's context is full",
+    "interrupted": "Ctrl-C ended it",
+}
+_EXACT = "no token depends on drafts, in any dtype"
+_SKIPPED = "files that were left out, with the reason"
+_RETRIEVAL = "the passages read, where not all fits"
+_PARTS = "the parts that were summarized first; none where everything fits"
+_PASSES = "shapes of passes that are captured, the time that took, and why not"
+_POLICY = "what auto decided, in seconds and steps"
+_TASKS = ("summarize", "ask")
+
+
+def settings_schemas() -> dict[str, Schema]:
+    """The schemas of the settings by name, with range or choices."""
+    found: dict[str, Schema] = schema_of(Settings)["properties"]
+    for name, about in SETTINGS.items():
+        if about.choices:
+            found[name] = {"enum": list(about.choices)}
+        elif about.kind in (int, float):
+            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
+    return found
+
+
+def _reasons() -> Schema:
+    return {"oneOf": [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]}
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentObject:
+    """A document that was read."""
+
+    name: str
+    sha256: str = field(
+        metadata=json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
+    )
+    characters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerObject:
+    """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
+
+    text: str
+    task: str = field(metadata=json_key(choices=_TASKS))
+    question: str = field(metadata=json_key(null=True))
+    model: str
+    method: str
+    finish_reason: str = field(metadata=json_key(schema=_reasons))
+    exact: bool = field(metadata=json_key(about=_EXACT))
+    settings: Mapping[str, Any] = field(metadata=json_key(schema=lambda: shape(settings_schemas())))
+    preset: str
+    documents: Sequence[DocumentObject]
+    skipped: Sequence[Skipped] = field(metadata=json_key(about=_SKIPPED))
+    truncated: Sequence[Cut]
+    retrieval: Selection | None = field(metadata=json_key(about=_RETRIEVAL))
+    parts: Sequence[PartReport] = field(metadata=json_key(about=_PARTS))
+    trie: TrieReport
+    passes: PassesReport = field(metadata=json_key(about=_PASSES))
+    statistics: Statistics
+    sources: Sources
+    policy: PolicyReport | None = field(metadata=json_key(omit=True, about=_POLICY))
+    tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunObject:
+    """What --dry-run prints; the prompt's parts are null if it does not fit."""
+
+    task: str = field(metadata=json_key(choices=_TASKS))
+    question: str = field(metadata=json_key(null=True))
+    model: str
+    preset: str
+    fits: bool
+    context: int
+    prompt_tokens: int | None = None
+    documents: Sequence[DocumentObject]
+    skipped: Sequence[Skipped] = field(metadata=json_key(about=_SKIPPED))
+    truncated: Sequence[Cut] = ()
+    retrieval: Selection | None = field(default=None, metadata=json_key(about=_RETRIEVAL))
+    prompt: str | None = None
+    ids: Sequence[int] | None = None
+
+
+_ID = json_key(schema=lambda: {"type": ["string", "integer"]})
+
+
+@dataclass(frozen=True, slots=True)
+class LineObject:
+    """A line of `ngt batch`: an answer with its id."""
+
+    id: str | int = field(metadata=_ID)
+    answer: AnswerObject = field(metadata=json_key(flat=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorObject:
+    """Why a line of `ngt batch` has no answer."""
+
+    message: str
+    hint: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLineObject:
+    """A line of `ngt batch` without an answer."""
+
+    id: str | int = field(metadata=_ID)
+    error: ErrorObject
