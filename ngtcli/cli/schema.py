@@ -52,7 +52,7 @@ def exit_codes() -> Schema:
 
 def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
-    from ngtcli.cli import about, docs
+    from ngtcli.cli import about, docs, trie
     from ngtcli.cli.output import Place, Removed
     from ngtcli.measure.check import CheckReport
     from ngtcli.prompt.preset import BrokenPreset
@@ -62,9 +62,11 @@ def _outputs() -> dict[str, dict[str, Any]]:
         FailedLineObject,
         LineObject,
     )
-    from ngtcli.render.schema_kept import _tries
     from ngtcli.render.schema_measured import bench, tune
+    from ngtcli.system.cache import Held
+    from ngtcli.trie.files import CacheFile, PoolFile
 
+    removed, place = {"removed": Removed}, {"path": Place}
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
     return {
         "summarize": answers,
@@ -74,11 +76,21 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "bench": bench(),
         "tune": tune(),
         "config show": {"settings": about.config_schema()},
-        **_tries(),
+        "cache list": {"stores": list[Held]},
+        "cache show": {"store": Held},
+        "cache clear": removed,
+        "cache path": place,
+        "trie build": {"built_trie": trie.BuiltTrie, "built_file": trie.BuiltFile},
+        "trie list": {"tries": list[CacheFile]},
+        "trie show": {"trie": trie.ShownTrie | CacheFile},
+        "trie clear": removed,
+        "trie path": place,
+        "trie pool show": {"pools": list[PoolFile]},
+        "trie pool clear": removed,
         "docs list": {"documents": docs.DocumentList},
         "docs show": {"documents_shown": docs.ShownDocuments},
-        "docs clear": {"removed": Removed},
-        "docs path": {"path": Place},
+        "docs clear": removed,
+        "docs path": place,
         "presets list": {"presets": list[about.PresetRow | BrokenPreset]},
         "presets show": {"preset": about.preset_schema()},
         "presets path": {"paths": list[str]},

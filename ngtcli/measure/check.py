@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ngtcli.config import SETTINGS
+from ngtcli.decode.sampling import penalizes
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions, AnswerRun
-from ngtcli.session.local import LocalSession, sampling_settings
+from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 _GENERATE = "how many plain answers are those of transformers' generate; information only"
@@ -108,8 +109,7 @@ def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> 
 
 def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
-    sampling = sampling_settings(session.settings)
-    if not sampling.greedy or sampling.penalties:
+    if session.settings.temperature or penalizes(session.settings):
         return None
     try:
         return list(generate(session, "hf").begin()(prompt).ids)
