@@ -16,15 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.batch import output as output_module
-from ngtcli.batch.appending import append_line
-from ngtcli.batch.arriving import AHEAD, StreamLines
-from ngtcli.batch.folder import AnswerFolder
-from ngtcli.batch.head import Head
-from ngtcli.batch.lines import Asked, below, read_line
-from ngtcli.batch.output import FileOutput, StreamOutput
-from ngtcli.batch.source import Choice, asked_of, scan
-from ngtcli.batch.waiting import Line, Waiting
+from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
+from ngtcli.batch.journal import Head, LineFile
+from ngtcli.batch.json_lines import BatchLine, below, read_line
+from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
 from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.storage import write_atomically
@@ -75,7 +70,7 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"context": "a", "quesiton": "b"}', "unknown key 'quesiton'"),
         (b'{"context": "a", "task": "ask"}', "no question"),
         (b'{"context": "a", "task": "translate"}', "task is 'translate'"),
-        (b'{"context": "a", "task": "summarize", "question": "Why?"}', "a question beside"),
+        (b'{"context": "a", "task": "summarize", "question": "Why?"}', "a question with"),
         (b'{"context": "a", "settings": {"model": "m"}}', "cannot be set for one line"),
         (b'{"context": "a", "settings": {"top_p": 3}}', "top_p is 3"),
         (b'{"context": "a", "settings": {"max_tokens": "3"}}', "max_tokens is '3'"),
@@ -91,11 +86,11 @@ def test_a_wrong_line_is_told_in_its_error(raw: bytes, words: str) -> None:
 
 def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None:
     own, asked = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
-    assert own == "a" and isinstance(asked, Asked)
+    assert own == "a" and isinstance(asked, BatchLine)
     assert (asked.task, asked.question) == ("ask", "When?")
     assert asked.documents[0].text == "The tide.\n"
     own, asked = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
-    assert own is None and isinstance(asked, Asked) and asked.task == "summarize"
+    assert own is None and isinstance(asked, BatchLine) and asked.task == "summarize"
     assert [d.name for d in asked.documents] == ["document 1", "n"]
 
 
@@ -123,12 +118,12 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
     assert [(line.index, line.number, line.id) for line in found.lines] == [
         (0, 1, 1), (1, 3, "b"), (2, 4, "b"), (3, 5, 5), (4, 6, 6),
     ]  # fmt: skip
-    texts = [asked_of(found.lines[i], path).documents[0].text for i in (0, 1, 4)]
+    texts = [content_of(found.lines[i], path).documents[0].text for i in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
     with pytest.raises(InputError, match="id 'b' stands in line 3 already"):
-        asked_of(found.lines[2], path)
+        content_of(found.lines[2], path)
     with pytest.raises(InputError, match="a line of more than"):
-        asked_of(found.lines[3], path)
+        content_of(found.lines[3], path)
 
 
 def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_path: Path) -> None:
@@ -157,8 +152,8 @@ def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Pat
     first, second = scan(path, MOST, Choice()).lines
     path.write_text('{"context": "one", "question": "Why?"}\n{"context": "two"}\n')
     with pytest.raises(InputError, match="the line has changed"):
-        asked_of(first, path)
-    assert asked_of(second, path).documents[0].text == "two"
+        content_of(first, path)
+    assert content_of(second, path).documents[0].text == "two"
 
 
 @pytest.mark.parametrize(
@@ -201,11 +196,9 @@ def stream_waits(stream: StreamLines) -> bool:
 def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None:
     kinds = "abab"
     texts = "xyxzzyxx"
-    waiting = Waiting(
-        Line(i, i + 1, i, kind=kinds[i % 4], texts=texts[i]) for i in range(len(texts))
-    )
+    waiting = Lines(Line(i, i + 1, i, kind=kinds[i % 4], texts=texts[i]) for i in range(len(texts)))
     order = []
-    while waiting:
+    while waiting.wait():
         kind = waiting.first_kind()
         while (line := waiting.take(kind)) is not None:
             order.append((line.kind, line.texts, line.index))
@@ -244,7 +237,7 @@ def test_a_line_of_a_stream_can_be_taken_before_the_next_one_comes() -> None:
 
 
 def test_of_a_stream_only_the_last_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.batch.arriving.IDS", 2)
+    monkeypatch.setattr("ngtcli.batch.input.IDS", 2)
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
     stream = StreamLines(io.BytesIO(data), MOST, Choice())
     wrong = {}
@@ -275,15 +268,17 @@ class Killing:
     """In place of appending: at the `at`-th write only a part is written, then all ends."""
 
     def __init__(self, at: int, share: float) -> None:
-        self.left, self.share = at, share
+        left = [at]
 
-    def __call__(self, file: Any, text: str) -> None:
-        data = f"{text}\n".encode()
-        self.left -= 1
-        if self.left < 0:
-            file.write(data[: int(len(data) * self.share)])
-            raise Killed
-        file.write(data)
+        def append(file: LineFile, text: str, sync: bool = True) -> None:
+            data = f"{text}\n".encode()
+            left[0] -= 1
+            if left[0] < 0:
+                file._file.write(data[: int(len(data) * share)])
+                raise Killed
+            file._file.write(data)
+
+        self.append = append
 
 
 def opened(path: Path, count: int, restart: bool = False, most: int = MOST) -> FileOutput:
@@ -307,7 +302,7 @@ def test_an_output_that_is_killed_at_any_write_loses_nothing_and_has_nothing_twi
     for _ in range(8):
         kill = Killing(data.draw(st.integers(0, 6)), data.draw(st.sampled_from((0.0, 0.5, 1.0))))
         out: FileOutput | None = None
-        with patch.object(output_module, "append_line", kill), suppress(Killed):
+        with patch.object(LineFile, "append", kill.append), suppress(Killed):
             out = opened(path, count)
             for index in order:
                 if index not in out.done:
@@ -451,10 +446,7 @@ def test_only_a_full_disk_is_told_to_make_room(
     (tmp_path / "out.jsonl").touch()
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
     folder, out = AnswerFolder(tmp_path), opened(tmp_path / "link.jsonl", 2)
-    with (
-        patch("ngtcli.batch.folder.append_line", fail),
-        patch("ngtcli.batch.output.append_line", fail),
-    ):
+    with patch.object(LineFile, "append", fail):
         for write in (
             lambda: folder.write("a.txt", "k", "A summary."),
             lambda: out.put(0, text(0), False),
@@ -527,8 +519,8 @@ def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
             done.clear()
             kept = AnswerFolder(folder)
             with (
-                patch("ngtcli.batch.folder.append_line", until(number, append_line)),
-                patch("ngtcli.batch.folder.write_atomically", until(number, write_atomically)),
+                patch.object(LineFile, "append", until(number, LineFile.append)),
+                patch("ngtcli.batch.output.write_atomically", until(number, write_atomically)),
                 suppress(KeyboardInterrupt),
             ):
                 kept.write("a.txt", text, text)
@@ -602,7 +594,7 @@ def test_a_full_disk_is_told_and_the_file_stays_whole(tmp_path: Path, monkeypatc
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(NgtError, match="no space left") as caught:
         out.put(1, text(1), False)
     assert caught.value.exit_code == 1
@@ -617,8 +609,10 @@ def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Pat
             raise OSError(28, "No space left on device")
 
     (tmp_path / "journal").write_text("one\n")
-    with Full(tmp_path / "journal", "r+") as file, pytest.raises(OSError, match="No space"):
-        append_line(file, "another")
+    file = LineFile(tmp_path / "journal", 0o600)
+    file.close()
+    with Full(tmp_path / "journal", "r+") as file._file, pytest.raises(OSError, match="No space"):
+        file.append("another")
     assert (tmp_path / "journal").read_text() == "one\n"
 
 

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from helpers import STORIES, generate
 
-from ngtcli.batch import answers as answers_module
-from ngtcli.batch.answers import answers
 from ngtcli.config import Settings
 from ngtcli.decode.batch_target import BatchTarget
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import Answered, Given
-from ngtcli.session.local import Session
+from ngtcli.session import together
+from ngtcli.session.answer import FinishedAnswer, NumberedPrompt
+from ngtcli.session.local import LocalSession
 
 TEXTS = [
     "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",
@@ -22,22 +21,22 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def given(session: Session) -> list[Given]:
+def given(session: LocalSession) -> list[NumberedPrompt]:
     ids = [session.model.tokenizer.encode(text) for text in TEXTS]
     return [(10 + i, Prompt(text, ids[i], (), ())) for i, text in enumerate(TEXTS)]
 
 
 @lru_cache
-def loaded() -> Session:
-    return Session(Settings(max_tokens=12, method="none"), persist=False)
+def loaded() -> LocalSession:
+    return LocalSession(Settings(max_tokens=12, method="none"), persist=False)
 
 
-def session_with(**changes: Any) -> Session:
+def session_with(**changes: Any) -> LocalSession:
     settings = {"max_tokens": 12, "method": "none", **changes}
     return loaded().with_settings(Settings(**settings))
 
 
-def ids_of(found: Answered) -> list[int]:
+def ids_of(found: FinishedAnswer) -> list[int]:
     assert found.error is None
     return [token.id for step in found.steps for token in step.tokens]
 
@@ -47,9 +46,9 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
     lost = InputError("no.txt: no such file")
     prompt = given(session)[0][1]
     assert isinstance(prompt, Prompt)
-    mixed: list[Given] = [(7, lost), (3, prompt), (5, Prompt("", [], (), ()))]
+    mixed: list[NumberedPrompt] = [(7, lost), (3, prompt), (5, Prompt("", [], (), ()))]
     for size in (1, 4):
-        found = {a.key: a for a in answers(session, mixed, size)}
+        found = {a.key: a for a in session.answers(mixed, size)}
         assert found[7].error is lost and not found[7].steps
         assert found[3].error is None and found[3].text and found[3].prompt is prompt
         assert found[3].statistics.new_tokens == len(ids_of(found[3]))
@@ -62,7 +61,7 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
 def test_answers_together_are_those_given_one_by_one(method: str, temperature: float) -> None:
     session = session_with(method=method, temperature=temperature, calibrate=False)
     one, many = (
-        {a.key: a for a in answers(session, given(session), size)} for size in (1, 0)
+        {a.key: a for a in session.answers(given(session), size)} for size in (1, 0)
     )  # fmt: skip
     assert one.keys() == many.keys() == {key for key, _ in given(session)}
     for key, alone in one.items():
@@ -81,15 +80,15 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
     ]  # fmt: skip
     sessions = [session_with(**base, **more) for more in of_each]
     asked = given(sessions[0])
-    alone = [next(answers(s, [one], 1)) for s, one in zip(sessions, asked, strict=True)]
+    alone = [next(s.answers([one], 1)) for s, one in zip(sessions, asked, strict=True)]
     together, score = list[int](), BatchTarget.score
 
-    def counted(target: BatchTarget, roots: Any) -> Any:
+    def counted(target: BatchTarget, roots: Any, watch: Any) -> Any:
         together.append(len(roots))
-        return score(target, roots)
+        return score(target, roots, watch)
 
     monkeypatch.setattr(BatchTarget, "score", counted)
-    found = {a.key: a for a in answers(sessions[0], asked, 6, lambda key: sessions[key - 10])}
+    found = {a.key: a for a in sessions[0].answers(asked, 6, lambda key: sessions[key - 10])}
     assert max(together) > 3
     for one in alone:
         assert ids_of(found[one.key]) == ids_of(one)
@@ -100,12 +99,12 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
 def test_prompts_are_drawn_when_there_is_room_and_answers_come_as_they_finish() -> None:
     session, drawn = session_with(), list[int]()
 
-    def source() -> Iterator[Given]:
+    def source() -> Iterator[NumberedPrompt]:
         for key, prompt in given(session):
             drawn.append(key)
             yield key, prompt
 
-    found = answers(session, source(), 2)
+    found = session.answers(source(), 2)
     assert not drawn
     first = next(found)
     assert len(drawn) == 2 and first.key in drawn
@@ -115,13 +114,13 @@ def test_prompts_are_drawn_when_there_is_room_and_answers_come_as_they_finish() 
 def test_what_was_answered_before_an_interrupt_has_been_given() -> None:
     session = session_with()
 
-    def source() -> Iterator[Given]:
+    def source() -> Iterator[NumberedPrompt]:
         yield from given(session)[:4]
         raise KeyboardInterrupt
 
     found = []
     with pytest.raises(KeyboardInterrupt):
-        for answered in answers(session, source(), 2):
+        for answered in session.answers(source(), 2):
             found.append(answered.key)  # noqa: PERF402  # what came before the interrupt counts
     assert len(found) >= 2
     assert answered_after(session)
@@ -130,17 +129,17 @@ def test_what_was_answered_before_an_interrupt_has_been_given() -> None:
 @pytest.mark.skipif(not STORIES.exists(), reason="no ../shared/data")
 def test_a_real_checkpoint_has_the_ids_of_generate_beside_others() -> None:
     settings = Settings(model=str(STORIES), method="auto", max_tokens=25, calibrate=False)
-    session = Session(settings, persist=False)
+    session = LocalSession(settings, persist=False)
     prompts = given(session)
-    for found in answers(session, prompts, 3):
+    for found in session.answers(prompts, 3):
         wanted = generate(session.model.hf, found.prompt.ids, 25)
         assert ids_of(found) == wanted
 
 
-def answered_after(session: Session) -> bool:
+def answered_after(session: LocalSession) -> bool:
     """Whether the session still answers, as before."""
     prompts = given(session)[:1]
-    return ids_of(next(answers(session, prompts, 1))) == ids_of(next(answers(session, prompts, 3)))
+    return ids_of(next(session.answers(prompts, 1))) == ids_of(next(session.answers(prompts, 3)))
 
 
 def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
@@ -150,16 +149,16 @@ def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
         raise MemoryError
 
     session = session_with()
-    alone = {a.key: ids_of(a) for a in answers(session, given(session), 1)}
-    monkeypatch.setattr(answers_module, "why_not", lambda model: "")
+    alone = {a.key: ids_of(a) for a in session.answers(given(session), 1)}
+    monkeypatch.setattr(together, "why_not", lambda model: "")
     monkeypatch.setattr(BatchTarget, "take", take)
-    assert {a.key: ids_of(a) for a in answers(session, given(session), 3)} == alone
+    assert {a.key: ids_of(a) for a in session.answers(given(session), 3)} == alone
 
 
 def test_exact_answers_are_refused_together() -> None:
     with pytest.raises(UsageError, match="one text at a time"):
-        answers(session_with(exact="on"), [], 2)
-    assert not list(answers(session_with(exact="on"), [], 1))
+        session_with(exact="on").answers([], 2)
+    assert not list(session_with(exact="on").answers([], 1))
 
 
 def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
@@ -167,7 +166,7 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
 ) -> None:
     session, said = session_with(), list[str]()
     monkeypatch.setattr(session, "_warn", said.append)
-    monkeypatch.setattr(answers_module, "why_not", lambda model: "its layers keep a state")
-    found = [a.key for a in answers(session, given(session), 4)]
+    monkeypatch.setattr(together, "why_not", lambda model: "its layers keep a state")
+    found = [a.key for a in session.answers(given(session), 4)]
     assert found == [key for key, _ in given(session)]
     assert said == ["prompts are answered one after another: its layers keep a state"]

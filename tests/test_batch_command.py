@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,47 +16,49 @@ from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
 from warm import Warm
 
-from ngtcli.batch.arriving import KnownLines
-from ngtcli.batch.runner import Engine, Runner
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
-from ngtcli.cli.batch_files import Written
-from ngtcli.cli.batch_work import WorkReader
+from ngtcli.batch.input import Line, Lines
+from ngtcli.batch.output import Written
+from ngtcli.batch.questions import LineAnswer, Question, Questions
+from ngtcli.batch.runner import Runner
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decode.steps import Statistics, Step, Token
+from ngtcli.decode.steps import PassesReport, Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.selecting import prompt_for
-from ngtcli.render.schema import build
-from ngtcli.session.answer import Answered, Given, failed
+from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
+from ngtcli.session.session import Session
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
+PASSES = PassesReport(0, 0.0, "")
 
 
-class FakeSession:
-    """Makes prompts of a token a letter."""
+class FakeSession(Session):
+    """Makes prompts of a token a letter, and has `give` answer them."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, give: Any) -> None:
+        super().__init__(settings, lambda _: None, lambda _: None)
+        self.give = give
+        passes = SimpleNamespace(reason="", report=lambda: PASSES)
+        self.model: Any = SimpleNamespace(
+            tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, context_reason="", passes=passes
+        )
 
     def with_settings(self, settings: Settings) -> "FakeSession":
-        return FakeSession(settings)
+        return FakeSession(settings, self.give)
 
-    def prompt(self, preset: Any, documents: Any, question: str = "") -> Prompt:
-        return prompt_for(preset, documents, question, TOKENIZER, self.settings, context=CONTEXT)
+    def answer(self, prompt: Prompt, options: Any = None) -> Any:
+        raise AssertionError("answers are given together")
 
-    def task(self, preset: Any, documents: Any, question: str = "") -> Task:
-        most = self.settings.max_tokens
-        return Task(preset, documents, question, TOKENIZER, CONTEXT, most, 0, lambda _: None)
+    def answers(self, prompts: Any, size: int, session_of: Any = None) -> Any:
+        return self.give(self, prompts, size, session_of)
 
 
 class FakeAnswers:
@@ -70,9 +73,9 @@ class FakeAnswers:
         self.asked: list[str] = []
 
     def __call__(
-        self, session: Any, prompts: Iterable[Given], size: int, own: Any = None
-    ) -> Iterator[Answered]:
-        waiting: list[Given] = []
+        self, session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
+    ) -> Iterator[FinishedAnswer]:
+        waiting: list[NumberedPrompt] = []
         for one in prompts:
             waiting.append(one)
             if len(waiting) >= max(size, 1):
@@ -81,7 +84,7 @@ class FakeAnswers:
         for key, prompt in waiting:
             yield self._answer(key, prompt)
 
-    def _answer(self, key: int, prompt: Prompt | NgtError) -> Answered:
+    def _answer(self, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
         if isinstance(prompt, NgtError):
             return failed(key, prompt)
         self.asked.append(prompt.text)
@@ -92,20 +95,21 @@ class FakeAnswers:
         words = " ".join(prompt.text.split()[:4])
         statistics = Statistics(prompt_tokens=len(prompt.ids))
         statistics.add_step(0, 0, 1)
-        return Answered(key, prompt, (Step((Token(5, words),), "stop"),), "stop", statistics)
+        steps = (Step((Token(5, words),), "stop"),)
+        return FinishedAnswer(key, prompt, steps, "stop", statistics, None, PASSES)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
     answers = FakeAnswers()
-
-    def opened(settings: Settings, size: int, progress: Any) -> Engine:
-        passes = {"captured": 0, "seconds": 0.0, "reason": ""}
-        return Engine(FakeSession(settings), answers, size, lambda: passes)  # type: ignore[arg-type]
-
-    for place in ("batch", "per_file"):
-        monkeypatch.setattr(f"ngtcli.cli.{place}.open_engine", opened)
+    answer_with(monkeypatch, answers)
     return answers
+
+
+def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
+    """Commands answer with these instead of a model."""
+    opened = lambda settings, *_: FakeSession(settings, answers)  # noqa: E731
+    monkeypatch.setattr("ngtcli.cli.batch_run.open_session", opened)
 
 
 @pytest.fixture
@@ -262,18 +266,18 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, line: Line, work: Work) -> Iterator[Outcome]:
-        yield self._outcome(line, work, failed(line.index, NgtError("too long")))
+    def split(self: Runner, line: Line, question: Question) -> Iterator[LineAnswer]:
+        yield self._done(line, question, failed(line.index, NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
     text = Loaded((Document("long.txt", "Tide " * CONTEXT),))
 
-    def work(line: Line) -> Work:
+    def work(line: Line) -> Question:
         read.append(line.index)
-        return Work("summarize", set_so, load_preset("summarize"), text)
+        return Question("summarize", set_so, load_preset("summarize"), text)
 
-    lines = KnownLines(Line(i, i + 1, i) for i in range(30))
+    lines = Lines(Line(i, i + 1, i) for i in range(30))
     done = runner(set_so, FakeAnswers(), lines, work).run()
     next(done)
     assert len(read) < 20
@@ -284,18 +288,20 @@ def test_lines_whose_answers_have_other_settings_are_answered_together() -> None
     text = Loaded((Document("a.txt", "The tide came in."),))
     base, calls = Settings(temperature=1.0), list[list[int]]()
 
-    def work(line: Line) -> Work:
+    def work(line: Line) -> Question:
         of_line = replace(base, seed=line.index, max_tokens=10 + line.index)
-        return Work("summarize", of_line, load_preset("summarize"), text)
+        return Question("summarize", of_line, load_preset("summarize"), text)
 
-    def answers(session: Any, prompts: Iterable[Given], size: int, own: Any) -> Iterator[Answered]:
+    def answers(
+        session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any
+    ) -> Iterator[FinishedAnswer]:
         keys = [key for key, _ in prompts]
         calls.append([own(key).settings.seed for key in keys])
         for key in keys:
             assert own(key).settings.max_tokens == 10 + key
-            yield Answered(key, Prompt("", [], (), ()))
+            yield FinishedAnswer(key, Prompt("", [], (), ()))
 
-    lines = KnownLines(Line(i, i + 1, i, kind="summarize") for i in range(6))
+    lines = Lines(Line(i, i + 1, i, kind="summarize") for i in range(6))
     assert len([*runner(base, answers, lines, work).run()]) == 6
     assert calls == [[*range(6)]]
 
@@ -307,8 +313,8 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
     alone, held = FakeAnswers(), list["weakref.ref[Held]"]()
 
     def answers(
-        session: Any, prompts: Iterable[Given], size: int, own: Any = None
-    ) -> Iterator[Answered]:
+        session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
+    ) -> Iterator[FinishedAnswer]:
         if size == 1:
             assert held[0]() is None
             yield from alone(session, prompts, size)
@@ -319,16 +325,16 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
         raise RuntimeError("out of memory")
 
     text = Loaded((Document("a.txt", "The tide came in."),))
-    work = Work("summarize", Settings(), load_preset("summarize"), text)
-    lines = KnownLines(Line(i, i + 1, i) for i in range(3))
+    work = Question("summarize", Settings(), load_preset("summarize"), text)
+    lines = Lines(Line(i, i + 1, i) for i in range(3))
     found = [*runner(work.settings, answers, lines, lambda line: work).run()]
-    assert [str(outcome.answered.error) for outcome in found] == ["None"] * 3
+    assert [str(one.answer.error) for one in found] == ["None"] * 3
 
 
-def runner(settings: Settings, answers: Any, lines: KnownLines, work: Any) -> Runner:
+def runner(settings: Settings, answers: Any, lines: Lines, question: Any) -> Runner:
     """A runner that takes four lines together."""
-    session: Any = FakeSession(settings)
-    return Runner(Engine(session, answers, 4, dict), lines, work, lambda e: NgtError(repr(e)))
+    session = FakeSession(settings, answers)
+    return Runner(session, 4, lines, question, lambda e: NgtError(repr(e)))
 
 
 def test_lines_whose_documents_changed_since_they_were_answered_are_named(
@@ -357,7 +363,7 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     (docs / "c.txt").write_text("The tide of c came in.")
     assert b"changed" not in run(source).stderr
     read_again: list[object] = []
-    monkeypatch.setattr("ngtcli.cli.batch_work.load", lambda *_, **__: read_again.append(1))
+    monkeypatch.setattr("ngtcli.batch.questions.load", lambda *_, **__: read_again.append(1))
     assert b"done before: 5 of 5 lines\n" in run(source).stderr and read_again == []
     assert len(fake.asked) == 5
 
@@ -477,7 +483,7 @@ def test_a_closed_pipe_ends_the_run_quietly(
             raise ClosedPipeError("standard output is closed")
         printed.append(line)
 
-    monkeypatch.setattr("ngtcli.cli.batch_files.print_line", head)
+    monkeypatch.setattr("ngtcli.cli.batch.print_line", head)
     done = ngt("batch", str(source))
     assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
 
@@ -595,7 +601,7 @@ def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
 ) -> None:
     monkeypatch.setattr(Files, "close", lambda files: [f"closed {files._settings.field}"])
     told: list[str] = []
-    reader = WorkReader({}, None, str(tmp_path), Written(None), told.append)
+    reader = Questions({}, None, str(tmp_path), Written(None), told.append)
     for field in "abcdae":
         reader._files(replace(Settings(), field=field))
     assert told == ["closed b"]
@@ -824,7 +830,7 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ngtcli.batch.folder.write_atomically", full)
+    monkeypatch.setattr("ngtcli.batch.output.write_atomically", full)
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")
     files = [str(tmp_path / f"{name}.txt") for name in "abc"]

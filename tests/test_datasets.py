@@ -87,22 +87,22 @@ def test_cnn_dm_lines_have_an_article_and_highlights(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[1]", "no JSON object"),
         ({"question": "Why?"}, "no documents"),
-        ({"documents": []}, "documents is empty"),
-        ({"documents": [3]}, "documents holds something without text"),
-        ({"context": "  "}, "context holds something without text"),
-        ({"context": "a", "question": 4}, "question is not a text"),
+        ({"documents": []}, "documents is []"),
+        ({"documents": [3]}, "passage 1 is 3"),
+        ({"context": "  "}, "passage 1: empty"),
+        ({"context": "a", "question": 4}, "question is 4"),
         ({"context": "a", "answers": [{"x": 1}]}, "an answer is not a text"),
-        ({"context": "a", "id": True}, "id is not a string or number"),
+        ({"context": "a", "id": True}, "id is true"),
         ({"turns": []}, "turns is not a list of messages"),
-        ({"quotes": ["a"]}, "query is not a text"),
-        ({"article": ""}, "article is not a text"),
+        ({"quotes": ["a"]}, "no query"),
+        ({"article": ""}, "no article"),
         ({"documents": [{"file": "../secret"}]}, "is elsewhere"),
         ({"documents": [{"file": "nowhere"}]}, "cannot be read: no such file"),
         ({"documents": [{"file": "loop"}]}, "cannot be read"),
         ({"documents": [{"file": 7}]}, "cannot be read"),
         ({"documents": [{"file": "/dev/zero"}]}, "is elsewhere"),
-        ({"documents": [{"name": ["a"], "text": "b"}]}, "a name that is not a text"),
-        ({"turns": ["a"], "question_id": [1]}, "question_id is not a string or number"),
+        ({"documents": [{"name": ["a"], "text": "b"}]}, "passage 1 is {"),
+        ({"turns": ["a"], "question_id": [1]}, "question_id is [1]"),
         ('{"context": "\\ud800"}', "half of a character"),
         ('{"context": "a", "question": "\\udcff?"}', "half of a character"),
         ('{"context": "a", "\\ud83d": 1}', "half of a character"),
@@ -121,7 +121,7 @@ def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words
 
 
 def test_an_id_may_stand_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":2: id 'a' is that of line 1"):
+    with pytest.raises(InputError, match=r":2: id 'a' stands in line 1 already"):
         read_jsonl(written(tmp_path, {"id": "a", "context": "x"}, {"id": "a", "context": "y"}))
 
 

@@ -38,11 +38,11 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
 
 @pytest.mark.parametrize("overflow", ["error", "truncate"])
 def test_a_dry_run_is_the_prompt_that_is_sent(overflow: str, capsys: Any) -> None:
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     documents = [SHORT, LONG] if overflow == "truncate" else [SHORT]
     settings = Settings(overflow=overflow)
-    session = Session(settings)
+    session = LocalSession(settings)
     sent = session.prompt(load_preset("ask"), documents, "When?")
     dry_run(*documents, question="When?", overflow=overflow, json=True)
     body = json.loads(capsys.readouterr().out)

@@ -37,7 +37,7 @@ from ngtcli.measure.results import PromptTimes
 from ngtcli.measure.state import State
 from ngtcli.measure.summary import LIVE, Group, Judge, Row, Summary, percentile
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 
 # --- turns ---
 
@@ -383,7 +383,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     tiny: Any = make_target(seed=3)
     monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
     settings = Settings(max_tokens=24, calibrate=False, background=())
-    session = Session(settings, persist=False)
+    session = LocalSession(settings, persist=False)
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
 
     def histograms(*specs: str) -> dict[str, list[Any]]:

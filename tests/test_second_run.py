@@ -38,10 +38,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from test_batch_command import FakeAnswers, FakeSession
+from test_batch_command import FakeAnswers, answer_with
 
-from ngtcli.batch.runner import Engine
-from ngtcli.config import Settings
 from ngtcli.decode.steps import Step, Token
 from ngtcli.documents import catalog
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -499,16 +497,11 @@ def machine(
     """The machine with its models, and answers that take no time."""
     answers, cut = DigestAnswers(), list[object]()
 
-    def opened(settings: Settings, size: int, progress: Any) -> Engine:
-        passes = {"captured": 0, "seconds": 0.0, "reason": ""}
-        return Engine(FakeSession(settings), answers, size, lambda: passes)  # type: ignore[arg-type]
-
     def cutting(document: Any, how: Any, real: Any = index.passages) -> Any:
         cut.append(document)
         return real(document, how)
 
-    for place in ("batch", "per_file"):
-        monkeypatch.setattr(f"ngtcli.cli.{place}.open_engine", opened)
+    answer_with(monkeypatch, answers)
     monkeypatch.setattr(index, "passages", cutting)
     monkeypatch.setattr(catalog, "_RACE_NS", 0)  # files are as old as they say
     for name, value in {"model": models[0], "embedder": models[1], "answers": answers,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from warm import Warm
 
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
@@ -32,7 +33,6 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.render.schema import build
 from ngtcli.session.answer import failed
 from ngtcli.session.parts import KeptParts
 from ngtcli.system.storage import home
@@ -45,7 +45,7 @@ TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 def task(documents: list[Document], context: int = 400, answer: int = 40) -> Task:
     backend = Tokenizer(FakeBackend())  # a token a letter
     preset = load_preset("summarize")
-    return Task(preset, documents, "", backend, context, answer, 0, lambda _: None)
+    return Task(preset, documents, "", backend, context, answer)
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,7 +155,7 @@ def short(tmp_path: Path) -> tuple[str, ...]:
 
 
 def failing(answer: Any, at: int, error: BaseException) -> Any:
-    """`Session.answer`, whose call number `at` raises `error`."""
+    """`LocalSession.answer`, whose call number `at` raises `error`."""
     asked: list[Any] = []
 
     def instead(*arguments: Any) -> Any:
@@ -171,7 +171,7 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     whole = ngt("summarize", book, *short, "--json")
     body = json.loads(whole.stdout)
@@ -184,12 +184,12 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
         quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
         assert quote == body["text"][span["start"] : span["end"]].split()
 
-    answer = Session.answer
-    monkeypatch.setattr(Session, "answer", failing(answer, 3, KeyboardInterrupt()))
+    answer = LocalSession.answer
+    monkeypatch.setattr(LocalSession, "answer", failing(answer, 3, KeyboardInterrupt()))
     stopped = ngt("summarize", book, *short)
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
-    monkeypatch.setattr(Session, "answer", answer)
+    monkeypatch.setattr(LocalSession, "answer", answer)
     again = ngt("summarize", book, *short, "--json")
     assert f"took 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
@@ -202,15 +202,15 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
 def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
-    answer, prompts = Session.answer, []
+    answer, prompts = LocalSession.answer, []
 
-    def seen(session: Session, prompt: Any, *more: Any) -> Any:
+    def seen(session: LocalSession, prompt: Any, *more: Any) -> Any:
         prompts.append(prompt.text)
         return answer(session, prompt, *more)
 
-    monkeypatch.setattr(Session, "answer", seen)
+    monkeypatch.setattr(LocalSession, "answer", seen)
     refine = ("summarize", book, *short, "--overflow", "refine")
     whole = ngt(*refine, "--json")
     body = json.loads(whole.stdout)
@@ -222,10 +222,10 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
         assert part["text"].strip() in following and part["level"] == 1
     for i, prompt in enumerate(prompts):
         assert f"Barge {i}.0 came in" in prompt
-    monkeypatch.setattr(Session, "answer", failing(answer, 3, KeyboardInterrupt()))
+    monkeypatch.setattr(LocalSession, "answer", failing(answer, 3, KeyboardInterrupt()))
     stopped = ngt(*refine)
     assert stopped.returncode == 130 and f"kept 2 of {count} parts".encode() in stopped.stderr
-    monkeypatch.setattr(Session, "answer", answer)
+    monkeypatch.setattr(LocalSession, "answer", answer)
     rest = json.loads(ngt(*refine, "--json").stdout)
     assert rest["text"] == body["text"] and all(part["kept"] for part in rest["parts"][:2])
     dry = ngt(*refine, "--dry-run")
@@ -234,10 +234,10 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
 
 @needs_model
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     wrong = ModelError("the model gives no numbers", "Name another one.")
-    monkeypatch.setattr(Session, "answer", failing(Session.answer, 2, wrong))
+    monkeypatch.setattr(LocalSession, "answer", failing(LocalSession.answer, 2, wrong))
     done = ngt("summarize", book, *short)
     assert done.returncode == 4 and done.stdout == b""
     told = done.stderr.decode().splitlines()
@@ -328,12 +328,12 @@ def test_parts_of_another_engine_are_not_taken_up() -> None:
 def test_kept_parts_that_are_damaged_are_made_anew(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
-    answer = Session.answer
-    monkeypatch.setattr(Session, "answer", failing(answer, 2, KeyboardInterrupt()))
+    answer = LocalSession.answer
+    monkeypatch.setattr(LocalSession, "answer", failing(answer, 2, KeyboardInterrupt()))
     ngt("summarize", book, *short)
-    monkeypatch.setattr(Session, "answer", answer)
+    monkeypatch.setattr(LocalSession, "answer", answer)
     (kept,) = (home("cache") / "parts").glob("*.json")
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.write_text('{"a": 3}')

@@ -430,14 +430,14 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_a_running_model_is_measured_as_it_answers() -> None:
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
     items = items_of([], preset, 2)
     said: list[str] = []
     source = Running(settings, preset, items, said.append, said.append)
     loading = len(said)
-    session = Session(settings)
+    session = LocalSession(settings)
     trie = replace(settings, method="trie")  # what auto drafts depends on what passes take
     for changed in (trie, replace(trie, num_draft=2), replace(settings, method="none")):
         own = session.with_settings(changed)

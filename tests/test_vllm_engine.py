@@ -16,7 +16,6 @@ from ngtcli.config import Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm import NgramTrieProposer
-from ngtcli.engines.vllm_answers import answers
 from ngtcli.engines.vllm_arguments import (
     PROPOSER,
     check,
@@ -31,7 +30,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.answer import Answered, Given
+from ngtcli.session.answer import FinishedAnswer, NumberedPrompt
 
 TOKENIZER = load_tokenizer("builtin")
 END_ID = TOKENIZER.backend.eos_token_id
@@ -249,7 +248,7 @@ def test_every_prompt_is_answered_under_its_key_and_no_more_at_once_than_asked(
     served: tuple[VllmSession, FakeEngine],
 ) -> None:
     session, engine = served
-    found = {a.key: a for a in answers(session, [(10 + i, prompt(i)) for i in range(9)], 2)}
+    found = {a.key: a for a in session.answers([(10 + i, prompt(i)) for i in range(9)], 2)}
     assert {key: a.text for key, a in found.items()} == {
         10 + i: f"The answer to question {i}." for i in range(9)
     }
@@ -260,7 +259,7 @@ def test_without_a_size_as_many_are_asked_as_vllm_takes(
     served: tuple[VllmSession, FakeEngine],
 ) -> None:
     session, engine = served
-    list(answers(session, [(i, prompt(i)) for i in range(9)], 0))
+    list(session.answers([(i, prompt(i)) for i in range(9)], 0))
     assert engine.most == engine.sequences
 
 
@@ -268,12 +267,12 @@ def test_prompts_are_drawn_as_answers_end(served: tuple[VllmSession, FakeEngine]
     session, engine = served
     drawn: list[int] = []
 
-    def source() -> Iterator[Given]:
+    def source() -> Iterator[NumberedPrompt]:
         for i in range(9):
             drawn.append(i)
             yield i, prompt(i)
 
-    given = answers(session, source(), 2)
+    given = session.answers(source(), 2)
     assert next(given).error is None and len(drawn) == 2
     given.close()  # type: ignore[attr-defined]
     assert engine.running == 0
@@ -284,7 +283,7 @@ def test_an_error_is_that_of_its_own_prompt(served: tuple[VllmSession, FakeEngin
     engine.texts[1] = [Piece((7,)), Piece((), "broken")]
     long = Prompt("", [2] * 256, (), ())
     asked = [(0, prompt(0)), (1, prompt(1)), (2, NgtError("no such file")), (3, long)]
-    found = {a.key: a for a in answers(session, asked, 4)}
+    found = {a.key: a for a in session.answers(asked, 4)}
     told = {key: str(a.error) if a.error else a.text for key, a in found.items()}
     assert told == {
         0: "The answer to question 0.",
@@ -301,15 +300,15 @@ def test_where_vllm_has_ended_no_line_gets_an_error_and_the_run_ends(
     engine.texts[3] = [Piece((), "ended")]
     found = []
     with pytest.raises(NgtError, match="process has ended"):
-        for one in answers(session, [(i, prompt(i)) for i in range(9)], 2):
+        for one in session.answers([(i, prompt(i)) for i in range(9)], 2):
             found.append(one)  # noqa: PERF402  # what came before counts
     assert [one.error for one in found] == [None] * len(found) and 1 <= len(found) < 5
     assert engine.running == 0
 
 
-def answered(session: VllmSession, engine: FakeEngine, pieces: list[Piece]) -> Answered:
+def answered(session: VllmSession, engine: FakeEngine, pieces: list[Piece]) -> FinishedAnswer:
     engine.texts[0] = pieces
-    (only,) = answers(session, [(0, prompt(0))], 1)
+    (only,) = session.answers([(0, prompt(0))], 1)
     return only
 
 

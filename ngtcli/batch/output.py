@@ -1,57 +1,54 @@
-"""Where the answers of a batch go, a line each, in the order of the input.
+"""What a batch writes, so that the same command goes on after a kill.
 
-A file only grows by whole lines. What is finished before its turn stands in a journal beside it,
+The answers of a file of lines go to a file, a line each, in the order of the input, which only
+grows by whole lines. What is finished before its turn stands in a journal beside it,
 `NAME.journal`, until then: a line for the head, then one for each such answer, its index before it.
 A run that was killed leaves at most one torn line in each, which is cut off. What the journal says
-last of an index counts, so that lines are replaced by it as well: the file is then written anew.
-The journal is locked while a run writes. It also has a line for what was read for each answer
-(work.Read), `r`, its index and two hashes. When all is written, only these and its head stay.
+last of an index counts, so that lines are replaced by it as well: the file is then written again.
+It also has a line for what was read for each answer (Read), `r`, its index and two hashes. When all
+is written, only these and its head stay.
+
+A folder with a file for each answer has the journal `.ngt.journal`, with two lines for each file
+that was written: before that a hash of its text, then with a key of all that it was made from. So a
+file that another program wrote or changed is known, also after a kill, and is not written over.
+
+A journal is locked while a run writes.
 """
 
+import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
 
-from ngtcli.batch.appending import (
-    append_line,
-    failure,
-    first_line,
-    lock,
-    open_appending,
-    whole_lines,
-)
-from ngtcli.batch.head import Head
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Read
+from ngtcli.batch.input import Line
+from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure
+from ngtcli.documents.find import expanded
 from ngtcli.documents.json_object import json_object
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.system import process
-from ngtcli.system.storage import write_atomically
+from ngtcli.system.reading import identity
+from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 _FIRST = b'{"format": "'  # what a journal begins with
 _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess
 _READ = re.compile(rb"r(\d{1,12})\t([0-9a-f]*)\t([0-9a-f]*)\n")
-_ANEW = "Name another file with -o, or write it again with --restart."
+_FOLDER_JOURNAL = ".ngt.journal"
+_FOLDER_LINE = 10_000  # bytes of a line; a name, a key and a hash take some hundred
+_KEEP = (
+    "Move it away, name another folder with -o, or make all files again, over what is there,"
+    " with --restart."
+)
 
 
-def _line_of(index: int, read: Read) -> str:
-    return f"r{index}\t{read.files}\t{read.texts}"
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read for a line: a hash of its files' sizes and times, and one of their texts."""
 
-
-def journal_of(path: Path) -> Path:
-    """The journal beside an output."""
-    real = path.resolve()
-    return real.with_name(f"{real.name}.journal")
-
-
-class Output(Protocol):
-    """Gets each finished line once, in any order."""
-
-    def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
-        """Take the line of that index, without its line feed, and what was read for it."""
+    files: str
+    texts: str
 
 
 class StreamOutput:
@@ -63,7 +60,7 @@ class StreamOutput:
         self.failed = 0  # how many
 
     def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
-        """Take a line. Raises what `write` raises."""
+        """Take the line of that index, without its line feed. Raises what `write` raises."""
         self.failed += failed
         self._waiting[index] = text
         while self._next in self._waiting:
@@ -93,14 +90,14 @@ class FileOutput:
         self._written = 0  # lines in the file
         self._places: dict[int, tuple[int, int]] = {}  # in the journal: start and size
         self._stale: set[int] = set()  # lines of the file that the journal replaces
-        self._file: IO[bytes] | None = None
+        self._file: LineFile | None = None
         try:
-            self._journal = open_appending(self._journal_path, 0o600)
+            self._journal = LineFile(self._journal_path, 0o600)
         except OSError as error:
             where = f"{path}: its journal {self._journal_path.name}"
             raise failure(where, error, UsageError) from None
         try:
-            lock(self._journal, path)
+            self._journal.lock(path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
@@ -109,133 +106,135 @@ class FileOutput:
             raise
 
     def _begin(self, head: Head, restart: bool) -> None:
-        first = first_line(self._journal, _HEAD)
-        there = self._path.exists() and self._path.stat().st_size > 0
+        first = self._journal.first_line(_HEAD)
         if restart or not first.endswith(b"\n"):
             if not restart:
-                self._check_new(first, there)
-            self._journal.truncate(0)
-            self._file = open_appending(self._path, 0o666)
-            self._file.truncate(0)
-            append_line(self._journal, json.dumps(head.as_json()))
+                self._check_new(first)
+            self._journal.cut(0)
+            self._file = LineFile(self._path, 0o666)
+            self._file.cut(0)
+            self._journal.append(json.dumps(head.as_json()))
             return
         then = Head.read(first)
         if then is None:
-            raise UsageError(f"{self._given}: begun by another version of ngt", _ANEW)
+            raise UsageError(f"{self._given}: begun by another version of ngt", ANOTHER_FILE)
         then.check(head, self._given)
-        self._file = open_appending(self._path, 0o666)
+        self._file = LineFile(self._path, 0o666)
         self._read_file(self._file)
         self._read_journal()
         self._replace()
         self._drain()
 
-    def _check_new(self, first: bytes, there: bool) -> None:
+    def _check_new(self, first: bytes) -> None:
         """Raise UsageError where a journal without a head, or the file beside it, is not ours."""
-        if there:
+        if self._path.exists() and self._path.stat().st_size > 0:
             if not first:  # it has just been made
                 self._journal_path.unlink()
             what = "is there, and no journal says what it was made from"
-            raise UsageError(f"{self._given}: {what}", _ANEW)
+            raise UsageError(f"{self._given}: {what}", ANOTHER_FILE)
         if len(first) == _HEAD or not first.startswith(_FIRST[: len(first)]):
-            raise UsageError(f"{self._journal_path}: not a journal of ngt's", _ANEW)
+            raise UsageError(f"{self._journal_path}: not a journal of ngt's", ANOTHER_FILE)
 
-    def _read_file(self, file: IO[bytes]) -> None:
+    def _fails(self, index: int, raw: bytes) -> bool:
+        """Whether the answer to that line is an error. Raises InputError where it is of another."""
+        if not 0 <= index < len(self._lines):
+            raise InputError("no such line")
+        try:
+            found = json_object(raw.decode())
+        except UnicodeDecodeError:
+            raise InputError("not UTF-8") from None
+        if found.get("id") != self._lines[index].id:
+            raise InputError("another id")
+        return "error" in found
+
+    def _read_file(self, file: LineFile) -> None:
         """Note which lines are there, and cut off a torn one."""
-        for index, (start, raw) in enumerate(whole_lines(file, self._most)):
+        for index, (start, raw) in enumerate(file.lines(self._most)):
             if not raw:
-                file.truncate(start)
+                file.cut(start)
                 break
             try:
-                found = json_object(raw.decode())
-            except (InputError, UnicodeDecodeError):
-                found = {}
-            if index >= len(self._lines) or found.get("id") != self._lines[index].id:
+                self._note(index, self._fails(index, raw))
+            except InputError:
                 what = f"line {index + 1} is not as it was written"
-                raise UsageError(f"{self._given}: {what}", _ANEW)
-            self._note(index, "error" in found)
+                raise UsageError(f"{self._given}: {what}", ANOTHER_FILE) from None
             self._written = index + 1
 
     def _read_journal(self) -> None:
         """Note what stands there, and cut off a torn line."""
-        for number, (start, raw) in enumerate(whole_lines(self._journal, max(self._most, _HEAD))):
-            if not number:
-                continue
-            if found_read := _READ.fullmatch(raw):
-                place, files, texts = (part.decode() for part in found_read.groups())
+        rows = self._journal.lines(max(self._most, _HEAD))
+        next(rows)  # the head
+        for start, raw in rows:
+            if read := _READ.fullmatch(raw):
+                place, files, texts = (part.decode() for part in read.groups())
                 self.read[int(place)] = Read(files, texts)
                 continue
-            index, _, text = raw.partition(b"\t")
+            number, _, text = raw.partition(b"\t")
             try:
-                found = json_object(text.decode())
-                place = int(index)
-                if not 0 <= place < len(self._lines) or found.get("id") != self._lines[place].id:
-                    raise ValueError
+                index = int(number)
+                failed = self._fails(index, text)
             except (InputError, ValueError):  # torn: nothing whole can follow
-                self._journal.truncate(start)
+                self._journal.cut(start)
                 break
-            if place < self._written and place in self.failed:  # others were moved, and are equal
-                self._stale.add(place)
-            self._journaled(place, start + len(index) + 1, len(text), "error" in found)
-
-    def _journaled(self, index: int, start: int, size: int, failed: bool) -> None:
-        self._places[index] = start, size
-        self._note(index, failed)
+            if index < self._written and index in self.failed:  # others were moved, and are equal
+                self._stale.add(index)
+            self._places[index] = start + len(number) + 1, len(text)
+            self._note(index, failed)
 
     def _note(self, index: int, failed: bool) -> None:
         self.done.add(index)
-        if failed:
-            self.failed.add(index)
-        else:
-            self.failed.discard(index)
+        (self.failed.add if failed else self.failed.discard)(index)
 
     def note_read(self, index: int, read: Read) -> None:
         """Note what was read for a line. Raises OSError."""
         self.read[index] = read
-        append_line(self._journal, _line_of(index, read), sync=False)
+        self._journal.append(_line_of(index, read), sync=False)
 
     def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
-        """Take a line; it is on disk when this returns. Raises NgtError where it cannot be."""
+        """Take the line of that index, without its line feed, and what was read for it.
+
+        It is on disk when this returns. Raises NgtError where it cannot be.
+        """
         try:
             with process.unbroken():
                 if read is not None:
                     self.note_read(index, read)
                 if index == self._written and self._file is not None:
-                    append_line(self._file, text)
+                    self._file.append(text)
                     self._written += 1
                     self._note(index, failed)
                     self._drain()
                 else:
-                    start = self._journal.seek(0, os.SEEK_END) + len(f"{index}\t")
-                    append_line(self._journal, f"{index}\t{text}")
+                    start = self._journal.size + len(f"{index}\t")
+                    self._journal.append(f"{index}\t{text}")
                     if index < self._written:
                         self._stale.add(index)
-                    self._journaled(index, start, len(text.encode()) + 1, failed)
+                    self._places[index] = start, len(text.encode()) + 1
+                    self._note(index, failed)
         except OSError as error:
             raise failure(self._given, error) from None
 
     def _drain(self) -> None:
         """Move lines whose turn has come from the journal to the file."""
         while self._file is not None and self._written in self._places:
-            text = self._text(self._written)
-            append_line(self._file, text)
+            self._file.append(self._text(self._written))
             self._written += 1
 
     def _text(self, index: int) -> str:
         start, size = self._places[index]
-        return os.pread(self._journal.fileno(), size, start).decode().rstrip("\n")
+        return self._journal.read(start, size).decode().rstrip("\n")
 
     def _replace(self) -> None:
         """Write the file again, with the lines that the journal replaces."""
         if not self._stale or self._file is None:
             return
-        self._file.seek(0)
         write_atomically(self._path, self._merged(self._file))
         self._file.close()
-        self._file = open_appending(self._path, 0o666)
+        self._file = LineFile(self._path, 0o666)
         self._stale.clear()
 
-    def _merged(self, file: IO[bytes]) -> Iterator[str]:
-        for index, (_, raw) in enumerate(whole_lines(file, self._most)):
+    def _merged(self, file: LineFile) -> Iterator[str]:
+        for index, (_, raw) in enumerate(file.lines(self._most)):
             yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
 
     def close(self) -> None:
@@ -244,10 +243,9 @@ class FileOutput:
             with process.unbroken():
                 self._replace()
                 if self._written == len(self._lines) and self._places:
-                    self._journal.truncate(len(first_line(self._journal, _HEAD)))
+                    self._journal.cut(len(self._journal.first_line(_HEAD)))
                     if self.read:
-                        rows = (_line_of(*one) for one in self.read.items())
-                        append_line(self._journal, "\n".join(rows))
+                        self._journal.append("\n".join(_line_of(*one) for one in self.read.items()))
                     self._places.clear()
                 self._release()
         except OSError as error:
@@ -258,3 +256,134 @@ class FileOutput:
         self._journal.close()
         if self._file is not None:
             self._file.close()
+
+
+def _line_of(index: int, read: Read) -> str:
+    return f"r{index}\t{read.files}\t{read.texts}"
+
+
+def journal_of(path: Path) -> Path:
+    """The journal beside an output."""
+    real = path.resolve()
+    return real.with_name(f"{real.name}.journal")
+
+
+class Written:
+    """The files that a batch writes: its output, standard output without one, and the journal."""
+
+    def __init__(self, output: Path | None) -> None:
+        self._paths = () if output is None else (output.resolve(), journal_of(output))
+
+    def files(self) -> frozenset[tuple[int, int]]:
+        """Those that are there now, by their `identity`."""
+        found = map(identity, self._paths or (1,))
+        return frozenset(one for one in found if one)
+
+    def check(self, number: int, paths: Sequence[str]) -> None:
+        """Raise UsageError where the line of that number names one of them, there or not yet."""
+        there = self.files() if paths else frozenset()
+        for path in map(expanded, paths):
+            if os.path.abspath(path) in map(str, self._paths) or identity(path) in there:
+                what = f"line {number} reads {path}, and this command would write over it"
+                raise UsageError(what, "Name another file with -o.")
+
+
+# --- a file for each answer ---
+
+
+class AnswerFolder:
+    """The files of a folder, which is made where there is none. `close` it.
+
+    With `restart` none of them counts as made, and each may be written over. Raises UsageError
+    where the folder cannot be opened, or another process writes it.
+    """
+
+    def __init__(self, path: Path, restart: bool = False) -> None:
+        self._path, self._restart = path, restart
+        self._keys: dict[str, str] = {}
+        self._hashes: dict[str, set[str]] = {}  # of all texts that were written under a name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._journal = LineFile(path / _FOLDER_JOURNAL, 0o600)
+        except OSError as error:
+            raise failure(error.filename or path, error, UsageError, "folder") from None
+        try:
+            self._journal.lock(path)
+            self._read()
+        except BaseException as error:
+            self._journal.close()
+            if isinstance(error, OSError):
+                raise failure(path / _FOLDER_JOURNAL, error, UsageError, "folder") from None
+            raise
+
+    def _read(self) -> None:
+        for start, raw in self._journal.lines(_FOLDER_LINE):
+            try:
+                row = parse_json(raw, dict)
+                self._note(**{name: str(value) for name, value in row.items()})
+            except (DamagedFileError, TypeError):  # torn
+                self._journal.cut(start)
+                return
+
+    def _note(self, file: str, sha256: str = "", key: str = "") -> None:
+        """Take a line of the journal; those of earlier versions have no hash."""
+        self._hashes.setdefault(file, set()).update({sha256} - {""})
+        if key:
+            self._keys[file] = key
+
+    def has(self, name: str, key: str) -> bool:
+        """Whether the file of that name was made from what `key` stands for, and is there.
+
+        It may have been changed since.
+        """
+        made = not self._restart and self._keys.get(name) == key
+        return made and (self._path / name).is_file()
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise UsageError for files that are there and are not as they were written here."""
+        if self._restart:
+            return
+        found = [(name, reason) for name in names if (reason := self._changed(name))]
+        if found:
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            raise UsageError(f"{self._path / found[0][0]}: {found[0][1]}{more}", _KEEP)
+
+    def _changed(self, name: str) -> str:
+        """Why a file is not written over; "" where it is absent, or as it was written here."""
+        path = self._path / name
+        if not os.path.lexists(path):
+            return ""
+        if name not in self._hashes or not path.is_file():
+            return "it is there, and this command did not write it"
+        try:
+            with path.open("rb") as file:
+                same = hashlib.file_digest(file, "sha256").hexdigest() in self._hashes[name]
+        except OSError as error:
+            return reason_of(error)
+        if not same and not self._hashes[name]:
+            return "an earlier version of ngt wrote it, and it may have been changed since"
+        return "" if same else "it was changed after this command wrote it"
+
+    def wrote(self, path: str) -> bool:
+        """Whether the file at `path` was written here."""
+        folder, name = os.path.split(os.path.realpath(path))
+        return name in self._hashes and folder == os.path.realpath(self._path)
+
+    def write(self, name: str, key: str, text: str) -> None:
+        """Write a file whole, and note what it was made from.
+
+        Raises UsageError as `check` does, for what happened since, and NgtError.
+        """
+        self.check([name])
+        line = {"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        try:
+            self._journal.append(json.dumps(line))
+            write_atomically(self._path / name, text)
+            self._journal.append(json.dumps({**line, "key": key}))
+        except OSError as error:
+            raise failure(self._path / name, error, what="folder") from None
+        self._note(**line, key=key)
+
+    def close(self) -> None:
+        """End the lock."""
+        self._journal.close()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from ngtcli.cli.answer_report import (
-    Told,
     answer_json,
     eager_words,
     exact_words,
@@ -20,7 +19,6 @@ from ngtcli.cli.answer_report import (
     policy_words,
     summary_facts,
     tell_passages,
-    told,
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
@@ -47,9 +45,9 @@ from ngtcli.system import process
 
 if TYPE_CHECKING:
     from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session.answer import Answer
-    from ngtcli.session.local import Session
+    from ngtcli.session.answer import Answer, FinishedAnswer
     from ngtcli.session.parts import Splitting
+    from ngtcli.session.session import Session
 
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
@@ -113,9 +111,9 @@ def open_session(request: AnswerRequest, notes: Notes) -> "Session":
 
         return open_vllm(request.settings, 1, notes.status, notes.warn)
     notes.status("Starting …")
-    from ngtcli.session.local import Session  # here: it loads torch
+    from ngtcli.session.local import LocalSession  # here: it loads torch
 
-    return Session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
+    return LocalSession(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
 def _show(
@@ -211,12 +209,14 @@ def _deliver(
         print_cited(kept.tokens, sources, _sink(request, answer, notes), request.settings.color)
     elif request.whole:
         hint = "The answer went to standard output; choose another file with -o."
-        write_result(body_of(request, told(answer), kept, sources, parts), request.output, hint)
+        write_result(
+            body_of(request, answer.finished(), kept, sources, parts), request.output, hint
+        )
 
 
 def body_of(
     request: AnswerRequest,
-    answer: Told,
+    answer: "FinishedAnswer",
     kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"],

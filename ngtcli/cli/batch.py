@@ -2,24 +2,22 @@
 
 import os
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
-from ngtcli.batch.arriving import KnownLines, StreamLines
-from ngtcli.batch.head import Head
-from ngtcli.batch.output import FileOutput, Output, StreamOutput
-from ngtcli.batch.source import Choice, scan
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome
-from ngtcli.cli.batch_files import Written, check_apart, is_file, open_lines, writer
-from ngtcli.cli.batch_rows import Progress, error_row, row_of
-from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
-from ngtcli.cli.batch_work import Tasks, WorkReader, wording
+from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
+from ngtcli.batch.journal import ANOTHER_FILE, Head
+from ngtcli.batch.json_lines import Id
+from ngtcli.batch.output import FileOutput, StreamOutput, Written
+from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
+from ngtcli.cli.answer_report import answer_json
+from ngtcli.cli.batch_run import Run, finished_parts, request_of
 from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -30,15 +28,14 @@ from ngtcli.cli.options import (
     with_flags,
     with_settings,
 )
-from ngtcli.cli.output import check_output_file
+from ngtcli.cli.output import check_output_file, print_line
+from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
-from ngtcli.errors import UsageError, counted, unexpected
+from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of, unexpected
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.render.sinks import dump_json
+from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
-
-if TYPE_CHECKING:
-    from ngtcli.batch.runner import Engine, Lines
 
 _OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -49,8 +46,8 @@ _SIZE = typer.Option(
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
 _RESTART = typer.Option("--restart", help="Start again, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
-_SHOWN = 5  # ids that a line names
 _LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
+_IDS_SHOWN = 5  # ids that a remark names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +98,16 @@ def batch(
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_beside("standard output", others, "Name a file with -o.")
-    check_apart(source, given.output)
+    _check_apart(source, given.output)
     tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
     check_session(tasks["ask"][0])
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
-    run = _Batch(given, tasks, folder)
-    if source != STDIN and is_file(path) and is_file(given.output):
-        run.run_file(path)
+    command = _Batch(given, tasks, folder)
+    if source != STDIN and _is_file(path) and _is_file(given.output):
+        command.run_file(path)
     else:
-        run.run_stream(source)
+        command.run_stream(source)
 
 
 class _Batch:
@@ -119,60 +116,51 @@ class _Batch:
     def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
         self._given, self._tasks = given, tasks
         self._choice, self._notes = given.choice, Notes(given.verbose)
-        self._progress = Progress(self._notes)
         self._settings = tasks["ask"][0]
-        written, warn = Written(given.output), self._progress.warn
-        self._reader = WorkReader(tasks, given.preset, folder, written, warn)
+        self._most = self._settings.max_mb * 1_000_000  # bytes of a line
+        self._run = Run(self._settings, given.batch_size, self._notes, "line")
+        written, warn = Written(given.output), self._run.warn
+        self._questions = Questions(tasks, given.preset, folder, written, warn)
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
-        most = self._settings.max_mb * 1_000_000
-        found = scan(path, most, self._choice, self._reader.check_paths)
+        found = scan(path, self._most, self._choice, self._questions.check_paths)
         self._notes.clear()
         chosen = found.lines[: self._choice.limit or None]
-        self._progress.total = len(chosen)
         answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
         head = Head(found.sha256, self._given.shard, self._settings.engine, answers)
         with closing(
-            FileOutput(self._given.output, head, found.lines, self._given.restart, most)
-        ) as kept:
-            todo = self._left(chosen, kept)
-            self._tell_changed(chosen, {line.index for line in todo}, path, kept)
-            left = KnownLines(todo)
-            self._answer(left, path, kept, "the same command goes on from there")
-        self._check(sum(line.index in kept.failed for line in chosen), len(chosen))
+            FileOutput(self._given.output, head, found.lines, self._given.restart, self._most)
+        ) as output:
+            again = output.failed if self._given.retry_failed else set[int]()
+            left = [n for n in chosen if n.index not in output.done or n.index in again]
+            self._run.set_total(len(chosen), len(left), "done before")
+            self._warn_of_changes(chosen, {line.index for line in left}, path, output)
+            self._answer(Lines(left), path, output, "the same command goes on from there")
+        failed = sum(line.index in output.failed for line in chosen)
+        self._run.check_failed(failed, len(chosen), self._hint)
 
-    def _left(self, chosen: Sequence[Line], kept: FileOutput) -> list[Line]:
-        """The lines that are to be answered now."""
-        again = kept.failed if self._given.retry_failed else set[int]()
-        left = [line for line in chosen if line.index not in kept.done or line.index in again]
-        self._progress.before = len(chosen) - len(left)
-        if self._progress.before:
-            of = counted(len(chosen), "line")
-            self._notes.warn(f"done before: {self._progress.before} of {of}")
-        return left
-
-    def _tell_changed(
-        self, chosen: Sequence[Line], todo: set[int], path: Path, kept: FileOutput
+    def _warn_of_changes(
+        self, chosen: Sequence[Line], left: set[int], path: Path, output: FileOutput
     ) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
         changed: list[Line] = []
         for line in chosen:
-            read = kept.read.get(line.index)
-            answered = line.index in kept.done and line.index not in kept.failed
-            if read is None or line.index in todo or not answered:
+            read = output.read.get(line.index)
+            answered = line.index in output.done and line.index not in output.failed
+            if read is None or line.index in left or not answered:
                 continue
-            now = self._reader.changed(line, path, read)
+            now = self._questions.changed(line, path, read)
             if now is None:
                 changed.append(line)
             elif now != read:
                 with suppress(OSError):  # then the texts are compared again the next time
-                    kept.note_read(line.index, now)
+                    output.note_read(line.index, now)
         if changed:
-            ids = ", ".join(shown(line.id) for line in changed[:_SHOWN])
-            more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+            ids = ", ".join(shown(line.id) for line in changed[:_IDS_SHOWN])
+            more = f" and {len(changed) - _IDS_SHOWN} more" if len(changed) > _IDS_SHOWN else ""
             self._notes.warn(
                 f"the documents of {counted(len(changed), 'line')} have changed or gone since the"
                 f" answers were made: {ids}{more}; --restart answers all lines again"
@@ -183,50 +171,120 @@ class _Batch:
         refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
-            raise UsageError(
-                f"{out}: it is there, and what comes from a stream cannot be resumed",
-                "Name another file with -o, or write it again with --restart.",
-            )
-        most = self._settings.max_mb * 1_000_000
+            what = "it is there, and what comes from a stream cannot be resumed"
+            raise UsageError(f"{out}: {what}", ANOTHER_FILE)
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
             self._notes.status(f"Waiting for lines of {name} …")
-            stream = open_lines(source)
+            stream = _open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
-            lines = StreamLines(stream, most, self._choice, name)
-            output = StreamOutput(stack.enter_context(writer(out)))
+            lines = StreamLines(stream, self._most, self._choice, name)
+            output = StreamOutput(stack.enter_context(_writer(out)))
             self._answer(lines, None, output, "what is done is put out")
-        self._check(output.failed, lines.count)
+        self._run.check_failed(output.failed, lines.count, self._hint)
 
-    def _answer(self, lines: "Lines", path: Path | None, output: Output, interrupted: str) -> None:
-        def deliver(outcome: Outcome, engine: "Engine") -> bool:
-            row = self._row(outcome, engine)
+    def _answer(
+        self,
+        lines: Lines,
+        path: Path | None,
+        output: FileOutput | StreamOutput,
+        interrupted: str,
+    ) -> None:
+        def deliver(answer: LineAnswer) -> bool:
+            row = _row(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            read = outcome.work.read if outcome.work else None
-            output.put(outcome.line.index, dump_json(row, None), "error" in row, read)
+            read = answer.question.read if answer.question else None
+            output.put(answer.line.index, dump_json(row, None), "error" in row, read)
             return "error" in row
 
-        with closing(self._reader):
-            run_lines(
-                lines,
-                engine=lambda shown: open_engine(self._settings, self._given.batch_size, shown),
-                read=lambda line: self._reader.work(line, path),
-                deliver=deliver,
-                progress=self._progress,
-                notes=self._notes,
-                interrupted=interrupted,
-            )
+        with closing(self._questions):
+            read = lambda line: self._questions.read(line, path)  # noqa: E731
+            self._run.answer(lines, read, deliver, interrupted)
 
-    def _row(self, outcome: Outcome, engine: "Engine") -> dict[str, Any]:
+    @property
+    def _hint(self) -> str:
+        if self._given.output is None:
+            return "Each has its error in its line."
+        return "Each has its error in its line; --retry-failed runs them again."
+
+
+def _row(answer: LineAnswer) -> dict[str, Any]:
+    """What stands in the output for a line: the object of --json and its id, or its error."""
+    own, finished, question = answer.line.id, answer.answer, answer.question
+    if finished.error is not None or question is None:
+        return _error_row(own, finished.error or NgtError("not answered"))
+    try:
+        body = answer_json(request_of(question), *finished_parts(answer), answer.parts)
+    except Exception as error:
+        return _error_row(own, unexpected(error))
+    return {"id": own, **body}
+
+
+def _error_row(own: Id, error: NgtError) -> dict[str, Any]:
+    error_json = {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}
+    return {"id": own, "error": error_json}
+
+
+# --- what lines are read from and written to ---
+
+
+def _is_file(path: Path | None) -> bool:
+    """Whether a file stands there, or may be made there: no device and no pipe."""
+    return path is not None and (path.is_file() or not path.exists())
+
+
+def _check_apart(source: str, output: Path | None) -> None:
+    """Raise UsageError where the answers would be written over the lines, or behind them."""
+    read = 0 if source == STDIN else source
+    try:
+        regular = stat.S_ISREG(os.stat(read).st_mode)
+    except (OSError, ValueError):
+        return
+    if regular and identity(read) in Written(output).files():
+        where = output or "standard output"
+        hint = "Name another file with -o."
+        raise UsageError(f"{where}: it is the input, or its journal is", hint)
+
+
+def _open_lines(source: str) -> IO[bytes]:
+    """The lines' stream. Raises InputError."""
+    if source != STDIN:
         try:
-            return row_of(outcome, engine.passes())
-        except Exception as error:
-            return error_row(outcome.line.id, unexpected(error))
+            return open(source, "rb")
+        except OSError as error:
+            what = f"{source}: {reason_of(error)}"
+            raise InputError(what, "Name a file of JSON lines.") from None
+    stream = standard_input([STDIN])
+    if stream is None:
+        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
+    return stream
 
-    def _check(self, failed: int, total: int) -> None:
-        hint = "Each has its error in its line."
-        if self._given.output is not None:
-            hint = "Each has its error in its line; --retry-failed runs them again."
-        check_failed(failed, total, "line", hint)
+
+@contextmanager
+def _writer(path: Path | None) -> Iterator[Callable[[str], object]]:
+    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
+    if path is None:
+        yield print_line
+        return
+    with _errors_named(path):
+        file = path.open("wb", buffering=0)  # so that closing it writes nothing more
+
+    def write(line: str) -> None:
+        data = f"{line}\n".encode()
+        with _errors_named(path):
+            while data:
+                data = data[file.write(data) :]
+
+    with file:
+        yield write
+
+
+@contextmanager
+def _errors_named(path: Path) -> Iterator[None]:
+    """Raise what fails at a file as NgtError."""
+    try:
+        yield
+    except OSError as error:
+        raise NgtError(f"{path}: {reason_of(error)}", "Choose another file.") from None

@@ -213,10 +213,10 @@ def _live(
     items, skipped = _items(given, options, settings, notes)
     notes.status(f"Loading {settings.model} …")
     from ngtcli.measure.live import build_prompts, record, run_live
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     # The session's own method is never used; its progress would be shown inside timed runs.
-    session = Session(replace(settings, method="none"), warn=once(notes.warn), persist=False)
+    session = LocalSession(replace(settings, method="none"), warn=once(notes.warn), persist=False)
     prompts = build_prompts(session, items, preset)
     process.unwind_on_interrupt()
     result: LiveResult | RecordResult

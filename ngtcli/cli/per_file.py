@@ -11,29 +11,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ngtcli.batch.arriving import KnownLines
-from ngtcli.batch.folder import AnswerFolder
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Outcome, Work
+from ngtcli.batch.input import Line, Lines
+from ngtcli.batch.output import AnswerFolder
+from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
-from ngtcli.cli.batch_rows import Progress, answer_parts
-from ngtcli.cli.batch_run import check_failed, open_engine, run_lines
+from ngtcli.cli.batch_run import Run, finished_parts
 from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
-from ngtcli.errors import InputError, NgtError, UsageError, counted
+from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
-
-if TYPE_CHECKING:
-    from ngtcli.batch.runner import Engine
 
 # Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
 _LONGEST = 200
@@ -75,17 +69,18 @@ def run_per_file(
     """
     notes = Notes(request.verbose)
     documents, bad = _documents(request, paths, hint, notes)
-    with closing(AnswerFolder(folder, restart)) as kept:
-        documents = _not_written(documents, kept, folder, notes)
+    with closing(AnswerFolder(folder, restart)) as written:
+        documents = _not_written(documents, written, folder, notes)
         targets = list(_targets(request, documents))
         check_not_read(
-            [folder / target.name for target in targets], [d.path for d in documents if d.path],
+            [folder / target.name for target in targets],
+            [d.path for d in documents if d.path],
             "Name another folder with -o.",
-        )  # fmt: skip
-        run = _PerFile(request, folder, kept, targets, notes)
-        run.run()
+        )
+        run = Run(request.settings, 0, notes, "file")
+        failed = bad + _PerFile(request, folder, written, targets, notes).make(run)
     again = "The same command tries them again, and no others."
-    check_failed(run.failed + bad, len(run.targets) + bad, "file", again)
+    run.check_failed(failed, len(targets) + bad, again)
 
 
 class _PerFile:
@@ -95,71 +90,54 @@ class _PerFile:
         self,
         request: AnswerRequest,
         folder: Path,
-        kept: AnswerFolder,
+        written: AnswerFolder,
         targets: list[_Target],
         notes: Notes,
     ) -> None:
-        self._request, self._folder, self._kept, self._notes = request, folder, kept, notes
-        self.targets, self.failed = targets, 0
+        self._request, self._folder, self._written = request, folder, written
+        self._targets, self._notes, self._failed = targets, notes, 0
 
-    def run(self) -> None:
-        """Make the files. Raises NgtError for what ends the run."""
+    def make(self, run: Run) -> int:
+        """Make the files; how many failed. Raises NgtError for what ends the run."""
         lines = [
             Line(i, i + 1, target.name)
-            for i, target in enumerate(self.targets)
-            if not self._kept.has(target.name, target.key)
+            for i, target in enumerate(self._targets)
+            if not self._written.has(target.name, target.key)
         ]
-        self._kept.check(str(line.id) for line in lines)
-        progress = Progress(self._notes, "file")
-        progress.total = len(self.targets)
-        progress.before = before = len(self.targets) - len(lines)
-        if before:
-            of = counted(len(self.targets), "file")
-            self._notes.warn(f"made before and not again: {before} of {of}")
-        run_lines(
-            KnownLines(lines),
-            engine=lambda shown: open_engine(self._request.settings, 0, shown),
-            read=self._work,
-            deliver=self._deliver,
-            progress=progress,
-            notes=self._notes,
-            interrupted="the same command goes on from there",
+        self._written.check(str(line.id) for line in lines)
+        run.set_total(len(self._targets), len(lines), "made before and not again")
+        run.answer(
+            Lines(lines), self._question, self._deliver, "the same command goes on from there"
         )
+        return self._failed
 
-    def _work(self, line: Line) -> Work:
-        loaded = Loaded((self.targets[line.index].document,))
-        return Work(self._request.task, self._request.settings, self._request.preset, loaded)
+    def _question(self, line: Line) -> Question:
+        request, loaded = self._request, Loaded((self._targets[line.index].document,))
+        return Question(request.task, request.settings, request.preset, loaded)
 
-    def _deliver(self, outcome: Outcome, engine: "Engine") -> bool:
+    def _deliver(self, answer: LineAnswer) -> bool:
         """Write the file of an answer, or say why there is none; returns whether it failed.
 
         Raises NgtError where the file cannot be written: the next one could not be, either.
         """
-        target = self.targets[outcome.line.index]
-        try:
-            body = self._body(outcome, engine, target)
-        except NgtError as error:
-            return self._fail(target, error)
+        target = self._targets[answer.line.index]
+        if answer.answer.error is not None:
+            return self._fail(target, answer.answer.error)
+        own = replace(self._request, loaded=Loaded((target.document,)))
+        body = body_of(own, *finished_parts(answer), answer.parts)
         try:
             with process.unbroken():
-                self._kept.write(target.name, target.key, body + "\n")
+                self._written.write(target.name, target.key, body + "\n")
         except UsageError as error:  # a file of that name came while this was answered
             return self._fail(target, error)
-        where = f"({outcome.line.number} of {len(self.targets)}) → {self._folder / target.name}"
+        where = f"({answer.line.number} of {len(self._targets)}) → {self._folder / target.name}"
         self._notes.say(f"{target.document.name} {where}")
         return False
 
     def _fail(self, target: _Target, error: NgtError) -> bool:
-        _tell(self._notes, target.document.name, error)
-        self.failed += 1
+        _warn_of(self._notes, target.document.name, error)
+        self._failed += 1
         return True
-
-    def _body(self, outcome: Outcome, engine: "Engine", target: _Target) -> str:
-        if outcome.answered.error is not None:
-            raise outcome.answered.error
-        told, kept, sources = answer_parts(outcome, engine.passes())
-        own = replace(self._request, loaded=Loaded((target.document,)))
-        return body_of(own, told, kept, sources, outcome.parts)
 
 
 def _documents(
@@ -181,24 +159,24 @@ def _documents(
                 errors.append(error)
     if not good:
         raise errors[0]
-    for told in errors:
-        _tell(notes, "", told)
+    for found in errors:
+        _warn_of(notes, "", found)
     return documents_of(good, request, hint).documents, len(errors)
 
 
 def _not_written(
-    documents: Sequence[Document], kept: AnswerFolder, folder: Path, notes: Notes
+    documents: Sequence[Document], written: AnswerFolder, folder: Path, notes: Notes
 ) -> Sequence[Document]:
     """The documents without earlier summaries. Raises InputError where there are no others."""
-    left = [d for d in documents if not (d.path and kept.wrote(d.path))]
+    left = [d for d in documents if not (d.path and written.wrote(d.path))]
     if not left:
         raise InputError(f"{folder}: the documents are summaries of this folder", "Name others.")
-    if written := len(documents) - len(left):
-        notes.warn(f"left out {written} of the files: summaries that this command wrote")
+    if count := len(documents) - len(left):
+        notes.warn(f"left out {count} of the files: summaries that this command wrote")
     return left
 
 
-def _tell(notes: Notes, name: str, error: NgtError) -> None:
+def _warn_of(notes: Notes, name: str, error: NgtError) -> None:
     """One line for a file that failed."""
     where = "" if not name or name in str(error) else f"{name}: "
     notes.warn(f"{where}{error}. {error.hint}".rstrip())

@@ -7,7 +7,6 @@ from ngtcli.config import Settings
 from ngtcli.system import process
 
 if TYPE_CHECKING:
-    from ngtcli.batch.runner import Engine
     from ngtcli.engines.vllm_session import VllmSession
 
 Notify = Callable[[str], None]
@@ -23,12 +22,3 @@ def open_vllm(settings: Settings, size: int, status: Notify, warn: Notify) -> "V
     from ngtcli.engines.vllm_session import VllmSession  # not before vLLM runs: it loads numba
 
     return VllmSession(settings, engine, status, warn)
-
-
-def engine_of_vllm(settings: Settings, size: int, status: Notify, warn: Notify) -> "Engine":
-    """What answers the lines of a batch by vLLM."""
-    session = open_vllm(settings, size, status, warn)
-    from ngtcli.batch.runner import Engine
-    from ngtcli.engines.vllm_answers import answers
-
-    return Engine(session, answers, size, session.model.passes.report)

@@ -1,52 +1,49 @@
-"""A session whose answers come from vLLM: prompts are ngt's own, vLLM gets their token ids.
+"""A session whose answers come from vLLM: prompts are ngt's own, vLLM gets their token ids."""
 
-`VllmSession` and `VllmRun` stand where a `Session` and a `Run` do, so what shows or collects
-answers needs not know which engine made them.
-"""
-
+import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Repetition, TextStream
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
 from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
-from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.engines.vllm_arguments import sampling_arguments
 from ngtcli.engines.vllm_engine import Piece, VllmEngine
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
-from ngtcli.session.local import Notify, Session
+from ngtcli.session.answer import (
+    Answer,
+    AnswerOptions,
+    FinishedAnswer,
+    NumberedPrompt,
+    failed,
+)
+from ngtcli.session.session import AS_SET, Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from ngtcli.trie.store import TrieReport
 
-_AS_SET = AnswerOptions()
 
+class VllmPasses:
+    """How the model's passes are run is vLLM's own."""
 
-@dataclass(frozen=True, slots=True)
-class ServedPasses:
-    """Stands for `Passes`: how vLLM runs the model's passes is its own."""
-
-    reason: str = ""
+    reason = ""
 
     def report(self) -> PassesReport:
-        """As `Passes.report`."""
+        """As of passes that ngt runs."""
         return PassesReport(0, 0.0, "vLLM runs the model")
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
-    """Stands for a `TargetModel`: a model that vLLM runs, for those who ask about it."""
+class VllmModel:
+    """What is known of a model that vLLM runs; of what its checkpoint suggests nothing is."""
 
     name: str
     tokenizer: Tokenizer
@@ -55,26 +52,23 @@ class ServedModel:
     dtype: str
     context_reason: str = ""
     plain_reason: str = ""
-    passes: ServedPasses = ServedPasses()
-
-    @property
-    def unused(self) -> dict[str, Any]:
-        """Nothing is known of what the checkpoint suggests."""
-        return {}
+    unused: dict[str, Any] = field(default_factory=dict)
+    passes: VllmPasses = VllmPasses()
 
 
 class VllmRun:
-    """Stands for a `Run`: one generation by vLLM. Iterate over it, or over `steps` in the loop.
+    """One generation by vLLM. Iterate over it, or over `steps` in the engine's event loop.
 
     A step is what vLLM hands over at once, which may be the tokens of several passes; which of them
     were drafts vLLM does not tell. The statistics of drafts are complete after the last step; the
     pass that reads the prompt, which makes the first token, counts as a step.
     """
 
-    exact, rows, proposed = False, None, True
+    exact, proposed = False, True
+    rows: int | None = None
 
     def __init__(
-        self, engine: VllmEngine, model: ServedModel, settings: Settings, ids: list[int]
+        self, engine: VllmEngine, model: VllmModel, settings: Settings, ids: list[int]
     ) -> None:
         room = min(settings.max_tokens, model.context - len(ids))
         if room < 1:
@@ -101,6 +95,12 @@ class VllmRun:
                 yield step
         finally:
             self._engine.wait(steps.aclose())
+
+    def finish(self) -> Self:
+        """Run all steps; the run itself."""
+        for _ in self:
+            pass
+        return self
 
     async def steps(self) -> AsyncGenerator[Step]:
         """The steps, in the engine's event loop."""
@@ -157,39 +157,74 @@ class VllmRun:
 
 
 class VllmSession(Session):
-    """A session over a vLLM engine. `prompt` and `task` are a Session's."""
+    """A session over a vLLM engine, which drafts as it was started."""
 
     def __init__(
-        self, settings: Settings, engine: VllmEngine, progress: Notify, warn: Notify
+        self, settings: Settings, engine: VllmEngine, status: Notify, warn: Notify
     ) -> None:
-        self._settings, self._tell, self._warn = settings, progress, warn
+        super().__init__(settings, status, warn)
         self.engine = engine
-        self._served = ServedModel(
-            settings.model, load_tokenizer(settings.model), engine.context, engine.vocabulary,
+        self.model: VllmModel = VllmModel(
+            settings.model,
+            load_tokenizer(settings.model),
+            engine.context,
+            engine.vocabulary,
             engine.dtype,
-        )  # fmt: skip
-        self.model = cast(TargetModel, self._served)
+        )
 
-    def with_settings(self, settings: Settings) -> "VllmSession":
-        """A session with other settings over the same engine, which drafts as it was started.
-
-        Raises ValueError where `settings` name another model or dtype than what is loaded.
-        """
-        for name in ("model", "dtype"):
-            if getattr(settings, name) != getattr(self._settings, name):
-                raise ValueError(f"a session cannot change its {name}")
+    def with_settings(self, settings: Settings) -> Self:
+        """As `Session.with_settings`; the dtype cannot be another one, either."""
+        self.check_settings(settings, ("model", "dtype"))
         other = copy(self)
         other._settings = settings
         return other
 
-    def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
-        """No trie: what vLLM is given drafts from is in its own process."""
-        return None, TrieReport("none")
-
     def run(self, prompt: Prompt) -> VllmRun:
         """A generation for `prompt` that has not begun. Raises ContextOverflowError."""
-        return VllmRun(self.engine, self._served, self.settings, prompt.ids)
+        return VllmRun(self.engine, self.model, self.settings, prompt.ids)
 
-    def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
+    def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
         """A prepared answer to `prompt`; of the options none counts for vLLM."""
-        return Answer(cast(Run, self.run(prompt)), prompt, TrieReport("none"), lambda: None)
+        return Answer(self.run(prompt), prompt, TrieReport("none"))
+
+    def answers(
+        self,
+        prompts: Iterable[NumberedPrompt],
+        size: int,
+        session_of: Callable[[int], Self] | None = None,
+    ) -> Iterator[FinishedAnswer]:
+        """As `Session.answers`; vLLM joins what is asked at once into its own batches.
+
+        Raises NgtError where vLLM's process has ended; what was being answered has no answer then.
+        """
+        most, source = size or self.engine.sequences, iter(prompts)
+        tasks: set[asyncio.Task[FinishedAnswer]] = set()
+        try:
+            while True:
+                while len(tasks) < most and (drawn := next(source, None)) is not None:
+                    key, prompt = drawn
+                    if isinstance(prompt, NgtError):
+                        yield failed(key, prompt)
+                    else:
+                        session = session_of(key) if session_of else self
+                        tasks.add(self.engine.loop.create_task(session._finished(key, prompt)))
+                if not tasks:
+                    return
+                waiting = asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                done, tasks = self.engine.wait(waiting)
+                self.engine.check_alive()
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.engine.wait(asyncio.wait(tasks))
+
+    async def _finished(self, key: int, prompt: Prompt) -> FinishedAnswer:
+        try:
+            run = self.run(prompt)
+            steps = [step async for step in run.steps()]
+        except NgtError as error:
+            return failed(key, error, prompt)
+        return Answer(run, prompt, TrieReport("none")).finished(key, steps)

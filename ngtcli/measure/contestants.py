@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
 from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import NgtError, counted
 from ngtcli.measure.grid import Cell
@@ -19,8 +18,8 @@ from ngtcli.measure.results import SweepData
 from ngtcli.measure.tune import digest, timed_trie, with_trie
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
-from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.answer import AnswerOptions, AnswerRun
+from ngtcli.session.local import LocalSession
 from ngtcli.trie.store import TrieReport
 
 AGAINST: dict[str, dict[str, int]] = {
@@ -29,7 +28,7 @@ AGAINST: dict[str, dict[str, int]] = {
 }
 
 
-def ours(session: Session, method: str, num_draft: int) -> Contestant[Prompt]:
+def ours(session: LocalSession, method: str, num_draft: int) -> Contestant[Prompt]:
     """Our loop with drafts of `method`, the documents' trie taken from the cache.
 
     The drafter and its pool are the contestant's own: shared with another one, it would draft from
@@ -51,12 +50,12 @@ def _with_num_draft(method: str, num_draft: int) -> str:
     return method if ":num_draft=" in method else f"{method}:num_draft={num_draft}"
 
 
-def answered(session: Session, prompt: Prompt, options: AnswerOptions) -> Generation:
+def answered(session: LocalSession, prompt: Prompt, options: AnswerOptions) -> Generation:
     """The session's whole answer to `prompt`."""
     return decoded(session.answer(prompt, options).run)
 
 
-def decoded(run: Run) -> Generation:
+def decoded(run: AnswerRun) -> Generation:
     """All steps of a run, and what they came to."""
     s, drafted, undrafted = run.statistics, 0, 0
     for _ in run:
@@ -75,7 +74,7 @@ def decoded(run: Run) -> Generation:
     )
 
 
-def generate(session: Session, name: str) -> Contestant[Prompt]:
+def generate(session: LocalSession, name: str) -> Contestant[Prompt]:
     """`transformers`' greedy generate on the same weights; `name` is one of AGAINST."""
     model = session.model
     options = AGAINST[name]
@@ -97,7 +96,7 @@ def generate(session: Session, name: str) -> Contestant[Prompt]:
     return Contestant(name, None, lambda: answer)
 
 
-def _greedily(session: Session, prompt: Prompt, ids: Any) -> dict[str, Any]:
+def _greedily(session: LocalSession, prompt: Prompt, ids: Any) -> dict[str, Any]:
     model = session.model
     return {
         "attention_mask": torch.ones_like(ids),
@@ -121,7 +120,7 @@ class Running:
     ) -> None:
         self._preset, self.prompts = preset, items
         self._progress, self._warn = progress, warn
-        self._sessions: dict[tuple[str, ...], Session] = {}
+        self._sessions: dict[tuple[str, ...], LocalSession] = {}
         self._loading = False
         model = self._session(settings).model
         prompts = [(i.id, [d.text for d in i.documents], i.question) for i in items]
@@ -134,12 +133,12 @@ class Running:
             prompts=len(items),
         )
 
-    def _session(self, settings: Settings) -> Session:
+    def _session(self, settings: Settings) -> LocalSession:
         """A new session of a model, which is loaded and warmed up once."""
         key = (settings.model, settings.draft_model, settings.device, settings.dtype)
         if key not in self._sessions:
             self._loading = True
-            session = Session(settings, self._say, self._warn, persist=False)
+            session = LocalSession(settings, self._say, self._warn, persist=False)
             self._sessions[key] = session
             short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
             prompt = self._prompt(short, self.prompts[0])
@@ -147,7 +146,7 @@ class Running:
             self._loading = False
         return self._sessions[key].with_settings(settings)
 
-    def _prompt(self, session: Session, item: Item) -> Prompt:
+    def _prompt(self, session: LocalSession, item: Item) -> Prompt:
         return session.prompt(self._preset, item.documents, item.question)
 
     def _say(self, message: str) -> None:

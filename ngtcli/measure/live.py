@@ -36,12 +36,14 @@ from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.answer import AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
 
-def build_prompts(session: Session, items: Sequence[Item], preset: Preset | None) -> list[Prompt]:
+def build_prompts(
+    session: LocalSession, items: Sequence[Item], preset: Preset | None
+) -> list[Prompt]:
     """A prompt for each item, in the wording of `preset` or of the task's own.
 
     Raises ContextOverflowError that names the item.
@@ -60,7 +62,7 @@ def build_prompts(session: Session, items: Sequence[Item], preset: Preset | None
 
 
 def run_live(
-    session: Session,
+    session: LocalSession,
     items: Sequence[Item],
     prompts: Sequence[Prompt],
     options: BenchOptions,
@@ -111,7 +113,7 @@ def run_live(
 
 
 def _contestants(
-    session: Session, options: BenchOptions, refused: list[Refusal]
+    session: LocalSession, options: BenchOptions, refused: list[Refusal]
 ) -> list[Contestant[Prompt]]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
@@ -129,7 +131,7 @@ def _contestants(
     return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 
-def _judge(session: Session, items: Sequence[Item], quality: Quality) -> Judge:
+def _judge(session: LocalSession, items: Sequence[Item], quality: Quality) -> Judge:
     """Scores the answers to those of `items` that have references; None where there are none."""
 
     def judge(answers: Sequence[tuple[int, Generation]]) -> Scores | None:
@@ -144,7 +146,7 @@ def _judge(session: Session, items: Sequence[Item], quality: Quality) -> Judge:
     return judge
 
 
-def _notes(session: Session, quality: Quality | None) -> list[str]:
+def _notes(session: LocalSession, quality: Quality | None) -> list[str]:
     notes = []
     if session.model.plain_reason:
         notes.append(
@@ -195,7 +197,7 @@ def split_row(method: str, num_draft: int | None, generations: Sequence[Generati
 
 
 def record(
-    session: Session,
+    session: LocalSession,
     items: Sequence[Item],
     prompts: Sequence[Prompt],
     folder: Path,

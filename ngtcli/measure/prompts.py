@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ngtcli.batch.json_lines import Ids, Row, document_of, id_of, list_of, read_rows, string_of
 from ngtcli.config import Settings
 from ngtcli.documents.files import Reader
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.errors import UsageError
-from ngtcli.measure.json_lines import Row, read_rows
+from ngtcli.errors import InputError, UsageError
 
 CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -98,21 +98,17 @@ def read_jsonl(
     `settings` bound what is read: the lines and the files that they name. Raises InputError, and
     what `check` raises of the path of one of these files, before it is read.
     """
-    path, reader = path.expanduser(), Reader(settings or Settings())
+    path, reader = path.expanduser(), Reader((settings or Settings()).max_mb)
     check(path)
-    items: list[Item] = []
-    seen: dict[str, int] = {}
+    items, ids = list[Item](), Ids()
     for row in read_rows(path, reader, pipes=True):
         try:
             item = _Line(row, reader, check).item()
+            ids.check(item.id, row.number)
+        except InputError as error:
+            raise row.wrong(str(error), error.hint) from None
         except RecursionError:
             raise row.wrong("nested too deeply", _KINDS) from None
-        if item.id in seen:
-            raise row.wrong(
-                f"id {item.id!r} is that of line {seen[item.id]}",
-                "Give each line an id of its own.",
-            )
-        seen[item.id] = row.number
         items.append(item)
     return items
 
@@ -136,111 +132,99 @@ class _Line:
     """One line of a file, read by the kind that its keys tell."""
 
     def __init__(self, row: Row, reader: Reader, check: CheckPath) -> None:
-        self.path, self.data, self._reader = row.path, row.data, reader
-        self._check = check
-        self._number, self._wrong = row.number, row.wrong
+        self._folder, self._data, self._reader = row.path.parent, row.data, reader
+        self._check, self._number = check, row.number
 
     def item(self) -> Item:
-        """The item, by the keys of the line."""
+        """The item, by the keys of the line. Raises InputError."""
         for key, read in (
             ("turns", self._spec_bench),
             ("quotes", self._hagrid),
             ("article", self._cnn_dm),
         ):
-            if key in self.data:
+            if key in self._data:
                 return read()
         for key in ("documents", "passages", "context"):
-            if key in self.data:
-                question = self._text("question", "")
-                return self._item(self._documents(key), question, ("answers", "answer"))
-        raise self._wrong("no documents", _KINDS)
+            if key in self._data:
+                question = string_of(self._data, "question")
+                return self._item("id", self._documents(key), question, ("answers", "answer"))
+        raise InputError("no documents", _KINDS)
 
     def _item(
-        self, documents: tuple[Document, ...], question: str, answers: tuple[str, ...]
+        self, key: str, documents: tuple[Document, ...], question: str, answers: tuple[str, ...]
     ) -> Item:
-        id = self._id("id")
-        task = self._text("task", "ask" if question else "summarize")
-        found: Any = next((self.data[k] for k in answers if self.data.get(k) is not None), [])
-        return Item(id, task, documents, question.strip(), self._answers(found))
+        task = string_of(self._data, "task", "ask" if question else "summarize")
+        found: Any = next((self._data[k] for k in answers if self._data.get(k) is not None), [])
+        return Item(self._id(key), task, documents, question.strip(), _answers(found))
 
     def _id(self, key: str) -> str:
         """The line's id; its number where it has none."""
-        given = self.data.get(key, self._number)
-        if isinstance(given, bool) or not isinstance(given, str | int):
-            raise self._wrong(f"{key} is not a string or number", "Give one or leave it out.")
-        return str(given)
+        own = id_of(self._data, key)
+        return str(self._number if own is None else own)
 
     def _spec_bench(self) -> Item:
-        turns = self.data["turns"]
+        turns = self._data["turns"]
         if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
-            raise self._wrong("turns is not a list of messages", 'Give "turns": ["…"].')
+            raise InputError("turns is not a list of messages", 'Give "turns": ["…"].')
         documents = (Document("message", turns[0]),)
-        return Item(
-            self._id("question_id"), self._text("category", "chat"), documents, message=True
-        )
+        task = string_of(self._data, "category", "chat")
+        return Item(self._id("question_id"), task, documents, message=True)
 
     def _hagrid(self) -> Item:
         question = self._text("query")
-        item = self._item(self._documents("quotes"), question, ("answers",))
-        id = self._id("id" if "id" in self.data else "query_id")
-        return Item(id, item.task, item.documents, question, item.answers)
+        key = "id" if "id" in self._data else "query_id"
+        return self._item(key, self._documents("quotes"), question, ("answers",))
 
     def _cnn_dm(self) -> Item:
         documents = (Document("article", self._text("article")),)
-        return self._item(documents, "", ("highlights",))
+        return self._item("id", documents, "", ("highlights",))
 
-    def _text(self, key: str, default: str | None = None) -> str:
-        value = self.data.get(key, default)
-        if not isinstance(value, str) or (default is None and not value.strip()):
-            raise self._wrong(f"{key} is not a text", f'Give "{key}": "…".')
-        return value
+    def _text(self, key: str) -> str:
+        """The text under a key, which is not blank."""
+        text = string_of(self._data, key)
+        if not text.strip():
+            raise InputError(f"no {key}", f'Give "{key}": "…".')
+        return text
 
     def _documents(self, key: str) -> tuple[Document, ...]:
-        value = self.data[key]
-        values = value if isinstance(value, list) else [value]
-        if not values:
-            raise self._wrong(f"{key} is empty", f'Give "{key}": ["…"].')
-        return tuple(self._document(key, v, i) for i, v in enumerate(values, 1))
+        value = self._data[key]
+        texts = list_of(self._data, key) if isinstance(value, list) else [value]
+        return tuple(self._document(given, i) for i, given in enumerate(texts, 1))
 
-    def _document(self, key: str, value: Any, number: int) -> Document:
+    def _document(self, given: Any, number: int) -> Document:
         """A text, or an object with `text` (and `name` or `title`), or one that names a `file`."""
-        name, text = f"passage {number}", value
-        if isinstance(value, dict):
-            name = value.get("name") or value.get("title") or name
-            text = self._file(value["file"]) if "file" in value else value.get("text")
-            if "file" in value:
-                name = value.get("name") or value["file"]
-            if not isinstance(name, str):
-                raise self._wrong(f"{key} holds a name that is not a text", 'Give "name": "…".')
-        if not isinstance(text, str) or not text.strip():
-            raise self._wrong(
-                f"{key} holds something without text", f'Give "{key}": ["…"] or [{{"text": "…"}}].'
-            )
-        return Document(name, text)
+        what = f"passage {number}"
+        if not isinstance(given, dict):
+            return document_of(what, what, given, given)
+        name = given.get("name") or given.get("title")
+        if "file" in given:
+            text = self._file(given["file"])
+            return document_of(what, given.get("name") or given["file"], text, given)
+        return document_of(what, name, given.get("text"), given)
 
     def _file(self, name: Any) -> str:
         """The text of a file beside this one; never one from elsewhere on the machine."""
-        folder = self.path.parent.resolve()
+        folder = self._folder.resolve()
         try:
             path = (folder / name).resolve()
             if not path.is_relative_to(folder):
-                raise self._wrong(
+                raise InputError(
                     f"file {name!r} is elsewhere", "Name one in the folder of this file."
                 )
             self._check(path)
             return decode_text(self._reader.file(path))
         except Unreadable as error:
-            raise self._wrong(f"file {name!r} cannot be read: {error}", "Check it.") from None
-        except (OSError, ValueError, TypeError, RuntimeError):  # no path, a loop of links
-            raise self._wrong(f"file {name!r} cannot be read", "Check its name.") from None
+            raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
+        except (OSError, ValueError, TypeError, RuntimeError):  # not a path, a loop of links
+            raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
 
-    def _answers(self, value: Any) -> tuple[str, ...]:
-        """Reference answers: a text, a list, HAGRID's objects, TriviaQA's value and aliases."""
-        if isinstance(value, str):
-            return (value,)
-        if isinstance(value, list):
-            return tuple(dict.fromkeys(a for v in value for a in self._answers(v)))
-        if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
-            parts = [value[k] for k in ("value", "answer", "text", "aliases") if k in value]
-            return self._answers(parts)
-        raise self._wrong("an answer is not a text", 'Give "answers": ["…"].')
+
+def _answers(value: Any) -> tuple[str, ...]:
+    """Reference answers: a text, a list, HAGRID's objects, TriviaQA's value and aliases."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(a for v in value for a in _answers(v)))
+    if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
+        return _answers([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
+    raise InputError("an answer is not a text", 'Give "answers": ["…"].')

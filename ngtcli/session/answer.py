@@ -1,24 +1,25 @@
-"""An answer: how it is asked for, while it is made, and finished as one of several.
+"""An answer: how it is asked for, while it is made, and when it is finished.
 
-What is finished may come from ngt itself or from another engine.
+The protocols are what is known of a model and a generation, whichever engine runs them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Protocol, Self
 
-from ngtcli.decode.loop import Run
-from ngtcli.decode.steps import Statistics, Step
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.store import TrieReport
 
 # The trie of documents, None for methods that draft from none, and how it was had.
 DocumentsTrie = tuple[NGramTrie | None, TrieReport]
-Given = tuple[int, Prompt | NgtError]  # the caller's number of a prompt, and it or an error
+NO_TRIE: DocumentsTrie = None, TrieReport("none")
+NumberedPrompt = tuple[int, Prompt | NgtError]  # the caller's key; in place of a prompt its error
 _NO_PROMPT = Prompt("", [], (), ())
 
 
@@ -40,15 +41,80 @@ class AnswerOptions:
     to_the_end: bool = False
 
 
+class Passes(Protocol):
+    """How the model's passes are run; `reason` says why they are not captured, if they are not."""
+
+    @property
+    def reason(self) -> str: ...
+    def report(self) -> PassesReport: ...
+
+
+class Model(Protocol):
+    """What is known of a model. `context` is in tokens.
+
+    `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
+    drafted, `unused` has what the checkpoint suggests and is not followed.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def dtype(self) -> object: ...
+    @property
+    def context_reason(self) -> str: ...
+    @property
+    def plain_reason(self) -> str: ...
+    @property
+    def unused(self) -> dict[str, Any]: ...
+    @property
+    def passes(self) -> Passes: ...
+
+
+class AnswerRun(Protocol):
+    """A generation, by ngt's own loop or another engine: iterate over it for its steps.
+
+    `output` are the ids emitted, end token included. `exact` says whether in any dtype no token
+    depends on drafts; then every pass has `rows` rows. `proposed` says whether the drafter was
+    queried in the last step.
+    """
+
+    def __iter__(self) -> Iterator[Step]: ...
+    def finish(self) -> Self: ...
+    @property
+    def model(self) -> Model: ...
+    @property
+    def drafter(self) -> Drafter: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def output(self) -> list[int]: ...
+    @property
+    def statistics(self) -> Statistics: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def rows(self) -> int | None: ...
+    @property
+    def proposed(self) -> bool: ...
+
+
 class Answer:
     """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
 
     def __init__(
         self,
-        run: Run,
+        run: AnswerRun,
         prompt: Prompt,
         trie: TrieReport,
-        at_end: Callable[[], None],
+        at_end: Callable[[], None] = lambda: None,
         background_words: Callable[[], str] = lambda: "",
     ) -> None:
         self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
@@ -76,14 +142,30 @@ class Answer:
     def finish_reason(self) -> str:
         return "interrupted" if self.interrupted else self.run.finish_reason
 
+    def finished(self, key: int = 0, steps: Iterable[Step] = ()) -> "FinishedAnswer":
+        """What came of it, as the answer of a key."""
+        run = self.run
+        return FinishedAnswer(
+            key,
+            self.prompt,
+            tuple(steps),
+            self.finish_reason,
+            run.statistics,
+            self.policy,
+            run.model.passes.report(),
+            exact=run.exact,
+            trie=self.trie,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer; or an `error`, and then nothing else but `key` and `prompt`.
+class FinishedAnswer:
+    """An answer that is complete; or an `error`, and then nothing else but `key` and `prompt`.
 
     `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
     are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter decided; `exact` says whether in any dtype no token depends on drafts.
+    drafter decided, `passes` how the model's passes were run; `exact` says whether in any dtype no
+    token depends on drafts.
     """
 
     key: int
@@ -92,6 +174,7 @@ class Answered:
     finish_reason: str = ""
     statistics: Statistics = field(default_factory=Statistics)
     policy: PolicyReport | None = None
+    passes: PassesReport | None = None
     error: NgtError | None = None
     exact: bool = False
     trie: TrieReport = TrieReport("none")
@@ -102,6 +185,6 @@ class Answered:
         return "".join(token.text for step in self.steps for token in step.tokens)
 
 
-def failed(key: int, error: NgtError, prompt: Prompt = _NO_PROMPT) -> Answered:
+def failed(key: int, error: NgtError, prompt: Prompt = _NO_PROMPT) -> FinishedAnswer:
     """What stands in place of an answer that could not be given."""
-    return Answered(key, prompt, error=error)
+    return FinishedAnswer(key, prompt, error=error)

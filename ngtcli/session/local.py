@@ -1,8 +1,9 @@
 """One model, one set of settings, and the answers they give: connects the rooms below."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
@@ -12,46 +13,42 @@ from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, Drafter, draft_settings
+from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
-from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.model_files.card import script_words
+from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.selecting import prompt_for
-from ngtcli.session.answer import Answer, AnswerOptions, DocumentsTrie
+from ngtcli.session.answer import (
+    NO_TRIE,
+    Answer,
+    AnswerOptions,
+    DocumentsTrie,
+    FinishedAnswer,
+    NumberedPrompt,
+)
 from ngtcli.session.memory import AutoMemory
+from ngtcli.session.session import AS_SET, Notify, Session
+from ngtcli.session.together import answers
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
 
-Notify = Callable[[str], None]
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
-def sampling_settings(settings: Settings) -> SamplingSettings:
-    """The settings that say how a token is chosen."""
-    return SamplingSettings(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        min_p=settings.min_p,
-        seed=settings.seed,
-        repetition_penalty=settings.repetition_penalty,
-        presence_penalty=settings.presence_penalty,
-        frequency_penalty=settings.frequency_penalty,
-    )
+@dataclass(frozen=True, slots=True)
+class AnswerStart:
+    """What an answer starts from: what its drafter knows, how its trie was had, how it is made."""
+
+    context: Context
+    trie: TrieReport
+    settings: Settings
+    limits: Limits
 
 
-_AS_SET = AnswerOptions()
-
-
-class Session:
+class LocalSession(Session):
     """Loads the model once; prepares any number of answers.
 
     `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
@@ -61,121 +58,92 @@ class Session:
     def __init__(
         self,
         settings: Settings,
-        progress: Notify = lambda _: None,
+        status: Notify = lambda _: None,
         warn: Notify = lambda _: None,
         persist: bool = True,
         reading: Reading = lambda read, total: None,
     ) -> None:
-        self._settings, self._tell, self._warn = settings, progress, warn
+        super().__init__(settings, status, warn)
         self._show_reading = reading
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
-        compiled.announce(progress)
+        compiled.announce(status)
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             method.check()
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
-        self._progress(f"Loading {settings.model} …")
+        self.status(f"Loading {settings.model} …")
         self.model: TargetModel = load_model(
-            settings.model, settings.device, settings.dtype, warn, self._progress,
-            packed=settings.packed, drafts=settings.method != "none",
-        )  # fmt: skip
+            settings.model,
+            settings.device,
+            settings.dtype,
+            warn,
+            self.status,
+            packed=settings.packed,
+            drafts=settings.method != "none",
+        )
         self._capture(self.model)
         if settings.draft_model:
             self._assistant = self._load_assistant()
             self.parse_method().check()
-        self.memory = AutoMemory(self.model, settings, persist, self._progress, warn)
-        self._folder = FolderCounts(
-            self.model.tokenizer, self.model.vocabulary, self._progress, warn
-        )
-        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self._progress)
+        self.memory = AutoMemory(self.model, settings, persist, self.status, warn)
+        self._folder = FolderCounts(self.model.tokenizer, self.model.vocabulary, self.status, warn)
+        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self.status)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
-    @property
-    def settings(self) -> Settings:
-        """Fixed for the session; see `with_settings`."""
-        return self._settings
-
-    def with_settings(self, settings: Settings) -> "Session":
+    def with_settings(self, settings: Settings) -> Self:
         """A session with other settings that shares the loaded models and the costs of passes.
 
         Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
         another model, device or dtype than what is loaded.
         """
-        for name in settings_where(loaded=True):
-            if getattr(settings, name) != getattr(self._settings, name):
-                raise ValueError(f"a session cannot change its {name}")
+        self.check_settings(settings, settings_where(loaded=True))
         other = copy(self)
         other._settings, other._drafters = settings, {}
         other.memory = self.memory.with_settings(settings)
         other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
         if self._assistant is not None:
-            other._assistant = AssistantModel(self._assistant.model, sampling_settings(settings))
+            other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
-    def _progress(self, message: str) -> None:
+    def status(self, message: str) -> None:
         """Say what is being done; numba's compiling is announced whenever it comes between."""
-        self._tell(message)
-        compiled.announce(self._tell)
+        super().status(message)
+        compiled.announce(self._status)
 
     def _capture(self, model: TargetModel) -> None:
         """Capture the model's passes, if the settings want it."""
         if self.settings.capture or self.settings.compile:
             model.passes.switch_on(model.device, self.settings.compile, self._warn)
 
-    def warn(self, message: str) -> None:
-        """Say what the user should know and may change."""
-        self._warn(message)
-
     def reading(self, read: int, total: int) -> None:
-        """Say how much of the prompt is read, as `_progress` does."""
+        """Say how much of the prompt is read, as `status` does."""
         self._show_reading(read, total)
-        compiled.announce(self._tell)
+        compiled.announce(self._status)
 
     def _load_assistant(self) -> AssistantModel:
         """The draft model. Raises ModelError unless its token ids mean the same."""
         s = self.settings
-        self._progress(f"Loading {s.draft_model} …")
+        self.status(f"Loading {s.draft_model} …")
         model = load_model(
-            s.draft_model, s.device, s.dtype, self._warn, self._progress,
-            packed=s.packed, drafts=False,
-        )  # fmt: skip
+            s.draft_model,
+            s.device,
+            s.dtype,
+            self._warn,
+            self.status,
+            packed=s.packed,
+            drafts=False,
+        )
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
                 f"{s.draft_model} has another tokenizer than {s.model}",
                 "Name a draft model of the same family.",
             )
         self._capture(model)
-        return AssistantModel(model, sampling_settings(s))
-
-    def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
-        """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
-        try:
-            prompt = prompt_for(
-                preset, documents, question, self.model.tokenizer, self.settings,
-                context=self.model.context, vocabulary=self.model.vocabulary,
-                status=self._progress, warn=self._warn,
-            )  # fmt: skip
-        except ContextOverflowError as error:
-            reason = self.model.context_reason
-            raise ContextOverflowError(str(error), f"{error.hint} {reason}".strip()) from None
-        self._tell_scripts(prompt.documents, question)
-        return prompt
-
-    def _tell_scripts(self, documents: Sequence[Document], question: str) -> None:
-        if words := script_words(self.settings.model, documents, question):
-            self._warn(words)
-
-    def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
-        """The parts of a prompt, and the room that the model has for it."""
-        self._tell_scripts(documents, question)
-        return Task(
-            preset, documents, question, self.model.tokenizer, self.model.context,
-            self.settings.max_tokens, self.model.vocabulary, self._progress,
-        )  # fmt: skip
+        return AssistantModel(model, s)
 
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
         """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
@@ -190,23 +158,27 @@ class Session:
         """The session's drafter for `method`; it keeps what it learned from answer to answer."""
         parsed = self.parse_method(method)
         if parsed.spec not in self._drafters:
-            self._progress("Preparing to draft …")
-            self._drafters[parsed.spec] = self._build(parsed, lambda: self.memory.pool)
+            self.status("Preparing to draft …")
+            parsed = self._with_memory(parsed, lambda: self.memory.pool)
+            self._drafters[parsed.spec] = parsed.build()
         return self._drafters[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
-        return self._build(self.parse_method(method), self.memory.empty_pool)
+        return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
 
-    def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
-        if parsed.entry.costs:
-            self.memory.load()
-            own = replace(
-                parsed.settings, costs=self.memory.costs, pool=pool(),
-                background=self.memory.backgrounds.load(),
-            )  # fmt: skip
-            parsed = replace(parsed, settings=own)
-        return parsed.build()
+    def new_drafters(self) -> Drafters[Any]:
+        """Drafters for several texts of one pass; they share the session's pool."""
+        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+
+    def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
+        """The method with costs, pool and background in its settings, if it reads them."""
+        if not parsed.entry.costs:
+            return parsed
+        self.memory.load()
+        background = self.memory.backgrounds.load()
+        own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
+        return replace(parsed, settings=own)
 
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it."""
@@ -217,48 +189,62 @@ class Session:
         """Store what `auto` learned from the answers that have ended."""
         self.memory.save()
         if remark := compiled.take_remark():
-            self._warn(remark)
+            self.warn(remark)
 
-    def answer(self, prompt: Prompt, options: AnswerOptions = _AS_SET) -> Answer:
+    def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
         """A prepared answer to `prompt`.
 
         Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
         """
-        s, parsed = self.settings, self.parse_method(options.method)
-        num_draft = parsed.settings.num_draft if options.num_draft is None else options.num_draft
-        tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
-        rows = self._exact_rows.choose(s.exact, num_draft, tokens)
-        context, report = self.context(
-            prompt, parsed, options.trie, rows=rows, drafts=bool(num_draft)
-        )
-        limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
+        start = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
-            self.model, drafter, context, sampling_settings(s), limits, options.split_times,
+            self.model,
+            drafter,
+            start.context,
+            start.settings,
+            start.limits,
+            options.split_times,
             lambda read: self.reading(read, total),
-        )  # fmt: skip
+        )
         words = self.memory.backgrounds.words
-        return Answer(run, prompt, report, lambda: self.save(drafter), words)
+        return Answer(run, prompt, start.trie, lambda: self.save(drafter), words)
 
-    def context(
+    def answers(
         self,
-        prompt: Prompt,
-        method: MethodSpec,
-        trie: DocumentsTrie | None = None,
-        *,
-        rows: int | None = None,
-        drafts: bool = True,
-    ) -> tuple[Context, TrieReport]:
-        """What a drafter of this method is told of a prompt, and how its trie was had."""
+        prompts: Iterable[NumberedPrompt],
+        size: int,
+        session_of: Callable[[int], Self] | None = None,
+    ) -> Iterator[FinishedAnswer]:
+        """As `Session.answers`; see `together`."""
+        return answers(self, prompts, size, session_of or (lambda key: self))
+
+    def start(
+        self, prompt: Prompt, options: AnswerOptions = AS_SET, exact: str = "off"
+    ) -> AnswerStart:
+        """What an answer to `prompt` starts from; with `exact` as in the settings of that name.
+
+        Raises as `answer`.
+        """
+        s, method = self.settings, self.parse_method(options.method)
+        num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
+        tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
+        rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
-        found, report = trie or self._trie(prompt.documents, method, keep=whole)
+        trie, report = options.trie or self._trie(prompt.documents, method, keep=whole)
         context = Context(
-            prompt.ids, found, prompt.outside, prompt.references,
-            self.model.tokenizer.fingerprint, self.model.vocabulary, rows,
-            self._folder_counts(prompt, method) if drafts else None,
-        )  # fmt: skip
-        return context, report
+            prompt.ids,
+            trie,
+            prompt.outside,
+            prompt.references,
+            self.model.tokenizer.fingerprint,
+            self.model.vocabulary,
+            rows,
+            self._folder_counts(prompt, method) if num_draft else None,
+        )
+        limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
+        return AnswerStart(context, report, s, limits)
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""
@@ -270,9 +256,14 @@ class Session:
     def _trie(self, documents: Sequence[Document], method: MethodSpec, keep: bool) -> DocumentsTrie:
         """The trie of a prompt's documents, if the method drafts from one."""
         if not method.entry.documents or self.model.plain_reason:
-            return None, TrieReport("none")
-        self._progress("Preparing the n-gram trie …")
+            return NO_TRIE
+        self.status("Preparing the n-gram trie …")
         return document_trie(
-            documents, self.model.tokenizer, self.model.vocabulary,
-            method.settings.n, method.settings.lp, self._warn, keep=keep,
-        )  # fmt: skip
+            documents,
+            self.model.tokenizer,
+            self.model.vocabulary,
+            method.settings.n,
+            method.settings.lp,
+            self._warn,
+            keep=keep,
+        )

@@ -29,7 +29,7 @@ from ngtcli.prompt.splitting import (
     split_to_refine,
 )
 from ngtcli.session.answer import Answer, AnswerOptions
-from ngtcli.session.local import Session
+from ngtcli.session.session import Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
 

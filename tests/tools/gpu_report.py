@@ -31,7 +31,7 @@ from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype
 from ngtcli.measure.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 from ngtcli.system.machine import pick_device
 from tests.tools.gpu_parts import Line, Parts, Report, say
 from tests.tools.gpu_times import bandwidth
@@ -100,7 +100,7 @@ def _shape(
 def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
     """What the built-in model answers of the example texts."""
     own = replace(settings, model="builtin", method="none", dtype="float32", calibrate=False)
-    session = Session(own, persist=False)
+    session = LocalSession(own, persist=False)
     items = choose(builtin_items(), (), args.questions)
     with tempfile.TemporaryDirectory() as folder:
         record(session, items, build_prompts(session, items, None), Path(folder))

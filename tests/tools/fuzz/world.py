@@ -52,11 +52,11 @@ def warm_up() -> None:
     import ngtcli.cli.app  # noqa: F401  (here: the command line stands above this room)
     from ngtcli.decode.load import load_model
     from ngtcli.session.answer import AnswerOptions
-    from ngtcli.session.local import Session
+    from ngtcli.session.local import LocalSession
 
     torch.set_num_threads(1)
 
-    session = Session(Settings(max_tokens=24), persist=False)
+    session = LocalSession(Settings(max_tokens=24), persist=False)
     prompt = session.prompt(load_preset("summarize"), load([HARBOUR]).documents)
     for method in ("none", "trie", "auto", "prompt-lookup", "lookahead", "recycling"):
         session.answer(prompt, AnswerOptions(method)).finish()

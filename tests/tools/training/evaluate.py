@@ -17,7 +17,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
-from ngtcli.session.local import Session
+from ngtcli.session.local import LocalSession
 from tests.tools.training.corpus import Article, read_corpus, split_sentences, words
 from tests.tools.training.tasks import FUNCTION_WORDS
 
@@ -124,7 +124,7 @@ def _grams(tokens: list[str], n: int) -> list[tuple[str, ...]]:
     return [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
 
 
-def answer_all(session: Session, exercises: Sequence[Exercise]) -> Iterator[Outcome]:
+def answer_all(session: LocalSession, exercises: Sequence[Exercise]) -> Iterator[Outcome]:
     """Greedy answers as `ngt ask` and `ngt summarize` give them, one per exercise."""
     presets = {"ask": load_preset("ask"), "summarize": load_preset("summarize")}
     for exercise in exercises:
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="print this many answers of each kind")
     args = parser.parse_args()
     articles = read_corpus(args.data)
-    session = Session(replace(Settings(), model=args.model, max_tokens=160))
+    session = LocalSession(replace(Settings(), model=args.model, max_tokens=160))
     body: dict[str, Any] = {"model": args.model}
     for name, exercises in (
         ("one_paragraph", questions(articles, 0)),

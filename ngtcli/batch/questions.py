@@ -1,14 +1,13 @@
-"""What the lines of `ngt batch` ask for, with the documents and settings of each."""
+"""What the lines of a batch ask for, with the documents and settings of each."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ngtcli.batch.lines import Asked, below
-from ngtcli.batch.source import asked_of
-from ngtcli.batch.waiting import Line
-from ngtcli.batch.work import Read, Work
-from ngtcli.cli.batch_files import Written
+from ngtcli.batch.input import Line, content_of
+from ngtcli.batch.json_lines import BatchLine, below
+from ngtcli.batch.output import Read, Written
 from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
@@ -18,12 +17,37 @@ from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
 
+if TYPE_CHECKING:
+    from ngtcli.prompt.splitting import PartReport
+    from ngtcli.session.answer import FinishedAnswer
+
 _READERS = 4  # that are open at once; guess
 Tasks = Mapping[str, tuple[Settings, Preset]]
 
 
-def _hash_of_texts(loaded: Loaded) -> str:
-    return key_of(*(document.sha256 for document in loaded.documents))
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is answered for a line, and how. `text` is "" where a summary is wanted.
+
+    `read` is None for a line that names no files.
+    """
+
+    task: str
+    settings: Settings
+    preset: Preset
+    loaded: Loaded
+    text: str = ""
+    read: Read | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """A line that is done, with its answer or error. `question` is None if it could not be read."""
+
+    line: Line
+    question: Question | None
+    answer: "FinishedAnswer"
+    parts: "tuple[PartReport, ...]" = ()
 
 
 def wording(task: str, preset: Preset) -> Preset:
@@ -31,7 +55,7 @@ def wording(task: str, preset: Preset) -> Preset:
     return load_preset(task) if task == "ask" and not can_ask(preset) else preset
 
 
-class WorkReader:
+class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
@@ -39,9 +63,13 @@ class WorkReader:
     """
 
     def __init__(
-        self, tasks: Tasks, given: str | None, folder: str, written: Written,
+        self,
+        tasks: Tasks,
+        given: str | None,
+        folder: str,
+        written: Written,
         warn: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tasks, self._given, self._folder = tasks, given, folder
         self._written, self._warn = written, warn
         self._open: dict[tuple[object, ...], Files] = {}  # by the settings that they read as
@@ -50,23 +78,23 @@ class WorkReader:
         """Raise UsageError where the line of that number names what is written."""
         self._written.check(number, below(self._folder, paths))
 
-    def work(self, line: Line, path: Path | None) -> Work:
+    def read(self, line: Line, path: Path | None) -> Question:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
-        asked = asked_of(line, path)
-        preset = self._tasks[asked.task][1]
-        given = asked.task if self._given is None else self._given
+        content = content_of(line, path)
+        preset = self._tasks[content.task][1]
+        given = content.task if self._given is None else self._given
         if preset.name != given:
             what = f"preset {given} has no place for a question"
             self._warn(f"{what}: preset {preset.name} words the lines that have one")
-        settings = self._settings_of(asked)
+        settings = self._settings_of(content)
         if self._tasks["ask"][0].engine == "vllm":
-            settings = self._of_vllm(asked.task, settings)
-        loaded, read = Loaded(asked.documents), None
-        if asked.paths:
-            files = self._stamp(asked, settings)  # before they are read: a later change is noticed
-            loaded = self._load(asked, settings)
+            settings = self._of_vllm(content.task, settings)
+        loaded, read = Loaded(content.documents), None
+        if content.paths:
+            files = self._stamp(content, settings)  # before they are read, to notice a later change
+            loaded = self._load(content, settings)
             read = Read(files, _hash_of_texts(loaded))
-        return Work(asked.task, settings, preset, loaded, asked.question, read)
+        return Question(content.task, settings, preset, loaded, content.question, read)
 
     def changed(self, line: Line, path: Path, read: Read) -> Read | None:
         """What would be read now for a line for which `read` was; None for other texts or none.
@@ -74,12 +102,12 @@ class WorkReader:
         Files whose sizes and times are the same are not read.
         """
         try:
-            asked = asked_of(line, path)
-            settings = self._settings_of(asked)
-            files = self._stamp(asked, settings)
+            content = content_of(line, path)
+            settings = self._settings_of(content)
+            files = self._stamp(content, settings)
             if files == read.files:
                 return read
-            texts = _hash_of_texts(self._load(asked, settings))
+            texts = _hash_of_texts(self._load(content, settings))
         except NgtError:
             return None
         return Read(files, texts) if texts == read.texts else None
@@ -94,20 +122,20 @@ class WorkReader:
         for remark in self._open.pop(next(iter(self._open))).close():
             self._warn(remark)
 
-    def _settings_of(self, asked: Asked) -> Settings:
-        settings, preset = self._tasks[asked.task]
-        return for_task(asked.task, replace(settings, **asked.settings), preset)
+    def _settings_of(self, content: BatchLine) -> Settings:
+        settings, preset = self._tasks[content.task]
+        return for_task(content.task, replace(settings, **content.settings), preset)
 
-    def _stamp(self, asked: Asked, settings: Settings) -> str:
-        """A hash of the names, sizes and times of a line's files; "" for what is no file."""
-        paths = below(self._folder, asked.paths)
+    def _stamp(self, content: BatchLine, settings: Settings) -> str:
+        """A hash of the names, sizes and times of a line's files; "" for what is not a file."""
+        paths = below(self._folder, content.paths)
         found = Listing(settings, paths, self._written.files()).found
         stamps = [(path, stamp_of(path)) for path in found]
         return "" if any(stamp is None for _, stamp in stamps) else key_of(*stamps)
 
-    def _load(self, asked: Asked, settings: Settings) -> Loaded:
+    def _load(self, content: BatchLine, settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
-        paths, files = below(self._folder, asked.paths), self._files(settings)
+        paths, files = below(self._folder, content.paths), self._files(settings)
         loaded = load(paths, settings=settings, written=self._written.files(), files=files)
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
@@ -143,3 +171,7 @@ class WorkReader:
         settings = replace(settings, **drafting)
         check(settings)
         return settings
+
+
+def _hash_of_texts(loaded: Loaded) -> str:
+    return key_of(*(document.sha256 for document in loaded.documents))
