@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from ngtcli.background.files import check_names
@@ -41,16 +41,7 @@ Reading = Callable[[int, int], object]  # told how many tokens of how many are r
 
 def sampling_settings(settings: Settings) -> SamplingSettings:
     """The settings that say how a token is chosen."""
-    return SamplingSettings(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        min_p=settings.min_p,
-        seed=settings.seed,
-        repetition_penalty=settings.repetition_penalty,
-        presence_penalty=settings.presence_penalty,
-        frequency_penalty=settings.frequency_penalty,
-    )
+    return SamplingSettings(**{f.name: getattr(settings, f.name) for f in fields(SamplingSettings)})
 
 
 @dataclass(frozen=True, slots=True)
