@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.config import Options
-from ngtcli.draft.auto.drafter import Auto, make
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.system.compiled import njit
 from ngtcli.system.storage import DamagedFileError
-from ngtcli.trie.background import COUNT, FIRST, TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.background_file import load_background, save_background
+from ngtcli.trie.background import COUNT, FIRST, TOKEN, BackgroundCounts, build_counts, load_counts
 from ngtcli.trie.background_search import BackgroundArrays, find_row
+from ngtcli.trie.files import BACKGROUNDS
 
 VOCABULARY = 6
 IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
@@ -95,30 +95,13 @@ def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: 
 
 def saved(folder: Path, texts: Sequence[tuple[list[int], float]]) -> Path:
     counts = build_counts(texts, 3)
-    return save_background(folder / "a.background.safetensors", counts, {"name": "a"})
+    return BACKGROUNDS.write(folder / "a", counts.arrays, {"name": "a"})
 
 
-def test_a_file_holds_what_was_counted_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+def test_a_file_holds_what_was_counted(tmp_path: Path) -> None:
     path = saved(tmp_path, [([1, 2, 3, 1, 2], 1.0)])
-    counts = load_background(path, VOCABULARY, {"name": "a"})
+    counts = load_counts(BACKGROUNDS, path, VOCABULARY, {"name": "a"})
     assert counts.count_of([1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_what_is_written_to_opened_counts_stays_out_of_the_file(tmp_path: Path) -> None:
-    path = saved(tmp_path, [([1, 2], 1.0)])
-    before = path.read_bytes()
-    load_background(path, VOCABULARY).nodes[:] = 7
-    assert path.read_bytes() == before
-    assert load_background(path, VOCABULARY).count_of([1, 2]) == 1
-
-
-def test_a_file_of_other_content_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path, [([1, 2], 1.0)])
-    with pytest.raises(DamagedFileError, match="another file"):
-        load_background(path, VOCABULARY, {"name": "b"})
-    with pytest.raises(FileNotFoundError):
-        load_background(tmp_path / "none", VOCABULARY)
 
 
 @given(st.data())
@@ -132,7 +115,7 @@ def test_any_bytes_are_refused_or_opened(
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     try:
-        counts = load_background(path, VOCABULARY)
+        counts = load_counts(BACKGROUNDS, path, VOCABULARY)
     except DamagedFileError:
         return
     assert isinstance(counts, BackgroundCounts) and counts.nodes.dtype == np.int32
@@ -151,7 +134,7 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
     counts = build_counts([(text, 1.0)], least=())
-    drafter = make(DraftSettings(background=counts, pool=pool), Options())
+    drafter = Auto.make(DraftSettings(background=counts, pool=pool), Options())
     assert isinstance(drafter, Auto)
     return drafter
 
@@ -175,9 +158,9 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
     counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
-    batch = BatchDrafter(background=counts)
+    batch = AutoDrafters(background=counts)
     drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
-    trees = batch.propose(drafters, [2, 2])
+    trees = batch.propose_within(drafters, [2, 2])
     assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
 
 

@@ -54,7 +54,7 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.listing import list_backgrounds
+from ngtcli.trie.files import list_backgrounds
 from tests.tools.phrases.mining import Least, mine, names_and_numbers
 from tests.tools.phrases.texts import BORDER, WEIGHTS, Texts
 

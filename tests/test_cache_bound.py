@@ -12,12 +12,11 @@ from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft import pool
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import cache as cache_bound
 from ngtcli.system.cache import bound
 from ngtcli.system.storage import home, in_bounds, read_json, write_json
-from ngtcli.trie import listing
+from ngtcli.trie.files import list_files
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 DAY = 86_400.0
@@ -58,12 +57,12 @@ def test_what_is_being_written_measured_learned_or_made_by_the_user_stays(tmp_pa
     kept = [
         put(tmp_path / name, 10, 9)
         for name in (
-            "parts/abc.partial", f"tries/a{pool.SUFFIX}", f"tries/b{listing.DATASTORE_SUFFIX}",
-            f"tries/b{listing.BACKGROUND_SUFFIX}",
+            "parts/abc.partial", "tries/a.pool.safetensors", "tries/b.datastore.safetensors",
+            "tries/b.background.safetensors", "tries/c.background.failed",
             "costs/c.json", "compiled/v/d", "ways/e.json", "packed/f", "exact/g", "tune/h.jsonl",
         )
     ]  # fmt: skip
-    trie = put(tmp_path / "tries" / f"i{listing.SUFFIX}", 10, 1)
+    trie = put(tmp_path / "tries" / "i.trie.safetensors", 10, 1)
     (tmp_path / "parts" / "link").symlink_to(kept[0])
     assert bound(tmp_path, 0).files == 1
     assert not trie.exists() and all(path.exists() for path in kept)
@@ -194,6 +193,6 @@ def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_pat
     asked = ngt("ask", "-d", str(tmp_path / "long.txt"), "Which tide was of day 7?", *flags)
     body = json.loads(asked.stdout)
     assert body["retrieval"] and body["trie"]["status"] == "built"
-    assert not listing.list_tries()
+    assert not list_files()
     ngt("ask", "-d", str(tmp_path / "short.txt"), "When?", *flags)
-    assert [trie.documents for trie in listing.list_tries()] == [("short.txt",)]
+    assert [trie.documents for trie in list_files()] == [("short.txt",)]

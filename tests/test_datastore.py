@@ -1,4 +1,4 @@
-"""Datastores: found is what a search by eye finds, and no file can mislead or crash."""
+"""Datastores: found is what a search by eye finds, and no content can mislead or crash."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from ngtcli.draft.methods import datastore
 from ngtcli.system.arrays import checksum
 from ngtcli.system.storage import DamagedFileError
-from ngtcli.trie import listing
+from ngtcli.trie.files import DATASTORES, DatastoreFile, list_files
 
 CORPUS = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]
 
@@ -59,43 +59,19 @@ def test_round_trip() -> None:
     back = load()
     assert np.array_equal(back.stream, datastore.build_datastore(CORPUS).stream)
     assert np.array_equal(back.order, datastore.build_datastore(CORPUS).order)
-    (listed,) = listing.list_datastores()
+    (listed,) = list_files()
+    assert isinstance(listed, DatastoreFile)
     assert (listed.name, listed.tokens, listed.path) == ("books", 13, path)
-    assert listing.list_tries() == []
-    assert listing.clear_tries()[0] == 1
+    path.unlink()
     assert load() is None
 
 
 def test_a_datastore_belongs_to_a_name_and_a_tokenizer() -> None:
     path = saved()
     assert load("novels") is None and load(fingerprint="other") is None
-    os.replace(path, datastore.datastore_path(datastore.datastore_key("novels", "print")))
+    os.replace(path, DATASTORES.path(datastore.datastore_key("novels", "print")))
     with pytest.raises(DamagedFileError, match="another"):
         load("novels")
-
-
-@pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 50, -1, -4])
-def test_a_truncated_file_is_refused(keep: int) -> None:
-    path = saved()
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DamagedFileError):
-        load()
-
-
-def test_every_flipped_bit_is_refused() -> None:
-    path = saved()
-    data = path.read_bytes()
-    ours = datastore.build_datastore(CORPUS)
-    for place in range(len(data)):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << (place % 8)
-        path.write_bytes(flipped)
-        try:
-            back = load()
-        except DamagedFileError:
-            continue
-        assert np.array_equal(back.stream, ours.stream)  # a flip in a part that means nothing
-        assert np.array_equal(back.order, ours.order)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +85,6 @@ def test_every_flipped_bit_is_refused() -> None:
         ("order", lambda a: -a - 1),
         ("order", lambda a: a * 0 + 10),
         ("order", lambda a: a[:-1]),
-        ("order", lambda a: a.astype(np.int64)),
-        ("order", lambda a: a.reshape(1, -1)),
     ],
 )
 def test_a_hostile_file_with_a_right_checksum_is_refused(name, change) -> None:

@@ -9,7 +9,6 @@ import pytest
 from helpers import ngt
 from jsonschema import Draft202012Validator
 
-from ngtcli.background.folder import counts_folder
 from ngtcli.documents import catalog
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, passages
@@ -18,7 +17,7 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.splitting import parts_folder
 from ngtcli.render.schema import build
 from ngtcli.retrieve.index import index_of
-from ngtcli.retrieve.store import index_folder
+from ngtcli.system.storage import home
 from tests.tools import document_files as made
 from tests.tools import documents_folder
 
@@ -230,15 +229,15 @@ def test_clear_removes_all_that_is_kept(folder: Path) -> None:
 
 def test_clear_removes_the_indices_of_passages(folder: Path) -> None:
     index_of([Document("a", "The tide came in.", path=str(folder / "a.txt"))], Cutting(16))
-    assert list(index_folder().iterdir())
+    assert list((home("cache") / "passages").iterdir())
     assert json.loads(ngt("docs", "clear", "--json").stdout)["files"] >= 1
-    assert not index_folder().exists()
+    assert not (home("cache") / "passages").exists()
 
 
 def test_clear_removes_the_ids_and_counts_of_documents_and_the_summaries_of_parts() -> None:
-    for place in (counts_folder(), parts_folder()):
+    for place in ((home("cache") / "folders"), parts_folder()):
         place.mkdir(parents=True)
         (place / "kept").write_bytes(b"12")
     cleared = json.loads(ngt("docs", "clear", "--json").stdout)
     assert cleared == {"files": 2, "bytes": 4}
-    assert not counts_folder().exists() and not parts_folder().exists()
+    assert not (home("cache") / "folders").exists() and not parts_folder().exists()

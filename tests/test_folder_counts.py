@@ -18,11 +18,10 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.system.arrays import read_arrays, write_arrays
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
-from ngtcli.trie.background_file import TOKENIZER
+from ngtcli.trie.files import TOKENIZER
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
@@ -140,10 +139,9 @@ def test_lengths_that_no_text_has_are_not_used() -> None:
         if ".ids." not in file.name:
             file.unlink()
             continue
-        about = {TOKENIZER: read.fingerprint}
-        arrays = read_arrays(file, folder._ARRAYS, about, 10_000)
+        arrays, about = folder.IDS.read(file, {TOKENIZER: read.fingerprint})
         longer = arrays["lengths"] + np.array([12, -12], np.int32)
-        write_arrays(file, {**arrays, "lengths": longer}, about, 10_000)
+        folder.IDS.write(file, {**arrays, "lengths": longer}, about)
     again = make(CountingTokenizer()).of(given, None)
     assert np.array_equal(again.nodes[1:], whole.nodes[1:])
 

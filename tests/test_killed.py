@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 from warm import Warm
 
+from ngtcli.cli.cache import clear_named
 from ngtcli.draft.methods import datastore
 from ngtcli.draft.pool import TOKENS, load_pool, pool_path
-from ngtcli.system.storage import LEFT_S, home, read_json, write_atomically, write_json
-from ngtcli.trie import listing, store
+from ngtcli.system.cache import LEFT_S
+from ngtcli.system.storage import home, read_json, write_atomically, write_json
+from ngtcli.trie import store
 
 KILLS = 6  # two of each of the three folders
 WRITER = """
@@ -20,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from ngtcli.system.storage import (home, write_atomically, write_json)
 from ngtcli.draft.methods import datastore
-from ngtcli.trie import listing, store
+from ngtcli.trie import store
 from ngtcli.trie.ngram import build_trie
 from ngtcli.draft.pool import Pool, pool_path, save_pool
 
@@ -91,5 +93,5 @@ def test_clearing_the_tries_removes_leftovers_of_any_age_in_every_cache() -> Non
         folder.mkdir(parents=True)
         (folder / "x.partial").write_bytes(b"half")
         (folder / "kept").write_bytes(b"")
-    assert listing.clear_tries() == (3, 12)
+    assert clear_named("tries", "datastores", "backgrounds") == (3, 12)
     assert sorted(p.name for p in home("cache").rglob("*") if p.is_file()) == ["kept"] * 3

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from ngtcli.cli.app import app
 from ngtcli.draft.pool import (
     QUOTE,
-    SUFFIX,
     Pool,
     load_pool,
     own_words,
@@ -52,7 +51,7 @@ def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
     assert [a.tolist() for a in pool.answers] == [other, old, said]
     pool.add([20] * 6, [])
     assert [a.tolist() for a in pool.answers] == [old, said, [20] * 6]
-    path = tmp_path / f"x{SUFFIX}"  # the same order by way of a file
+    path = tmp_path / "x.pool.safetensors"  # the same order by way of a file
     first = tallied([old, other])
     first.limit = 18
     save_pool(path, first, "tiny", 97)
@@ -83,7 +82,7 @@ def tallied(answers: list[list[int]]) -> Pool:
 
 
 def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
-    path = tmp_path / f"x{SUFFIX}"
+    path = tmp_path / "x.pool.safetensors"
     assert load_pool(path, 97, 100, False).answers == []
     one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
     save_pool(path, one, "tiny", 97)
@@ -97,7 +96,7 @@ def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
 
 
 def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / f"x{SUFFIX}"
+    path = tmp_path / "x.pool.safetensors"
     save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
     with pytest.raises(DamagedFileError, match="out of range"):
         load_pool(path, 96, 100, False)
@@ -106,7 +105,7 @@ def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
         path.write_bytes(bad)
         with pytest.raises(DamagedFileError):
             load_pool(path, 97, 100, False)
-        save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun anew
+        save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun again
         assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[5, 6]]
 
 
@@ -115,7 +114,7 @@ def test_the_pools_are_listed_and_cleared() -> None:
     assert json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout) == []
     path = pool_path("print", "tiny")
     save_pool(path, tallied([[1, 2, 3]]), "tiny", 97)
-    path.with_name(f"broken{SUFFIX}").write_bytes(b"x")
+    path.with_name("broken.pool.safetensors").write_bytes(b"x")
     (row,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
     assert (row["model"], row["answers"], row["tokens"]) == ("tiny", 1, 3)
     assert "tiny" in invoke(app, ["trie", "pool", "show"]).stdout
@@ -126,13 +125,13 @@ def test_the_pools_are_listed_and_cleared() -> None:
 def test_answers_that_could_not_be_stored_are_stored_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, pool = tmp_path / f"x{SUFFIX}", tallied([[1, 2, 3]])
+    path, pool = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ngtcli.draft.pool.write_arrays", full)
+        patch.setattr("safetensors.numpy.save_file", full)
         with pytest.raises(OSError, match="No space"):
             save_pool(path, pool, "tiny", 97)
     pool.add([4, 5], [])

@@ -350,7 +350,7 @@ def test_debug_behind_two_dashes_is_a_name() -> None:
 
 def test_removing_says_how_many_files_in_good_english(monkeypatch, capsys) -> None:
     for count, words in ((0, "0 files"), (1, "1 file,"), (2, "2 files")):
-        monkeypatch.setattr("ngtcli.trie.listing.clear_tries", lambda n=count: (n, 10))
+        monkeypatch.setattr("ngtcli.cli.cache.clear", lambda *_, n=count: (n, 10))
         assert call(monkeypatch, "trie", "clear") == 0
         assert capsys.readouterr().out.startswith(words)
 

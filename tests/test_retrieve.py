@@ -28,6 +28,7 @@ from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Excerpt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.render.schema import build
@@ -35,6 +36,7 @@ from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
 from ngtcli.retrieve.index import K1, B, index_of, words
 from ngtcli.system import cache as cache_bound
+from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -113,7 +115,7 @@ def test_after_a_change_only_what_changed_is_cut(tmp_path: Path, own_home: Path)
     texts[2] = "Somebody spoke of a ship."
     index = index_of(folder(tmp_path, *texts), SMALL)
     assert index.status == "updated" and index.cut == 1
-    for path in store.index_folder().glob("*"):
+    for path in (home("cache") / store.FOLDER).glob("*"):
         path.unlink()
     new = index_of(folder(tmp_path, *texts), SMALL)
     assert new.status == "built" and new.ranked("a ship spoke") == index.ranked("a ship spoke")
@@ -145,7 +147,8 @@ def test_of_an_index_with_words_that_are_none_nothing_is_taken_over(
     stored = store.load(path)
     assert stored is not None
     words = np.full_like(stored.cut.words, word)
-    store.save(path, replace(stored, cut=replace(stored.cut, words=words)))
+    changed = replace(stored, cut=replace(stored.cut, words=words))
+    store.INDICES.write(path, store.arrays_of(changed), {})
     more = folder(tmp_path, "The tide came in.", "A ship left port.", "Nobody spoke.")
     assert index_of(more, SMALL).cut == 3
 
@@ -184,7 +187,7 @@ def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goe
     documents = folder(tmp_path, *(f"The tide came in at {i}." for i in range(6)))
     old = time.time() - 31 * 86_400
     index_of(documents, SMALL)
-    for path in store.index_folder().glob("*"):
+    for path in (home("cache") / store.FOLDER).glob("*"):
         os.utime(path, (old, old))
     assert index_of(documents, SMALL).status == "cached"  # asked for: it counts as new
     index_of(documents[:1], SMALL)
@@ -193,7 +196,7 @@ def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goe
     assert index_path(documents, SMALL).exists() and not index_path(documents[:1], SMALL).exists()
     for i in range(2, 6):
         index_of(documents[i:], SMALL)
-    assert len(list(store.index_folder().glob("*.index.safetensors"))) == 3
+    assert len(list((home("cache") / store.FOLDER).glob("*.index.safetensors"))) == 3
     assert index_of(documents, SMALL).cut < 6
 
 
@@ -203,9 +206,8 @@ def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goe
 def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
     said: list[str] = []
     own = Settings(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
-    prompt = prompt_for(
-        load_preset("ask"), documents, question, TOKENIZER, own, context=context, warn=said.append
-    )
+    task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.max_tokens)
+    prompt = prompt_for(task, own, said.append)
     return prompt, said
 
 

@@ -177,7 +177,7 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
 
 @needs_model
 def test_what_is_built_and_removed_is_as_described(own_home: Path) -> None:
-    from ngtcli.draft.pool import list_pools
+    from ngtcli.trie.files import list_pools
 
     for more in ((), ("--rest",), ("--background",)):
         check(printed("trie", "build", HARBOUR, "--json", *more), "trie build")

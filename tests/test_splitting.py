@@ -45,7 +45,7 @@ TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 def task(documents: list[Document], context: int = 400, answer: int = 40) -> Task:
     backend = Tokenizer(FakeBackend())  # a token a letter
     preset = load_preset("summarize")
-    return Task(preset, documents, "", backend, context, answer, 0, lambda _: None)
+    return Task(preset, documents, "", backend, context, answer)
 
 
 @settings(max_examples=60, deadline=None)

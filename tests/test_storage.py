@@ -10,13 +10,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from ngtcli.system.arrays import write_arrays
+from ngtcli.system.cache import LEFT_S
 from ngtcli.system.reading import read_bounded, read_stream
 from ngtcli.system.storage import (
-    LEFT_S,
     DamagedFileError,
     key_of,
     parse_json,
@@ -160,7 +158,6 @@ def test_caches_are_readable_by_their_owner_alone(tmp_path: Path, umask: int) ->
     before = os.umask(umask)
     try:
         write_json(tmp_path / "a.json", {})
-        write_arrays(tmp_path / "a.arrays", {"x": np.zeros(3, np.int32)}, {}, 100)
     finally:
         os.umask(before)
     assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o600}
@@ -188,12 +185,6 @@ def test_beside_a_file_of_the_users_only_its_own_leftovers_are_removed(tmp_path:
         os.utime(path, (0, 0))
     write_atomically(tmp_path / "a.txt", "text")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "download.partial"]
-
-
-def test_arrays_beyond_the_bound_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(OSError) as caught:
-        write_arrays(tmp_path / "a", {"x": np.zeros(26, np.int32)}, {}, 100)
-    assert caught.value.errno == errno.EFBIG and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

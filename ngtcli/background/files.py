@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ngtcli.errors import UsageError, nearest
 from ngtcli.system.storage import key_of
-from ngtcli.trie.listing import BACKGROUND_SUFFIX, FAILED_SUFFIX, list_backgrounds, trie_folder
+from ngtcli.trie.files import BACKGROUNDS, FAILED_SUFFIX, TOKENIZER, list_backgrounds, trie_folder
 
 if TYPE_CHECKING:  # light commands want no numpy
     from ngtcli.trie.background import BackgroundCounts
@@ -22,7 +22,7 @@ FORMAT = 1  # of the key
 
 def background_path(name: str, fingerprint: str) -> Path:
     """The file for a name and a tokenizer. Raises UsageError as `home` does."""
-    return trie_folder() / f"{_key(name, fingerprint)}{BACKGROUND_SUFFIX}"
+    return BACKGROUNDS.path(_key(name, fingerprint))
 
 
 def failure_path(name: str, fingerprint: str) -> Path:
@@ -55,22 +55,23 @@ def check_new_name(name: str) -> None:
 
 def open_background(name: str, fingerprint: str, vocabulary: int) -> "BackgroundCounts":
     """The counts of a name, mapped. Raises FileNotFoundError and DamagedFileError."""
-    from ngtcli.trie.background_file import TOKENIZER, load_background
-
-    wanted = {TOKENIZER: fingerprint, "name": name}
-    return load_background(background_path(name, fingerprint), vocabulary, wanted)
+    return _open({TOKENIZER: fingerprint, "name": name}, vocabulary)
 
 
 def open_joined(names: Sequence[str], fingerprint: str, vocabulary: int) -> "BackgroundCounts":
     """The joined counts of names that have files. Raises as `open_background` does.
 
-    DamagedFileError is raised, too, where one of them was built anew since.
+    DamagedFileError is also raised where one of them was built again since.
     """
-    from ngtcli.trie.background_file import TOKENIZER, load_background
+    parts = parts_of(names, fingerprint)
+    return _open({TOKENIZER: fingerprint, "name": ",".join(names), "parts": parts}, vocabulary)
 
-    name = ",".join(names)
-    wanted = {TOKENIZER: fingerprint, "name": name, "parts": parts_of(names, fingerprint)}
-    return load_background(background_path(name, fingerprint), vocabulary, wanted)
+
+def _open(wanted: Mapping[str, str], vocabulary: int) -> "BackgroundCounts":
+    from ngtcli.trie.background import load_counts  # here: it loads numpy
+
+    path = background_path(wanted["name"], wanted[TOKENIZER])
+    return load_counts(BACKGROUNDS, path, vocabulary, wanted)
 
 
 def parts_of(names: Sequence[str], fingerprint: str) -> str:
@@ -81,8 +82,6 @@ def parts_of(names: Sequence[str], fingerprint: str) -> str:
 
 def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
     """Store counts; the path. `about` is other metadata. Raises OSError."""
-    from ngtcli.trie.background_file import TOKENIZER, save_background
-
     path = background_path(name, fingerprint)
     told = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
-    return save_background(path, counts, {**told, "key": path.name.partition(".")[0]})
+    return BACKGROUNDS.write(path, counts.arrays, {**told, "key": path.name.partition(".")[0]})

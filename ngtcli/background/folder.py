@@ -8,25 +8,43 @@ joined with the background.
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document, common_folder
-from ngtcli.system.arrays import read_arrays, write_arrays
-from ngtcli.system.cache import keep_last, largest, renew
-from ngtcli.system.storage import DamagedFileError, home, key_of, mark_used
+from ngtcli.system.arrays import Array, ArrayFile
+from ngtcli.system.cache import renew
+from ngtcli.system.storage import DamagedFileError, key_of, mark_used
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.background_file import TOKENIZER, load_background, save_background
+from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts, load_counts
+from ngtcli.trie.files import BACKGROUNDS, TOKENIZER
 from ngtcli.trie.ngram import Ints
 
+FOLDER = "folders"
 TOKENS = 4_000_000  # counted at most; guess: they take 1 GB of memory and some 25 s
 LEAST = (1, 2)  # how often a token, and a longer sequence, occurs at least to be counted; guess
-_FORMAT = 1
-_MOST = 2**26  # bytes of a file of ids; derived: TOKENS of 4 bytes, and digests
-_ARRAYS = ("digests", "lengths", "ids")
+IDS = ArrayFile(
+    "the documents' ids are",
+    FOLDER,
+    ".ids.safetensors",
+    format="2",
+    most=2**26,  # derived: TOKENS of 4 bytes, and digests
+    arrays={
+        "digests": Array("uint8", 32, rows="documents"),
+        "lengths": Array("int32", rows="documents"),
+        "ids": Array("int32"),
+    },
+)
+COUNTS = replace(
+    BACKGROUNDS, what="the documents' counts are", folder=FOLDER, suffix=".counts.safetensors"
+)
+JOINED = replace(COUNTS, suffix=".joined.safetensors")
+_FORMAT = 1  # of what is counted
 _EVERY = 200  # documents encoded between two status lines; guess
 Status = Callable[[str], None]
 
@@ -53,7 +71,7 @@ class FolderCounts:
             place = key_of(_FORMAT, self._tokenizer.fingerprint, common_folder(documents))
 
             def alone() -> BackgroundCounts:
-                return self._had(place, "counts", texts, lambda: self._counted(documents, place))
+                return self._had(COUNTS, place, texts, lambda: self._counted(documents, place))
 
             def both() -> BackgroundCounts:
                 own = alone()
@@ -63,7 +81,7 @@ class FolderCounts:
                     self._warn(f"the documents' counts are not joined with others: {error}")
                     return own
 
-            self._last = texts + whole, self._had(place, "joined", texts + whole, both)
+            self._last = texts + whole, self._had(JOINED, place, texts + whole, both)
         return self._last[1]
 
     def _hash(self, background: BackgroundCounts | None) -> str:
@@ -75,22 +93,19 @@ class FolderCounts:
         return self._hashed[1] if background is not None else ""
 
     def _had(
-        self, place: str, kind: str, content: str, make: Callable[[], BackgroundCounts]
+        self, file: ArrayFile, place: str, content: str, make: Callable[[], BackgroundCounts]
     ) -> BackgroundCounts:
         """The counts in a file with that content, or else made and stored there."""
-        path = counts_folder() / f"{place}.{key_of(content)}.{kind}.safetensors"
+        path = file.path(f"{place}.{key_of(content)}")
         about = {TOKENIZER: self._tokenizer.fingerprint, "content": content}
         with suppress(FileNotFoundError, DamagedFileError):
-            found = load_background(path, self._vocabulary, about)
+            found = load_counts(file, path, self._vocabulary, about)
             mark_used(path)
             renew(path)
             return found
         counts = make()
-        try:
-            save_background(path, counts, about)
-            keep_last(path.parent, f"{place}.*.{kind}.safetensors")
-        except OSError as error:
-            self._warn(f"the documents' counts are not cached: {error.strerror or error}")
+        if file.keep(path, counts.arrays, about, self._warn):
+            file.keep_last(place)
         counts.nodes[0, TOKEN] = self._vocabulary
         return counts
 
@@ -103,9 +118,8 @@ class FolderCounts:
     def _ids(self, documents: Sequence[Document], place: str) -> list[Ints]:
         """The token ids of each document; what was encoded before is read from files."""
         digests = [bytes.fromhex(document.sha256) for document in documents]
-        pattern = f"{place}.*.ids.safetensors"
         known: dict[bytes, Ints] = {}
-        for file in largest(counts_folder(), pattern):
+        for file in IDS.others(place):
             if all(digest in known for digest in digests):
                 break
             known |= _known(file, self._tokenizer.fingerprint, self._vocabulary)
@@ -123,44 +137,28 @@ class FolderCounts:
             left -= len(ids)
             found.append(ids)
         if any(digest not in known for digest in digests[: len(found)]):
-            path = counts_folder() / pattern.replace("*", key_of(*(d.hex() for d in digests)))
-            self._keep(path, digests[: len(found)], found)
-            keep_last(path.parent, pattern)
+            path = IDS.path(f"{place}.{key_of(*(d.hex() for d in digests))}")
+            arrays: dict[str, npt.NDArray[Any]] = {
+                "digests": np.frombuffer(b"".join(digests[: len(found)]), np.uint8).reshape(-1, 32),
+                "lengths": np.array([len(one) for one in found], np.int32),
+                "ids": np.concatenate([np.zeros(0, np.int32), *found]),
+            }
+            IDS.keep(path, arrays, {TOKENIZER: self._tokenizer.fingerprint}, self._warn)
+            IDS.keep_last(place)
         return found
-
-    def _keep(self, path: Path, digests: list[bytes], ids: list[Ints]) -> None:
-        none = np.zeros(0, np.int32)
-        arrays = {
-            "digests": np.frombuffer(b"".join(digests), np.int32),
-            "lengths": np.array([len(one) for one in ids], np.int32),
-            "ids": np.concatenate([none, *ids]),
-        }
-        try:
-            write_arrays(path, arrays, {TOKENIZER: self._tokenizer.fingerprint}, _MOST)
-        except OSError as error:
-            self._warn(f"the documents' ids are not cached: {error.strerror or error}")
-
-
-def counts_folder() -> Path:
-    """Where the files lie. Raises UsageError as `home`."""
-    return home("cache") / "folders"
 
 
 def _known(path: Path, fingerprint: str, vocabulary: int) -> Iterator[tuple[bytes, Ints]]:
     """The digest and the ids of each document in a file; none where that is damaged."""
-    if not path.is_file():
-        return
     try:
-        arrays = read_arrays(path, _ARRAYS, {TOKENIZER: fingerprint}, _MOST)
-    except DamagedFileError:
+        arrays, _ = IDS.read(path, {TOKENIZER: fingerprint})
+    except (FileNotFoundError, DamagedFileError):
         return
-    digests, lengths, ids = (arrays[name] for name in _ARRAYS)
-    raw = digests.tobytes()
-    fits = len(raw) == 32 * len(lengths) and int(lengths.sum(dtype=np.int64)) == len(ids)
-    if not fits or int(lengths.min(initial=0)) < 0:
+    digests, lengths, ids = (arrays[name] for name in IDS.arrays)
+    if int(lengths.sum(dtype=np.int64)) != len(ids) or int(lengths.min(initial=0)) < 0:
         return
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
         return
     ends = np.cumsum(lengths)
-    for i, end in enumerate(ends.tolist()):
-        yield raw[32 * i : 32 * i + 32], ids[end - int(lengths[i]) : end]
+    for digest, length, end in zip(digests, lengths.tolist(), ends.tolist(), strict=True):
+        yield digest.tobytes(), ids[end - length : end]

@@ -26,7 +26,7 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, others_cache, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.listing import list_backgrounds
+from ngtcli.trie.files import list_backgrounds
 from ngtcli.trie.store import about
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess

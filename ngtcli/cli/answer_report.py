@@ -227,16 +227,17 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
 def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
-    >>> place = {"document": 0, "start": 0, "end": 9, "page": 0, "heading": ""}
-    >>> _scores(Chosen(0.03, 4.5, 0.71, 0.03, rank=2, **place))
+    >>> from ngtcli.retrieve.ranking import Scores
+    >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, 0, "", rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """
-    if passage.dense is None and passage.reranked is None:
-        return f"score {passage.bm25:.2f}"
+    by = passage.scores
+    if by.dense is None and by.reranked is None:
+        return f"score {by.bm25:.2f}"
     scores = {
-        f"BM25 {passage.bm25:.2f}": True,
-        f"dense {passage.dense or 0:.3f}": passage.dense is not None,
-        f"fused {passage.fused or 0:.4f}": passage.fused is not None,
-        f"reranked {passage.reranked or 0:.2f}": passage.reranked is not None,
+        f"BM25 {by.bm25:.2f}": True,
+        f"dense {by.dense or 0:.3f}": by.dense is not None,
+        f"fused {by.fused or 0:.4f}": by.fused is not None,
+        f"reranked {by.reranked or 0:.2f}": by.reranked is not None,
     }
     return f"rank {passage.rank} ({', '.join(words for words, given in scores.items() if given)})"

@@ -57,7 +57,7 @@ def models(incomplete: str) -> list[str]:
 def backgrounds(incomplete: str) -> list[str]:
     """Names of backgrounds."""
     from ngtcli.background.files import SHIPPED
-    from ngtcli.trie.listing import list_backgrounds
+    from ngtcli.trie.files import list_backgrounds
 
     return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))
 

@@ -1,12 +1,12 @@
 """`ngt docs`: what is read of documents, and what is kept of them."""
 
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.cache import clear_named, print_folder, print_removed
 from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
@@ -19,11 +19,10 @@ from ngtcli.cli.reading import (
     tell_warnings,
 )
 from ngtcli.config import SETTINGS, settings_where
-from ngtcli.documents.catalog import folder
 from ngtcli.documents.load import Document, Row, Survey, TokenCounter, survey
 from ngtcli.documents.passages import Cutting, Passage, place
 from ngtcli.documents.passages import passages as passages_of
-from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
@@ -199,33 +198,10 @@ def _print_passages(facts: dict[str, Any]) -> None:
 @docs_app.command("clear")
 def docs_clear(json: JsonOption = False) -> None:
     """Delete all that is kept of documents; their files stay."""
-    from ngtcli.background.folder import counts_folder  # here: they load numpy
-    from ngtcli.prompt.splitting import parts_folder
-    from ngtcli.retrieve.store import index_folder
-
-    kept = folder(), index_folder(), counts_folder(), parts_folder()
-    places = [place for place in kept if place.is_dir()]
-    files = [p for place in places for p in place.rglob("*") if p.is_file()]
-    size = sum(map(_size, files))
-    try:
-        for place in places:
-            shutil.rmtree(place)
-    except OSError as error:
-        raise NgtError(f"{place}: {error.strerror or error}", "Delete it by hand.") from None
-    if json:
-        print_line(dump_json({"files": len(files), "bytes": size}))
-    else:
-        print_line(f"{counted(len(files), 'file')}, {size / 1e6:.1f} MB removed")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:  # another run removed it
-        return 0
+    print_removed(*clear_named("documents", "passages", "counts", "parts"), json)
 
 
 @docs_app.command("path")
 def docs_path(json: JsonOption = False) -> None:
     """Print the folder of what is kept of documents."""
-    print_line(dump_json({"path": str(folder())}) if json else str(folder()))
+    print_folder("documents", json)

@@ -7,27 +7,34 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.background.files import check_new_name
+from ngtcli.cli.cache import clear_named, print_folder, print_removed
 from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.output import print_line, print_table
-from ngtcli.cli.pool import pool_app
 from ngtcli.cli.reading import read_documents, skipped_json, standard_input
-from ngtcli.cli.trie_rows import file_row, print_facts, table_cells, trie_row
 from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.sinks import dump_json
-from ngtcli.render.terminal import one_line
+from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.json_form import to_json
-from ngtcli.system.storage import DamagedFileError, home
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie import listing
+from ngtcli.trie.files import (
+    BACKGROUNDS,
+    DATASTORES,
+    TRIES,
+    BackgroundFile,
+    CacheFile,
+    TrieFile,
+    describe,
+    list_files,
+    list_pools,
+)
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
-
-trie_app.add_typer(pool_app, name="pool")
 
 # The settings that decide which trie a text has, and how texts are read.
 _READ = ("model", "n", "lp", *settings_where(reading=True))
@@ -150,12 +157,12 @@ def _build_datastore(
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
     """List cached tries, datastores and backgrounds, the newest first."""
-    found = listing.list_files()
+    found = list_files()
     if json:
-        print_line(dump_json([file_row(file) for file in found]))
+        print_line(dump_json(to_json(found)))
         return
     header = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
-    print_table(header, [table_cells(file) for file in found])
+    print_table(header, [_cells(file) for file in found])
 
 
 @trie_app.command("show")
@@ -167,7 +174,7 @@ def trie_show(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
-    if path.endswith((listing.SUFFIX, listing.DATASTORE_SUFFIX, listing.BACKGROUND_SUFFIX)):
+    if path.endswith((TRIES.suffix, DATASTORES.suffix, BACKGROUNDS.suffix)):
         given = {SETTINGS[name].flag: True for name in flags or {}} | {"--preset": preset}
         _show_file(path, given, json)
         return
@@ -176,16 +183,16 @@ def trie_show(
     loaded = read_documents([path], standard_input([path]), settings, Notes())
     row, top = _cached(path, loaded.documents, settings, tokenizer)
     facts = {**row, "most_frequent": top}
-    print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
+    _print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
 
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
     """What is in a file of the cache, which depends on no flag: none may be `given`."""
-    file = listing.describe(Path(path))
+    file = describe(Path(path))
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
     refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
-    print_facts(file_row(file), json)
+    _print_facts(to_json(file), json)
 
 
 def _cached(
@@ -199,14 +206,14 @@ def _cached(
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
     except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
-    file = listing.describe_trie(store.trie_path(key))
+    file = describe(TRIES.path(key))
     if trie is None or file is None:
         raise InputError(f"{path}: no trie is cached for it", _build_hint(path))
     top = [
         {"text": tokenizer.decode(sequence), "count": count}
         for sequence, count in trie.most_frequent(settings.lp, 10)
     ]
-    return trie_row(file), top
+    return to_json(file), top
 
 
 def _build_hint(path: str) -> str:
@@ -216,15 +223,65 @@ def _build_hint(path: str) -> str:
 @trie_app.command("clear")
 def trie_clear(json: JsonOption = False) -> None:
     """Delete all cached tries, datastores and backgrounds."""
-    files, size = listing.clear_tries()
-    if json:
-        print_line(dump_json({"files": files, "bytes": size}))
-    else:
-        print_line(f"{counted(files, 'file')}, {size / 1e6:.1f} MB removed")
+    print_removed(*clear_named("tries", "datastores", "backgrounds"), json)
 
 
 @trie_app.command("path")
 def trie_path(json: JsonOption = False) -> None:
     """Print the folder of cached tries."""
-    folder = str(home("cache") / "tries")
-    print_line(dump_json({"path": folder}) if json else folder)
+    print_folder("tries", json)
+
+
+def _cells(file: CacheFile) -> list[object]:
+    """What `ngt trie list` shows of a file."""
+    size, names = f"{file.bytes / 1e6:.1f} MB", ", ".join(file.documents[:3])
+    if len(file.documents) > 3:
+        names += f" and {len(file.documents) - 3} more"
+    if isinstance(file, TrieFile):
+        return ["trie", file.key[:12], file.tokens, file.nodes, size, file.n, file.lp, names]
+    nodes = ""
+    if isinstance(file, BackgroundFile):
+        nodes = str(file.nodes)
+        names += f" (for {file.model})"
+    tokens = file.tokens or ""  # phrases are not a text with a length
+    return [f"{file.kind} {file.name}", file.key[:12], tokens, nodes, size, "", "", names]
+
+
+def _print_facts(facts: dict[str, Any], json: bool) -> None:
+    """A row and what else is known of its file, a line each; or as JSON."""
+    if json:
+        print_line(dump_json(facts))
+        return
+    for name, value in facts.items():
+        if name == "most_frequent":
+            for item in value:
+                print_line(f"{item['count']:>8}  {visible(item['text']).strip()!r}")
+        else:
+            shown = ", ".join(value) if isinstance(value, list) else value
+            print_line(f"{name}: {one_line(str(shown))}")
+
+
+pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)
+trie_app.add_typer(pool_app, name="pool")
+
+
+@pool_app.command("show")
+def pool_show(json: JsonOption = False) -> None:
+    """List the pools: one a model."""
+    pools = list_pools()
+    if json:
+        print_line(dump_json(to_json(pools)))
+        return
+    header = ["model", "pieces", "tokens", "size"]
+    cells = [[p.model, p.answers, p.tokens, f"{p.bytes / 1e3:.0f} kB"] for p in pools]
+    print_table(header, cells)
+
+
+@pool_app.command("clear")
+def pool_clear(json: JsonOption = False) -> None:
+    """Forget all earlier answers, of every model."""
+    files, size = clear_named("pools")
+    if json:
+        print_removed(files, size, json)
+    else:
+        print_line(f"{counted(files, 'pool')}, {size / 1e3:.0f} kB removed")

@@ -16,20 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.system import cache as cache_bound
-from ngtcli.system.arrays import read_arrays, read_header, write_arrays
 from ngtcli.system.storage import DamagedFileError, key_of
-from ngtcli.trie.listing import trie_folder
+from ngtcli.trie.files import POOLS
 from ngtcli.trie.ngram import SEPARATOR
 
 Ints = npt.NDArray[np.int32]
 
-FORMAT = 2
-SUFFIX = cache_bound.POOL
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
-MOST = 2**24  # bytes of a file: 50,000 ids and the tallies take a quarter of a megabyte
 _SCALE = CONFIG.tally_scale
-_NAMES = ("stream", "predicted", "reached")
 
 
 @dataclass(slots=True)
@@ -122,7 +116,7 @@ def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:
 
 def pool_path(fingerprint: str, model: str) -> Path:
     """The file for answers of `model` with the tokenizer of that fingerprint."""
-    return trie_folder() / f"{key_of(FORMAT, fingerprint, model)}{SUFFIX}"
+    return POOLS.path(key_of(POOLS.format, fingerprint, model))
 
 
 def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
@@ -131,13 +125,14 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     Raises DamagedFileError where the file is damaged, foreign or holds what cannot be.
     """
     pool = Pool(limit, quotes)
-    if not path.is_file():
+    try:
+        arrays, _ = POOLS.read(path)
+    except FileNotFoundError:
         return pool
-    arrays = read_arrays(path, _NAMES, {"format": str(FORMAT)}, MOST)
-    stream, predicted, reached = (arrays[name] for name in _NAMES)
+    stream, predicted, reached = (arrays[name] for name in POOLS.arrays)
     if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
         raise DamagedFileError("ids out of range")
-    if len(predicted) != len(reached) or (predicted < 0).any() or (reached < predicted).any():
+    if (predicted < 0).any() or (reached < predicted).any():
         raise DamagedFileError("impossible tallies")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
@@ -162,26 +157,6 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         "predicted": np.floor(pool.predicted.ravel() * _SCALE).astype(np.int32),
         "reached": np.ceil(pool.reached.ravel() * _SCALE).astype(np.int32),
     }
-    metadata = {"format": str(FORMAT), "model": model, "answers": str(len(answers))}
-    write_arrays(path, arrays, {**metadata, "tokens": str(sum(map(len, answers)))}, MOST)
+    sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
+    POOLS.write(path, arrays, {"model": model, **sizes})
     pool.new = []
-
-
-def list_pools() -> list[Path]:
-    """All pool files."""
-    return sorted(trie_folder().glob(f"*{SUFFIX}"))
-
-
-def describe(path: Path) -> dict[str, Any] | None:
-    """What a pool file's header says: model, answers, tokens, bytes, path; None if it is none."""
-    try:
-        meta, _ = read_header(path)
-        return {
-            "model": meta["model"],
-            "answers": int(meta["answers"]),
-            "tokens": int(meta["tokens"]),
-            "bytes": path.stat().st_size,
-            "path": str(path),
-        }
-    except (DamagedFileError, OSError, KeyError, ValueError):
-        return None

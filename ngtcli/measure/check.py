@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ngtcli.decode.sampling import penalizes
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions, AnswerRun
-from ngtcli.session.local import LocalSession, sampling_settings
+from ngtcli.session.local import LocalSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,7 @@ def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> 
 
 def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
-    sampling = sampling_settings(session.settings)
-    if not sampling.greedy or sampling.penalties:
+    if session.settings.temperature or penalizes(session.settings):
         return None
     try:
         return list(generate(session, "hf").begin()(prompt).ids)

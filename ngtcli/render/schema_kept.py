@@ -2,6 +2,8 @@
 
 from ngtcli.render.schema_measured import SKIPPED
 from ngtcli.render.schema_types import NUMBER, TEXT, WHOLE, Schema, of_dataclass, rows, shape
+from ngtcli.system.cache import Held
+from ngtcli.system.json_form import schema_of
 
 # What is printed of what was deleted, and of one place or several.
 _REMOVED = {"removed": shape({"files": WHOLE, "bytes": WHOLE})}
@@ -18,6 +20,10 @@ def kept(settings: dict[str, Schema]) -> dict[str, dict[str, Schema]]:
     """For each command the names and schemas of its outputs; `settings` are those by name."""
     return {
         **_tries(), **_documents(), **_presets(settings),
+        "cache list": {"stores": rows(schema_of(Held))},
+        "cache show": {"store": schema_of(Held)},
+        "cache clear": _REMOVED,
+        "cache path": _PATH,
         "config path": _PATHS,
         "models list": {"models": rows(shape({"name": TEXT, "bytes": WHOLE, "path": TEXT}))},
         "models path": {"model_paths": shape({"builtin": TEXT, "hub": TEXT})},
@@ -31,23 +37,19 @@ def _env() -> Schema:
 
 
 def _tries() -> dict[str, dict[str, Schema]]:
-    from ngtcli.trie.listing import BackgroundFile, DatastoreFile, TrieFile
+    from ngtcli.trie.files import CacheFile, PoolFile, TrieFile
 
-    trie = {"kind": {"const": "trie"}, **of_dataclass(TrieFile, ("created",))}
-    store = {"kind": {"const": "datastore"}, **of_dataclass(DatastoreFile, ("created",))}
-    background = {"kind": {"const": "background"}, **of_dataclass(BackgroundFile, ("created",))}
     frequent = {
         "most_frequent": rows(shape({"text": TEXT, "count": WHOLE})), "skipped": SKIPPED,
     }  # fmt: skip
-    row = {"anyOf": [shape(trie), shape(store), shape(background)]}
-    pool = {"model": TEXT, "answers": WHOLE, "tokens": WHOLE, "bytes": WHOLE, "path": TEXT}
+    row, trie = schema_of(CacheFile), schema_of(TrieFile)["properties"]
     return {
         "trie build": _built(),
         "trie list": {"tries": rows(row)},
         "trie show": {"trie": {"anyOf": [shape(trie | frequent), *row["anyOf"]]}},
         "trie clear": _REMOVED,
         "trie path": _PATH,
-        "trie pool show": {"pools": rows(shape(pool))},
+        "trie pool show": {"pools": rows(schema_of(PoolFile))},
         "trie pool clear": _REMOVED,
     }
 

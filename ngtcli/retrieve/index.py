@@ -23,7 +23,7 @@ from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
 from ngtcli.retrieve.store import Cut, Ints, Scores, Stored
-from ngtcli.system.cache import keep_last, largest, renew
+from ngtcli.system.cache import renew
 from ngtcli.system.storage import DamagedFileError, key_of
 
 K1, B = 1.5, 0.75  # of BM25; the defaults of bm25s, within the usual ranges
@@ -113,11 +113,8 @@ def index_of(
     new = _cut(documents, digests, known, cutting, status)
     status(f"Indexing {len(new.starts)} passages …")
     stored = Stored(new, _build(new))
-    try:
-        store.save(path, stored)
-        keep_last(path.parent, f"{key}.*{store.SUFFIX}")
-    except OSError as error:
-        warn(f"the index of passages is not cached: {error.strerror or error}")
+    if store.INDICES.keep(path, store.arrays_of(stored), {}, warn):
+        store.INDICES.keep_last(key)
     missing = sum(d not in known for d in digests)
     return Index(stored, key, "updated" if missing < len(digests) else how, missing)
 
@@ -134,7 +131,7 @@ class _Part:
 def _known_of(key: str, digests: Sequence[bytes]) -> dict[bytes, Callable[[], _Part]]:
     """What the indices of a folder have of these documents."""
     known: dict[bytes, Callable[[], _Part]] = {}
-    for path in largest(store.index_folder(), f"{key}.*{store.SUFFIX}"):
+    for path in store.INDICES.others(key):
         if all(digest in known for digest in digests):
             break
         with suppress(DamagedFileError, OSError):
@@ -144,7 +141,7 @@ def _known_of(key: str, digests: Sequence[bytes]) -> dict[bytes, Callable[[], _P
 
 
 def _known(cut: Cut) -> dict[bytes, Callable[[], _Part]]:
-    """What an index has of each document; nothing where it has numbers of no words."""
+    """What an index has of each document; nothing where it has words outside its terms."""
     words = cut.words
     if len(words) and not 0 <= int(words.min()) <= int(words.max()) < len(cut.terms):
         return {}
@@ -232,7 +229,7 @@ def _check(indices: Ints, data: npt.NDArray[np.float32], count: int) -> None:
     """Raise NgtError unless these are scores of passages: the file may be changed as it is read."""
     known = not len(indices) or 0 <= int(indices.min()) <= int(indices.max()) < count
     if not (known and bool(np.isfinite(data).all())):
-        raise NgtError("the cached index of passages is damaged", f"Remove {store.index_folder()}.")
+        raise NgtError("the cached index of passages is damaged", "Run: ngt cache clear passages")
 
 
 def _bm25() -> Any:

@@ -15,19 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.retrieve.encoders import Floats
-from ngtcli.retrieve.store import index_folder
+from ngtcli.retrieve.store import FOLDER
 from ngtcli.retrieve.vectors import Vectors
-from ngtcli.system.arrays import write_arrays
-from ngtcli.system.cache import keep_last, largest, renew
-from ngtcli.system.mapped import map_arrays
+from ngtcli.system.arrays import Array, ArrayFile
+from ngtcli.system.cache import renew
 from ngtcli.system.storage import DamagedFileError
 
 FLAT_MOST = 100_000  # vectors that are all compared with a question
 LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
 _EACH = 39  # vectors a centroid that FAISS trains on without a warning
 _AGAIN = 4  # times as many as wanted are scored again; guess
-_FORMAT, _SUFFIX = "1", ".ivf-pq.safetensors"
-MOST = 2**33  # bytes of an index's file; guess
+FILES = ArrayFile(
+    "the index of vectors is",
+    FOLDER,
+    ".ivf-pq.safetensors",
+    format="2",
+    most=2**33,  # guess
+    arrays={"index": Array("uint8")},
+)
 FLAT, IVF_PQ = "flat", "ivf-pq"
 
 Status = Callable[[str], None]
@@ -89,14 +94,13 @@ def nearest_of(
     count = len(vectors.rows)
     if count <= FLAT_MOST:
         return Nearest(vectors.rows)
-    path, width = index_folder() / f"{vectors.name}.{vectors.key}{_SUFFIX}", vectors.rows.shape[1]
+    path, width = FILES.path(f"{vectors.name}.{vectors.key}"), vectors.rows.shape[1]
     kept = _kept(path, width, warn)
     if kept is not None and kept.key == vectors.key and kept.coded.ntotal == count:
         renew(path)
         return Nearest(vectors.rows, kept.coded)
     status(f"Building the index of {count} vectors …")
-    pattern = f"{vectors.name}.*{_SUFFIX}"
-    others = (_kept(p, width, lambda _: None) for p in largest(path.parent, pattern))
+    others = (_kept(p, width, lambda _: None) for p in FILES.others(vectors.name))
     fitting = (k for k in others if k and k.trained <= 2 * count <= 4 * k.trained)
     if (kept := next(fitting, None)) is not None:
         coded, trained = kept.coded, kept.trained
@@ -104,23 +108,20 @@ def nearest_of(
         coded.add(vectors.rows)
     else:
         coded, trained = ivf_pq(vectors.rows), count
-    metadata = {"format": _FORMAT, "key": vectors.key, "trained": str(trained)}
-    try:
-        write_arrays(path, {"index": _written(coded)}, metadata, MOST)
-        keep_last(path.parent, pattern)
-    except OSError as error:
-        warn(f"the index of vectors is not cached: {error.strerror or error}")
+    metadata = {"key": vectors.key, "trained": str(trained)}
+    if FILES.keep(path, {"index": _faiss().serialize_index(coded)}, metadata, warn):
+        FILES.keep_last(vectors.name)
     return Nearest(vectors.rows, coded)
 
 
 def _kept(path: Path, width: int, warn: Status) -> _Kept | None:
     """The index in the file; None without one for this width, and with a line if it is damaged."""
-    if not path.is_file():
-        return None
     try:
-        arrays, metadata = map_arrays(path, ("index",), {"format": _FORMAT}, MOST)
-        coded = _faiss().deserialize_index(arrays["index"].view(np.uint8))
+        arrays, metadata = FILES.map(path)
+        coded = _faiss().deserialize_index(arrays["index"])
         kept = _Kept(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
+    except FileNotFoundError:
+        return None
     except (DamagedFileError, RuntimeError, ValueError) as error:
         warn(f"the index of vectors is built again: {error}")
         return None
@@ -143,12 +144,6 @@ def ivf_pq(rows: Floats) -> Any:
     built.add(rows)
     built.nprobe = PROBED
     return built
-
-
-def _written(built: Any) -> npt.NDArray[np.int32]:
-    """An index as FAISS writes it, filled with zeros to whole numbers."""
-    raw: npt.NDArray[np.uint8] = _faiss().serialize_index(built)
-    return np.pad(raw, (0, -len(raw) % 4)).view(np.int32)
 
 
 def _faiss() -> Any:

@@ -11,21 +11,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.documents.load import Document, common_folder
 from ngtcli.documents.passages import Cutting
-from ngtcli.system.arrays import write_arrays
-from ngtcli.system.mapped import map_arrays
-from ngtcli.system.storage import DamagedFileError, home, key_of
+from ngtcli.system.arrays import Array, ArrayFile
+from ngtcli.system.storage import DamagedFileError, key_of
 
-_FORMAT = 2  # of the file, of how documents are cut and of what counts as a word
-MOST = 2**31  # bytes of an index's file; guess, about 2 million passages
-SUFFIX = ".index.safetensors"
-_CUT = ("counts", "starts", "ends", "lengths", "words")
-_NAMES = ("digests", *_CUT, "terms", "data", "indices", "borders")
+FOLDER = "passages"
+INDICES = ArrayFile(
+    "the index of passages is",
+    FOLDER,
+    ".index.safetensors",
+    format="3",  # of the file, of how documents are cut and of what counts as a word
+    most=2**31,  # guess, about 2 million passages
+    arrays={
+        "digests": Array("uint8", 32, rows="documents"),
+        "counts": Array("int32", rows="documents"),
+        "starts": Array("int32", rows="passages"),
+        "ends": Array("int32", rows="passages"),
+        "lengths": Array("int32", rows="passages"),
+        "words": Array("int32"),
+        "terms": Array("uint64"),
+        "data": Array("float32", rows="scores"),
+        "indices": Array("int32", rows="scores"),
+        "borders": Array("int32"),
+    },
+)
+_CUT = ("counts", "starts", "ends", "lengths", "words", "terms")
 
 Ints = npt.NDArray[np.int32]
 
@@ -86,49 +102,35 @@ def hashes(found: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 def folder_key(documents: Sequence[Document], cutting: Cutting) -> str:
     """What the indices of all documents of a folder, cut in this way, have in common."""
-    return key_of(_FORMAT, common_folder(documents), cutting.tokens, cutting.overlap)
+    return key_of(INDICES.format, common_folder(documents), cutting.tokens, cutting.overlap)
 
 
 def index_path(key: str, digests: Sequence[bytes]) -> Path:
     """The file for these documents, of a folder's key. Raises UsageError as `home`."""
-    return index_folder() / f"{key}.{key_of(*(d.hex() for d in digests))}{SUFFIX}"
+    return INDICES.path(f"{key}.{key_of(*(d.hex() for d in digests))}")
 
 
-def index_folder() -> Path:
-    """Where indices lie. Raises UsageError as `home`."""
-    return home("cache") / "passages"
-
-
-def save(path: Path, stored: Stored) -> None:
-    """Write an index. Raises OSError, EFBIG beyond MOST bytes."""
+def arrays_of(stored: Stored) -> dict[str, Any]:
+    """The arrays of an index's file."""
     cut, scores = stored.cut, stored.scores
-    arrays = {
-        "digests": np.frombuffer(b"".join(cut.digests), np.int32),
+    return {
+        "digests": np.frombuffer(b"".join(cut.digests), np.uint8).reshape(-1, 32),
         **{name: getattr(cut, name) for name in _CUT},
-        "terms": cut.terms.view(np.int32),
-        "data": scores.data.view(np.int32),
+        "data": scores.data,
         "indices": scores.indices,
         "borders": scores.borders,
     }
-    write_arrays(path, arrays, {"format": str(_FORMAT)}, MOST)
 
 
 def load(path: Path) -> Stored | None:
     """The index in that file, None if there is none. Raises DamagedFileError."""
-    if not path.is_file():
+    try:
+        arrays, _ = INDICES.map(path)
+    except FileNotFoundError:
         return None
-    arrays, _ = map_arrays(path, _NAMES, {"format": str(_FORMAT)}, MOST)
-    digests, terms = arrays["digests"], arrays["terms"]
-    if len(digests) % 8 or len(terms) % 2:
-        raise DamagedFileError("arrays of odd lengths")
-    raw = digests.tobytes()
-    own = [raw[i : i + 32] for i in range(0, len(raw), 32)]
-    counts, starts, ends, lengths, words = (arrays[name] for name in _CUT)
-    data = arrays["data"].view(np.float32)
-    stored = Stored(
-        Cut(own, counts, starts, ends, lengths, words, terms.view(np.uint64)),
-        Scores(data, arrays["indices"], arrays["borders"]),
-    )
+    digests = [row.tobytes() for row in arrays["digests"]]
+    scores = Scores(arrays["data"], arrays["indices"], arrays["borders"])
+    stored = Stored(Cut(digests, *(arrays[name] for name in _CUT)), scores)
     _check(stored)
     return stored
 
@@ -136,17 +138,16 @@ def load(path: Path) -> Stored | None:
 def _check(stored: Stored) -> None:
     """Raise DamagedFileError unless all that is as long as the passages or the terms is right."""
     cut, scores = stored.cut, stored.scores
-    passages, terms = len(cut.starts), len(cut.terms)
     sums = [
-        (len(cut.digests), len(cut.counts)), (int(cut.counts.sum(dtype=np.int64)), passages),
-        (len(cut.ends), passages), (len(cut.lengths), passages),
-        (int(cut.lengths.sum(dtype=np.int64)), len(cut.words)), (len(scores.borders), terms + 1),
-        (len(scores.indices), len(scores.data)), (int(scores.borders[-1:].sum()), len(scores.data)),
-    ]  # fmt: skip
+        (int(cut.counts.sum(dtype=np.int64)), len(cut.starts)),
+        (int(cut.lengths.sum(dtype=np.int64)), len(cut.words)),
+        (len(scores.borders), len(cut.terms) + 1),
+        (int(scores.borders[-1:].sum()), len(scores.data)),
+    ]
     if any(a != b for a, b in sums):
         raise DamagedFileError("arrays of different lengths")
     least = min(int(a.min(initial=0)) for a in (cut.counts, cut.starts, cut.lengths))
     if least < 0 or bool((cut.ends <= cut.starts).any()):
         raise DamagedFileError("negative numbers")
     if bool((scores.borders[:1] != 0).any()) or bool((np.diff(scores.borders) < 0).any()):
-        raise DamagedFileError("numbers of no words")
+        raise DamagedFileError("scores outside the words")

@@ -16,21 +16,27 @@ import numpy as np
 
 from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
 from ngtcli.retrieve.index import Index
-from ngtcli.retrieve.store import index_folder
+from ngtcli.retrieve.store import FOLDER
 from ngtcli.system import process
-from ngtcli.system.arrays import write_arrays
-from ngtcli.system.cache import keep_last, largest, renew
-from ngtcli.system.mapped import map_arrays
+from ngtcli.system.arrays import ANY, Array, ArrayFile
+from ngtcli.system.cache import renew
 from ngtcli.system.storage import DamagedFileError, key_of
 
-_FORMAT = "1"
-_SUFFIX = ".vectors.safetensors"
-_NAMES = ("texts", "vectors")
 _HASH = 16  # bytes of a text's hash
+FILES = ArrayFile(
+    "the vectors of passages are",
+    FOLDER,
+    ".vectors.safetensors",
+    format="2",
+    most=2**34,  # guess, 4 million vectors of 1024 numbers
+    arrays={
+        "texts": Array("uint8", _HASH, rows="texts"),
+        "vectors": Array("float32", ANY, rows="texts"),
+    },
+)
 _PARTIAL = ""  # what a file is of that has not the vectors of all passages
 _KEEP_S = 300.0  # seconds after which what is made is kept; guess
 _TELL_S = 1.0  # seconds between two status lines; guess
-MOST = 2**34  # bytes of a file; guess, 4 million vectors of 1024 numbers
 
 Status = Callable[[str], None]
 
@@ -73,28 +79,28 @@ def vectors_of(
     """
     name = key_of(index.key, embedder.fingerprint)
     key = key_of(index.fingerprint, embedder.fingerprint)
-    path = index_folder() / f"{name}.{key}{_SUFFIX}"
+    path = FILES.path(f"{name}.{key}")
     kept = _kept(path, warn)
     if kept is not None and kept.of == key and len(kept.rows) == len(index):
         renew(path)
         return Vectors(kept.rows, name, key)
     texts = [text(passage) for passage in range(len(index))]
     hashes = [_hash(one) for one in texts]
-    known = _known(kept, f"{name}.*{_SUFFIX}", set(hashes))
+    known = _known(kept, name, set(hashes))
     missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
     made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
     every = {**known, **made}
     rows = np.stack([every[h] for h in hashes])
     status(f"Keeping {len(rows)} vectors …")
     _save(path, _Kept(key, hashes, rows), warn)
-    keep_last(path.parent, f"{name}.*{_SUFFIX}")
+    FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
-def _known(kept: _Kept | None, pattern: str, wanted: set[bytes]) -> dict[bytes, Floats]:
+def _known(kept: _Kept | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
     """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
     known: dict[bytes, Floats] = {}
-    files = (_kept(path, lambda _: None) for path in largest(index_folder(), pattern))
+    files = (_kept(path, lambda _: None) for path in FILES.others(name))
     for file in filter(None, chain([kept], files)):
         if len(known) == len(wanted):
             break
@@ -155,29 +161,18 @@ def _hash(text: str) -> bytes:
 
 
 def _save(path: Path, kept: _Kept, warn: Status) -> None:
-    arrays = {
-        "texts": np.frombuffer(b"".join(kept.hashes), np.int32),
-        "vectors": np.ascontiguousarray(kept.rows).reshape(-1).view(np.int32),
-    }
-    metadata = {"format": _FORMAT, "width": str(kept.rows.shape[1]), "of": kept.of}
-    try:
-        write_arrays(path, arrays, metadata, MOST)
-    except OSError as error:
-        warn(f"the vectors of passages are not cached: {error.strerror or error}")
+    hashes = np.frombuffer(b"".join(kept.hashes), np.uint8).reshape(-1, _HASH)
+    FILES.keep(path, {"texts": hashes, "vectors": kept.rows}, {"of": kept.of}, warn)
 
 
 def _kept(path: Path, warn: Status) -> _Kept | None:
     """What is in the file; None without one, and with a line if it is damaged."""
-    if not path.is_file():
-        return None
     try:
-        arrays, metadata = map_arrays(path, _NAMES, {"format": _FORMAT}, MOST)
-        width, vectors = int(metadata.get("width", "")), arrays["vectors"].view(np.float32)
-        hashes = arrays["texts"].tobytes()
-        if width < 1 or len(hashes) * width != len(vectors) * _HASH:
-            raise DamagedFileError("arrays of different lengths")
-    except (DamagedFileError, ValueError) as error:
-        warn(f"the vectors of passages are made again: {error}")
+        arrays, metadata = FILES.map(path)
+    except FileNotFoundError:
         return None
-    texts = [hashes[i : i + _HASH] for i in range(0, len(hashes), _HASH)]
-    return _Kept(metadata.get("of", _PARTIAL), texts, vectors.reshape(-1, width))
+    except DamagedFileError as error:
+        warn(f"{FILES.what} made again: {error}")
+        return None
+    hashes = [row.tobytes() for row in arrays["texts"]]
+    return _Kept(metadata.get("of", _PARTIAL), hashes, arrays["vectors"])

@@ -1,107 +1,266 @@
-"""Arrays of numbers in cache files: safetensors, checked by a checksum when they are read."""
+"""Array files of the cache: each kind is declared once, and written, read and mapped alike.
+
+They are safetensors, whose metadata have the kind's format and a SHA-256 of the contents. Read into
+memory, a file is compared with its checksum every time; mapped, when it is first read and whenever
+its size, times or inode differ from those it had then; or, with `map_unchecked`, never. What
+numbers mean, their reader must check: a manipulated file has the checksum that it should have.
+"""
 
 import errno
 import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ngtcli.system.storage import DamagedFileError, mark_used, private_folder, write_file
+from ngtcli.system.cache import keep_last, largest
+from ngtcli.system.storage import (
+    DamagedFileError,
+    home,
+    mark_used,
+    private_folder,
+    read_json,
+    write_file,
+    write_json,
+)
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
 
+Arrays = dict[str, Any]  # numpy arrays by their names
+Metadata = dict[str, str]
 
-def write_arrays(
-    path: Path, arrays: "Mapping[str, np.ndarray]", metadata: Mapping[str, str], most: int
-) -> Path:
-    """Write arrays, their checksum and `metadata` as safetensors; only the owner can read the file.
+ANY = -1  # as many columns as there are, one at least
+_TYPES = {"I32": "int32", "F32": "float32", "U64": "uint64", "U8": "uint8"}
+_SMALL = 1000  # most bytes of what is stored of a check
+_RACE_NS = 2_000_000_000  # a file this young may change without a new time; guess
 
-    Returns `path`. Raises OSError, EFBIG if the arrays are more than `most` bytes.
+
+class Array(NamedTuple):
+    """An array's numpy dtype, its columns (0: it has one dimension), and a word for its rows.
+
+    Arrays of a file with the same word have as many rows; of "" each has its own number.
     """
-    from safetensors import SafetensorError
-    from safetensors import numpy as tensors
 
-    if sum(array.nbytes for array in arrays.values()) > most:
-        raise OSError(errno.EFBIG, f"more than {most / 1e6:g} MB", str(path))
-    described = {**metadata, "checksum": checksum(arrays)}
-    private_folder(path.parent)
-    try:
-        write_file(path, lambda partial: tensors.save_file(dict(arrays), partial, described), "")
-    except SafetensorError as error:  # how the library words a full disk
-        if number := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
-        raise OSError(str(error)) from None
-    return path
+    dtype: str
+    columns: int = 0
+    rows: str = ""
 
 
-def read_arrays(
-    path: Path, names: Sequence[str], wanted: Mapping[str, str], most: int
-) -> "dict[str, np.ndarray]":
-    """The int32 arrays of exactly these names from a file that `write_arrays` wrote.
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """One kind of array file: `folder` of the cache, end of its files' names, format, arrays.
 
-    Raises DamagedFileError if the file is larger than `most` bytes, or has other arrays, other
-    metadata than `wanted`, or another checksum than its content.
+    `most` is the largest size of a file in bytes. `what` begins sentences about one: "the trie is".
     """
-    import numpy as np
 
-    arrays, metadata = _opened(path, names, most)
-    mark_used(path)
-    if any(a.dtype != np.int32 or a.ndim != 1 for a in arrays.values()):
-        raise DamagedFileError("arrays of another type")
-    if any(metadata.get(name) != value for name, value in wanted.items()):
-        raise DamagedFileError("another version or another file's content")
-    if metadata.get("checksum") != checksum(arrays):
-        raise DamagedFileError("checksum differs")
-    return arrays
+    what: str
+    folder: str
+    suffix: str
+    format: str
+    most: int
+    arrays: Mapping[str, Array]
+
+    def path(self, name: str) -> Path:
+        """The file of that name. Raises UsageError as `home`."""
+        return home("cache") / self.folder / f"{name}{self.suffix}"
+
+    def paths(self) -> list[Path]:
+        """All files of this kind. Raises UsageError as `home`."""
+        return sorted((home("cache") / self.folder).glob(f"*{self.suffix}"))
+
+    def write(self, path: Path, arrays: "Mapping[str, np.ndarray]", metadata: Metadata) -> Path:
+        """Write arrays of the declared names and dtypes; only the owner can read the file.
+
+        Returns `path`. Raises OSError, EFBIG if the arrays are more than `most` bytes.
+        """
+        import numpy as np
+        from safetensors import SafetensorError
+        from safetensors import numpy as tensors
+
+        ordered = {name: np.ascontiguousarray(arrays[name]) for name in self.arrays}
+        if sum(array.nbytes for array in ordered.values()) > self.most:
+            raise OSError(errno.EFBIG, f"more than {self.most / 1e6:g} MB", str(path))
+        about = {**metadata, "format": self.format, "checksum": checksum(ordered)}
+        private_folder(path.parent)
+        try:
+            write_file(path, lambda partial: tensors.save_file(ordered, partial, about), "")
+        except SafetensorError as error:  # how the library words a full disk
+            if number := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
+            raise OSError(str(error)) from None
+        return path
+
+    def keep(
+        self,
+        path: Path,
+        arrays: "Mapping[str, np.ndarray]",
+        metadata: Metadata,
+        warn: Callable[[str], object],
+    ) -> bool:
+        """Write as `write` does; False where that is not possible, and `warn` is told why."""
+        try:
+            self.write(path, arrays, metadata)
+        except OSError as error:
+            warn(f"{self.what} not cached: {error.strerror or error}")
+            return False
+        return True
+
+    def read(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
+        """The arrays, read into memory, and the metadata.
+
+        Raises FileNotFoundError; DamagedFileError where the file has another format, other arrays,
+        other metadata than `wanted`, or another checksum than its content.
+        """
+        arrays, metadata = self._open(path, wanted or {}, "r")
+        arrays = {name: array.copy() for name, array in arrays.items()}
+        mark_used(path)
+        if metadata.get("checksum") != checksum(arrays):
+            raise DamagedFileError("checksum differs")
+        return arrays, metadata
+
+    def map(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
+        """The same, mapped and read-only: what is not looked at is not read. Raises as `read`."""
+        try:
+            stamp = _stamp(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise DamagedFileError(f"unreadable ({error})") from None
+        arrays, metadata = self._open(path, wanted or {}, "r")
+        known = _checked_stamp(path) == stamp
+        if not known and metadata.get("checksum") != checksum(arrays):
+            raise DamagedFileError("checksum differs")
+        mark_used(path)  # which changes the last time of the stamp
+        if time.time_ns() - stamp[1] > _RACE_NS:
+            with suppress(OSError):  # then it is compared again
+                now = _stamp(path)
+                if now[:-1] == stamp[:-1] and not (known and now == stamp):
+                    write_json(_stamp_path(path), {"stamp": now})
+        return arrays, metadata
+
+    def map_unchecked(
+        self, path: Path, wanted: Mapping[str, str] | None = None
+    ) -> tuple[Arrays, Metadata]:
+        """The same without a checksum: opening takes no longer for a larger file.
+
+        Arrays are a private mapping: writing to them changes neither the file nor what others see.
+        Raises as `read`.
+        """
+        return self._open(path, wanted or {}, "c")
+
+    def _open(
+        self, path: Path, wanted: Mapping[str, str], mode: Literal["r", "c"]
+    ) -> tuple[Arrays, Metadata]:
+        import numpy as np
+
+        metadata, found = _header(path, self.most)
+        if any(metadata.get(n) != v for n, v in {**wanted, "format": self.format}.items()):
+            raise DamagedFileError("another version or another file's content")
+        if found.keys() != self.arrays.keys():
+            raise DamagedFileError("it holds other arrays")
+        self._check_shapes(found)
+        try:
+            whole = np.memmap(path, np.uint8, mode).view(np.ndarray)
+        except (OSError, ValueError, MemoryError) as error:
+            raise DamagedFileError(f"unreadable ({error})") from None
+        sizes = {name: _size(shape, _TYPES[kind]) for name, (kind, shape) in found.items()}
+        at = len(whole) - sum(sizes.values())  # the library has checked that they fill the rest
+        if at != 8 + int.from_bytes(whole[:8].tobytes(), "little"):
+            raise DamagedFileError("it was replaced while it was opened")
+        arrays: Arrays = {}
+        for name, (kind, shape) in found.items():
+            part = whole[at : at + sizes[name]]
+            if part.ctypes.data % np.dtype(_TYPES[kind]).itemsize:
+                raise DamagedFileError("an array at an odd place")
+            arrays[name] = part.view(_TYPES[kind]).reshape(shape)
+            at += sizes[name]
+        return {name: arrays[name] for name in self.arrays}, metadata
+
+    def _check_shapes(self, found: Mapping[str, tuple[str, list[int]]]) -> None:
+        """Raise DamagedFileError unless these arrays are as they are declared."""
+        lengths: dict[str, set[int]] = {}
+        for name, declared in self.arrays.items():
+            kind, shape = found[name]
+            columns = shape[1] if len(shape) == 2 else 0
+            fits = columns == declared.columns or (declared.columns == ANY and columns > 0)
+            if _TYPES.get(kind) != declared.dtype or not fits or not 1 <= len(shape) <= 2:
+                raise DamagedFileError("arrays of another type")
+            lengths.setdefault(declared.rows or name, set()).add(shape[0])
+        if any(len(of_one) > 1 for of_one in lengths.values()):
+            raise DamagedFileError("arrays of different lengths")
+
+    def others(self, family: str) -> list[Path]:
+        """Files whose names begin with `family` and a point: the largest first, 16 at most."""
+        return largest(home("cache") / self.folder, f"{family}.*{self.suffix}")
+
+    def keep_last(self, family: str) -> None:
+        """Of files whose names begin with `family` and a point, remove all but the last ones."""
+        keep_last(home("cache") / self.folder, f"{family}.*{self.suffix}")
 
 
-def _opened(
-    path: Path, names: Sequence[str], most: int
-) -> "tuple[dict[str, np.ndarray], dict[str, str]]":
+def read_header(path: Path) -> tuple[Metadata, dict[str, int]]:
+    """An array file's metadata and the rows of each array. Raises OSError, DamagedFileError."""
+    metadata, arrays = _header(path, None)
+    return metadata, {name: shape[0] if shape else 0 for name, (_, shape) in arrays.items()}
+
+
+def _header(path: Path, most: int | None) -> tuple[Metadata, dict[str, tuple[str, list[int]]]]:
+    """The metadata, and dtype and shape of each array in the order of their places.
+
+    Raises FileNotFoundError, and DamagedFileError for what is not a regular file, has more than
+    `most` bytes or is not safetensors.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
-        check_regular(path, most)
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise DamagedFileError("not a regular file")
+        if most is not None and about.st_size > most:
+            raise DamagedFileError(f"more than {most / 1e6:g} MB")
         with safe_open(path, framework="np") as file:
-            if set(file.keys()) != set(names):
-                raise DamagedFileError("it holds other arrays")
-            return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            arrays = {name: (s.get_dtype(), list(s.get_shape())) for name, s in slices.items()}
+            return dict(file.metadata() or {}), arrays
+    except FileNotFoundError:
+        raise
     except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
         raise DamagedFileError(f"unreadable ({error})") from None
 
 
-def read_header(path: Path) -> tuple[dict[str, str], dict[str, int]]:
-    """The metadata of a safetensors file and the length of each array. Raises DamagedFileError."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        check_regular(path, None)
-        with safe_open(path, framework="np") as file:
-            lengths = {name: file.get_slice(name).get_shape()[0] for name in file.keys()}  # noqa: SIM118
-            return dict(file.metadata() or {}), lengths
-    except (SafetensorError, OSError, ValueError, TypeError, IndexError, MemoryError) as error:
-        raise DamagedFileError(f"unreadable ({error})") from None
-
-
-def check_regular(path: Path, most: int | None) -> None:
-    """Raise DamagedFileError unless it is a regular file of at most `most` bytes."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise DamagedFileError("not a regular file")
-    if most is not None and about.st_size > most:
-        raise DamagedFileError(f"more than {most / 1e6:g} MB")
-
-
 def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
     """SHA-256 in hex of the arrays' lengths and contents, in the order given."""
-    import numpy as np
-
     digest = hashlib.sha256()
     for array in arrays.values():
         digest.update(len(array).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(array).data)
+        digest.update(array.data if array.size else b"")
     return digest.hexdigest()
+
+
+def _size(shape: list[int], dtype: str) -> int:
+    """Bytes of an array."""
+    import numpy as np
+
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+def _stamp(path: Path) -> list[int]:
+    about = os.stat(path)
+    return [about.st_size, about.st_mtime_ns, about.st_ino, about.st_ctime_ns]
+
+
+def _stamp_path(path: Path) -> Path:
+    """Where it is stored which state of the file was compared with its checksum."""
+    return path.with_suffix(".checked.json")
+
+
+def _checked_stamp(path: Path) -> Any:
+    with suppress(FileNotFoundError, DamagedFileError):
+        return read_json(_stamp_path(path), _SMALL).get("stamp")
+    return None

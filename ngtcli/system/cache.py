@@ -1,4 +1,4 @@
-"""The bound on what the cache holds: what was used longest ago is removed first.
+"""What the cache holds, and the bound on it: what was used longest ago is removed first.
 
 Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
 and machines and what is compiled is small and does not; nor do the pools, which were learned, and
@@ -9,17 +9,84 @@ of a file is its time of access, which is set here, since not all systems keep i
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
+LEFT_S = 3600.0  # seconds after which such a file is left over from a killed run; guess
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
-_SPARED = ("compiled", "costs", "exact", "packed", "tune", "ways")  # folders
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One kind of thing that the cache holds: what it is, what makes it, and where it lies.
+
+    It is all files in `folder`, or those whose names have one of `ends`. It counts for the bound if
+    it is `bounded`. What is `lasting` was learned or was made by a command for it, so that ngt does
+    not make it again by itself.
+    """
+
+    name: str
+    holds: str
+    made_by: str
+    folder: str
+    ends: tuple[str, ...] = ()
+    bounded: bool = True
+    lasting: bool = False
+
+    def files(self, root: Path) -> list[Path]:
+        """The files in the cache folder `root`; another process may remove some meanwhile."""
+        folder = root / self.folder
+        every = folder.rglob("*") if not self.ends else folder.glob("*")
+        found = (p for p in every if not self.ends or p.name.endswith(self.ends))
+        return sorted(p for p in found if p.is_symlink() or p.is_file())
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one `Store` holds now: files, and their bytes."""
+
+    name: str
+    holds: str
+    made_by: str
+    files: int
+    bytes: int
+    bounded: bool
+    lasting: bool
+    path: Path
+
+
+STORES = (
+    Store("documents", "texts and counts of documents", "reading them", "documents"),
+    Store("passages", "passages, their indices and vectors", "choosing passages", "passages"),
+    Store("counts", "n-gram counts of all documents given", "auto", "folders"),
+    Store("parts", "answers to parts of long texts", "splitting them", "parts"),
+    Store("tries", "n-gram tries of documents", "the method trie", "tries", (".trie.safetensors",)),
+    Store(
+        "datastores", "corpora for the method rest", "ngt trie build --rest", "tries",
+        (DATASTORE,), bounded=False, lasting=True,
+    ),
+    Store(
+        "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
+        "tries", (BACKGROUND, ".background.failed"), bounded=False, lasting=True,
+    ),
+    Store(
+        "pools", "phrases of earlier answers", "auto", "tries", (POOL,), bounded=False, lasting=True
+    ),
+    Store("compiled", "compiled functions", "the first use of auto", "compiled", bounded=False),
+    Store("costs", "times of models' passes", "auto", "costs", bounded=False),
+    Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
+    Store("exact", "if passes are exact", "--exact", "exact", bounded=False),
+    Store("ways", "how models are run", "loading a model", "ways", bounded=False),
+    Store("tune", "measurements of ngt tune", "ngt tune", "tune", bounded=False, lasting=True),
+)  # fmt: skip
+_SPARED_FOLDERS = {s.folder for s in STORES if not (s.bounded or s.ends)}
+_SPARED_ENDS = (PARTIAL, *(end for s in STORES if not s.bounded for end in s.ends))
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 _FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
 _KEPT_S = 30 * 86_400.0  # seconds; guess
@@ -53,7 +120,7 @@ class _File:
     path: str
 
 
-def mark_used(path: str | Path) -> None:
+def note_use(path: str | Path) -> None:
     """Note that a file of the cache is used now; what cannot be noted is not."""
     with suppress(OSError):
         about = os.stat(path)
@@ -162,9 +229,9 @@ def _files(folder: str, depth: int = 0) -> Iterator[_File]:
     for entry in entries:
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
-                if depth or entry.name not in _SPARED:
+                if depth or entry.name not in _SPARED_FOLDERS:
                     yield from _files(entry.path, depth + 1)
-            elif not entry.name.endswith((PARTIAL, POOL, DATASTORE, BACKGROUND)):
+            elif not entry.name.endswith(_SPARED_ENDS):
                 about = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(about.st_mode):
                     yield _File(_used_ns(about), about.st_size, entry.path)
@@ -182,3 +249,60 @@ def _remove(file: _File) -> bool:
             os.unlink(file.path)
             return True
     return False
+
+
+def held(root: Path, store: Store) -> Held:
+    """What the store holds in the cache folder `root`."""
+    sizes = []
+    for path in store.files(root):
+        with suppress(OSError):  # another run removed it
+            sizes.append(path.lstat().st_size)
+    return Held(
+        store.name, store.holds, store.made_by, len(sizes), sum(sizes), store.bounded,
+        store.lasting, root / store.folder,
+    )  # fmt: skip
+
+
+def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
+    """Delete what `stores` hold in the cache folder `root`, and what killed runs left anywhere.
+
+    Returns the number of files and bytes. Raises OSError.
+    """
+    count = size = 0
+    for store in stores:
+        for path in store.files(root):
+            with suppress(FileNotFoundError):  # another run may be clearing as well
+                bytes_ = path.lstat().st_size
+                path.unlink()
+                count, size = count + 1, size + bytes_
+        if not store.ends:
+            _remove_empty(root / store.folder)
+    for folder in {store.folder for store in STORES}:
+        files, bytes_ = remove_leftovers(root / folder, older_s=0.0)
+        count, size = count + files, size + bytes_
+    return count, size
+
+
+def _remove_empty(folder: Path) -> None:
+    for place, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):  # another run wrote to it
+            os.rmdir(place)
+
+
+def remove_leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> tuple[int, int]:
+    """Remove temporary files of killed runs whose names start with `prefix`.
+
+    Files younger than `older_s` seconds stay, since they may be another run's. Returns the number
+    of files and bytes removed.
+    """
+    now, files, size = time.time(), 0, 0
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if not (entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)):
+                continue
+            with suppress(OSError):
+                about = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s:
+                    os.unlink(entry.path)
+                    files, size = files + 1, size + about.st_size
+    return files, size

@@ -23,7 +23,8 @@ from typing import Any
 from numba.core import caching
 
 from ngtcli.system import process
-from ngtcli.system.storage import LEFT_S, home, private_folder
+from ngtcli.system.cache import LEFT_S
+from ngtcli.system.storage import home, private_folder
 
 UNUSED_S = 30 * 86400.0  # after which another version's unused results are removed; guess
 _VERSION = "ngt-"

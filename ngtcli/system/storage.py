@@ -13,11 +13,8 @@ import math
 import os
 import re
 import shutil
-import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +22,11 @@ from typing import Any, TypeVar
 import platformdirs
 
 from ngtcli.errors import UsageError
-from ngtcli.system import cache as cache_bound
 from ngtcli.system import process
-from ngtcli.system.cache import PARTIAL, CacheBound
+from ngtcli.system.cache import PARTIAL, CacheBound, note_use, remove_leftovers
 from ngtcli.system.reading import read_bounded
 
 Kind = TypeVar("Kind")
-LEFT_S = 3600.0  # seconds after which a temporary file is left over; guess
 _LARGEST = 2.0**63  # the largest number read from JSON; derived: files here contain int64 at most
 _CHECKSUM = b', "checksum": "'  # before the SHA-256 of what a cache file held without it
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
@@ -104,7 +99,7 @@ def _is_others(folder: Path) -> bool:
 def mark_used(path: Path) -> None:
     """Note the use of a file, if it is one of the cache, for `bound_cache`."""
     if str(path).startswith(f"{home('cache')}{os.sep}"):
-        cache_bound.mark_used(path)
+        note_use(path)
 
 
 in_bounds = CacheBound(lambda: home("cache"))
@@ -274,22 +269,3 @@ def write_file(path: Path, write: Callable[[Path], None], prefix: str) -> None:
         finally:
             partial.unlink(missing_ok=True)
     in_bounds.wrote(path)
-
-
-def remove_leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> tuple[int, int]:
-    """Remove temporary files of killed runs whose names start with `prefix`.
-
-    Files younger than `older_s` seconds stay, since they may be another run's. Returns the number
-    of files and bytes removed.
-    """
-    now, files, size = time.time(), 0, 0
-    with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            if not (entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)):
-                continue
-            with suppress(OSError):
-                about = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s:
-                    os.unlink(entry.path)
-                    files, size = files + 1, size + about.st_size
-    return files, size

@@ -5,17 +5,21 @@ that occur too seldom, and they do not grow: so nodes stand in breadth-first ord
 a node adjacent, the most frequent first. So what is looked at together lies together: the likeliest
 continuations of a match, and the numbers of the one that is chosen. A node takes 24 bytes.
 
-The arrays are read as they stand in a file (background_file.py). Whoever reads them checks every
-index and every count (background_search.py): with any content the worst are useless drafts.
+The arrays are mapped as they stand in a file, whose content is not compared with its checksum when
+it is opened: that would take longer than opening may. Whoever reads them checks every index and
+every count (background_search.py): with any content the worst are useless drafts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.system.arrays import ArrayFile
+from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie.ngram import Ints, join, sorted_places
 
 Wide = npt.NDArray[np.int64]
@@ -64,6 +68,11 @@ class BackgroundCounts:
         """Bytes of the arrays."""
         return self.nodes.nbytes + self.by_token.nbytes
 
+    @property
+    def arrays(self) -> dict[str, Ints]:
+        """The arrays of a file (`files.BACKGROUNDS`)."""
+        return {"nodes": self.nodes.reshape(-1), "by_token": self.by_token.reshape(-1)}
+
     def count_of(self, sequence: Sequence[int]) -> float:
         """How often `sequence` was counted; 0 where it was omitted."""
         node = 0
@@ -74,6 +83,24 @@ class BackgroundCounts:
                 return 0.0
             node = int(self.by_token[at, ROW])
         return float(self.nodes[node, COUNT]) / UNIT
+
+
+def load_counts(
+    file: ArrayFile, path: Path, vocabulary: int, wanted: Mapping[str, str] | None = None
+) -> BackgroundCounts:
+    """The counts in a file, mapped and shared by all processes that open it.
+
+    `vocabulary` bounds the ids that are drafted. Raises FileNotFoundError; DamagedFileError where
+    the file is damaged, foreign, or has other metadata than `wanted`.
+    """
+    arrays, _ = file.map_unchecked(path, wanted)
+    nodes, by_token = arrays["nodes"], arrays["by_token"]
+    rows = len(nodes) // 4
+    if rows < 2 or len(nodes) != 4 * rows or len(by_token) != 2 * rows:
+        raise DamagedFileError("no rows of nodes")
+    counts = BackgroundCounts(nodes.reshape(rows, 4), by_token.reshape(rows, 2))
+    counts.nodes[0, TOKEN] = vocabulary
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

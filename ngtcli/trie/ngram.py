@@ -20,7 +20,7 @@ it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 from typing import Any
 
@@ -51,10 +51,7 @@ class TrieArrays:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(getattr(self, name).nbytes for name in ARRAY_NAMES)
-
-
-ARRAY_NAMES = ("stream", "token", "count", "link", "degree")
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
 
 
 class NGramTrie:

@@ -1,11 +1,7 @@
-"""The cache of document tries: one safetensors file per trie, checked in full before use.
+"""The tries of documents in the cache: one file per trie, checked in full before use.
 
-A file's name is its key, a hash of everything the trie depends on; for its format see
-`ngtcli.system.storage`. For a damaged file `load` raises `DamagedFileError`, and the caller builds
-the trie again. Bounds checks make manipulated files harmless: a file that passes can only cause
-wrong drafts, which verification rejects.
-
-Datastores (datastore.py) and pools (pool.py) are in the same folder.
+A file's name is its key, a hash of everything the trie depends on. Bounds checks make manipulated
+files harmless: a file that passes can only cause wrong drafts, which verification rejects.
 """
 
 import json
@@ -13,101 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.arrays import read_arrays, write_arrays
 from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.listing import SUFFIX, trie_folder
-from ngtcli.trie.ngram import ARRAY_NAMES, SEPARATOR, NGramTrie, TrieArrays, build_trie
-
-FORMAT = 2  # 2: text that looks like a control token is encoded as text
-MOST = 2**31  # bytes of a trie's file; derived: 67 million tokens of about 32 bytes each
-
-
-def trie_path(key: str) -> Path:
-    """The file of the trie with that key. Raises UsageError as `home` does."""
-    return trie_folder() / f"{key}{SUFFIX}"
-
-
-def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
-    """A hash of tokenizer, documents' texts in order, n, lp and format version; 32 hex digits."""
-    return key_of(FORMAT, fingerprint, n, lp, *(document.sha256 for document in documents))
-
-
-def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
-    """Write the trie to the cache and return its path. Raises OSError, EFBIG beyond MOST bytes."""
-    arrays = {name: getattr(trie.arrays, name) for name in ARRAY_NAMES}
-    metadata = {
-        "format": str(FORMAT),
-        "key": key,
-        "n": str(trie.n),
-        "lp": str(trie.lp),
-        "tokens": str(trie.tokens),
-        **about(documents),
-    }
-    return write_arrays(trie_path(key), arrays, metadata, MOST)
-
-
-def about(documents: Sequence[Document]) -> dict[str, str]:
-    """Metadata of a file: time in seconds since 1970, and the names of the first 50 documents."""
-    names = json.dumps([d.name for d in documents[:50]])
-    return {"created": str(int(time.time())), "documents": names}
-
-
-def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
-    """The cached trie with that key, None if there is none. Raises DamagedFileError.
-
-    `vocabulary` bounds its token ids.
-    """
-    path = trie_path(key)
-    if not path.is_file():
-        return None
-    wanted = {"format": str(FORMAT), "key": key, "n": str(n), "lp": str(lp)}
-    arrays = read_arrays(path, ARRAY_NAMES, wanted, MOST)
-    trie_arrays = TrieArrays(**arrays)
-    check_bounds(trie_arrays, vocabulary)
-    return NGramTrie(trie_arrays, n, lp)
-
-
-def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
-    """Raise DamagedFileError unless all indices are in bounds and all links lead to later nodes.
-
-    Since links lead to larger node numbers, no walk can loop. Since ids are below `vocabulary`, no
-    draft contains one for which the model has no embedding.
-    """
-    stream, token, count, link, degree = (getattr(arrays, name) for name in ARRAY_NAMES)
-    nodes = len(token)
-    if not nodes or not (len(count) == len(link) == len(degree) == nodes):
-        raise DamagedFileError("arrays of different lengths")
-    if len(stream) and stream[-1] != SEPARATOR:
-        raise DamagedFileError("the last document has no end")
-    if stream.size and (int(stream.min()) < SEPARATOR or int(stream.max()) >= vocabulary):
-        raise DamagedFileError("token ids outside the vocabulary")
-    if nodes > 1 and (int(token[1:].min()) < 0 or int(token.max()) >= vocabulary):
-        raise DamagedFileError("token ids outside the vocabulary")
-    if int(count[1:].min(initial=1)) < 1 or int(degree.min()) < 0:
-        raise DamagedFileError("negative counts")
-    _check_links(len(stream), count, link, degree)
-
-
-def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.ndarray) -> None:
-    unique = count == 1
-    unique[0] = False
-    tails = link[unique]
-    if tails.size and (int(tails.min()) < 0 or int(tails.max()) >= places - 1):
-        raise DamagedFileError("a tail outside the text")
-    if degree[unique].any():
-        raise DamagedFileError("children on a tail")
-    inner = np.flatnonzero(degree)
-    if inner.size and (
-        bool((link[inner] <= inner).any())
-        or int((link[inner].astype(np.int64) + degree[inner]).max()) > len(count)
-    ):
-        raise DamagedFileError("children outside the trie")
+from ngtcli.trie.files import TRIES
+from ngtcli.trie.ngram import SEPARATOR, NGramTrie, TrieArrays, build_trie
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,28 +48,93 @@ def document_trie(
     the token ids of a cached trie. A damaged file is rebuilt; `warn` gets a line about that, and if
     the cache cannot be written. Raises ValueError unless 1 <= lp < n.
     """
-    clock = time.perf_counter()
-    if not keep:
-        trie = _built(documents, tokenizer, n, lp)
-        return trie, TrieReport("built", time.perf_counter() - clock, len(trie))
-    key = trie_key(tokenizer.fingerprint, documents, n, lp)
-    status = "built"
-    try:
-        cached = load(key, n, lp, vocabulary)
-        if cached is not None:
-            seconds = time.perf_counter() - clock
-            return cached, TrieReport("cached", seconds, len(cached), trie_path(key))
-    except DamagedFileError as error:
-        warn(f"the cached trie is rebuilt: {error}")
-        status = "rebuilt"
-    trie = _built(documents, tokenizer, n, lp)
-    path: Path | None = None
-    try:
-        path = save(trie, key, documents)
-    except OSError as error:
-        warn(f"the trie is not cached: {error.strerror or error}")
+    clock, status = time.perf_counter(), "built"
+    key = trie_key(tokenizer.fingerprint, documents, n, lp) if keep else ""
+    trie = path = None
+    if keep:
+        try:
+            if (trie := load(key, n, lp, vocabulary)) is not None:
+                status, path = "cached", TRIES.path(key)
+        except DamagedFileError as error:
+            warn(f"the cached trie is rebuilt: {error}")
+            status = "rebuilt"
+    if trie is None:
+        trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
+        if keep and TRIES.keep(TRIES.path(key), *_stored(trie, key, documents), warn):
+            path = TRIES.path(key)
     return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
 
 
-def _built(documents: Sequence[Document], tokenizer: Tokenizer, n: int, lp: int) -> NGramTrie:
-    return build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
+def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
+    """A hash of tokenizer, documents' texts in order, n, lp and format version; 32 hex digits."""
+    return key_of(TRIES.format, fingerprint, n, lp, *(document.sha256 for document in documents))
+
+
+def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
+    """Write the trie to the cache and return its path. Raises OSError, EFBIG if it is too large."""
+    return TRIES.write(TRIES.path(key), *_stored(trie, key, documents))
+
+
+def _stored(
+    trie: NGramTrie, key: str, documents: Sequence[Document]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays and the metadata of a trie's file."""
+    numbers = {"n": str(trie.n), "lp": str(trie.lp), "tokens": str(trie.tokens)}
+    arrays = {name: getattr(trie.arrays, name) for name in TRIES.arrays}
+    return arrays, {"key": key, **numbers, **about(documents)}
+
+
+def about(documents: Sequence[Document]) -> dict[str, str]:
+    """Metadata of a file: time in seconds since 1970, and the names of the first 50 documents."""
+    names = json.dumps([d.name for d in documents[:50]])
+    return {"created": str(int(time.time())), "documents": names}
+
+
+def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
+    """The cached trie with that key, None if there is none. Raises DamagedFileError.
+
+    `vocabulary` bounds its token ids.
+    """
+    try:
+        arrays, _ = TRIES.read(TRIES.path(key), {"key": key, "n": str(n), "lp": str(lp)})
+    except FileNotFoundError:
+        return None
+    trie_arrays = TrieArrays(**arrays)
+    check_bounds(trie_arrays, vocabulary)
+    return NGramTrie(trie_arrays, n, lp)
+
+
+def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
+    """Raise DamagedFileError unless all indices are in bounds and all links lead to later nodes.
+
+    Since links lead to larger node numbers, no walk can loop. Since ids are below `vocabulary`, no
+    draft contains one for which the model has no embedding.
+    """
+    stream, token, count = arrays.stream, arrays.token, arrays.count
+    if not len(token):
+        raise DamagedFileError("a trie without a root")
+    if len(stream) and stream[-1] != SEPARATOR:
+        raise DamagedFileError("the last document has no end")
+    if stream.size and (int(stream.min()) < SEPARATOR or int(stream.max()) >= vocabulary):
+        raise DamagedFileError("token ids outside the vocabulary")
+    if len(token) > 1 and (int(token[1:].min()) < 0 or int(token.max()) >= vocabulary):
+        raise DamagedFileError("token ids outside the vocabulary")
+    if int(count[1:].min(initial=1)) < 1 or int(arrays.degree.min()) < 0:
+        raise DamagedFileError("negative counts")
+    _check_links(len(stream), count, arrays.link, arrays.degree)
+
+
+def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.ndarray) -> None:
+    unique = count == 1
+    unique[0] = False
+    tails = link[unique]
+    if tails.size and (int(tails.min()) < 0 or int(tails.max()) >= places - 1):
+        raise DamagedFileError("a tail outside the text")
+    if degree[unique].any():
+        raise DamagedFileError("children on a tail")
+    inner = np.flatnonzero(degree)
+    if inner.size and (
+        bool((link[inner] <= inner).any())
+        or int((link[inner].astype(np.int64) + degree[inner]).max()) > len(count)
+    ):
+        raise DamagedFileError("children outside the trie")

@@ -5,8 +5,8 @@ places of all tokens, sorted by the DEPTH tokens that start there, a document's 
 token. For a sequence and continuation of together at most DEPTH tokens, the order equals that of
 the full suffix array.
 
-A datastore has a name and belongs to a tokenizer. Its file is in the folder of tries and follows
-their rules (store.py): checksum, bounds checks, atomic writing.
+A datastore has a name and belongs to a tokenizer. Its file is in the folder of tries; its checksum
+and all bounds are checked when it is read.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,15 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.arrays import read_arrays, write_arrays
 from ngtcli.system.storage import DamagedFileError, key_of
-from ngtcli.trie import store
-from ngtcli.trie.listing import DATASTORE_ARRAYS, DATASTORE_SUFFIX, trie_folder
+from ngtcli.trie.files import DATASTORES
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
+from ngtcli.trie.store import about
 
-FORMAT = 2  # 2: text that looks like a control token is encoded as text
 DEPTH = 32  # tokens by which places are sorted; guess: REST's span of 16 and continuation of 10 fit
-MOST = 2**34  # bytes of a file; derived: two arrays of 2^31 int32, the most that int32 can index
 
 
 class Datastore:
@@ -79,23 +76,18 @@ def build_datastore(documents: Sequence[Sequence[int]]) -> Datastore:
 
 def datastore_key(name: str, fingerprint: str) -> str:
     """A hash of name, tokenizer and format version; 32 hex digits."""
-    return key_of(FORMAT, fingerprint, name)
-
-
-def datastore_path(key: str) -> Path:
-    """The file of the datastore with that key. Raises UsageError as `home` does."""
-    return trie_folder() / f"{key}{DATASTORE_SUFFIX}"
+    return key_of(DATASTORES.format, fingerprint, name)
 
 
 def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[Document]) -> Path:
     """Write the datastore to the cache and return its path; one of the same name is replaced.
 
-    Raises OSError, EFBIG beyond MOST bytes.
+    Raises OSError, EFBIG if it is too large.
     """
     key = datastore_key(name, fingerprint)
     arrays = {"stream": datastore.stream, "order": datastore.order}
-    metadata = {"format": str(FORMAT), "key": key, "name": name, "tokens": str(len(datastore))}
-    return write_arrays(datastore_path(key), arrays, {**metadata, **store.about(documents)}, MOST)
+    metadata = {"key": key, "name": name, "tokens": str(len(datastore)), **about(documents)}
+    return DATASTORES.write(DATASTORES.path(key), arrays, metadata)
 
 
 def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
@@ -104,10 +96,10 @@ def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
     `vocabulary` bounds its token ids; 0 leaves them unchecked.
     """
     key = datastore_key(name, fingerprint)
-    path = datastore_path(key)
-    if not path.is_file():
+    try:
+        arrays, _ = DATASTORES.read(DATASTORES.path(key), {"key": key})
+    except FileNotFoundError:
         return None
-    arrays = read_arrays(path, DATASTORE_ARRAYS, {"format": str(FORMAT), "key": key}, MOST)
     check_bounds(arrays["stream"], arrays["order"], vocabulary)
     return Datastore(arrays["stream"], arrays["order"])
 

@@ -1,0 +1,87 @@
+"""`ngt cache`, and the older commands that are aliases of it: what is stored, and deleting it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ngt
+
+from ngtcli.system.cache import STORES
+from ngtcli.system.storage import home
+
+
+def printed(*words: str) -> Any:
+    return json.loads(ngt(*words, "--json").stdout)
+
+
+@pytest.fixture
+def one_of_each(own_home: Path) -> dict[str, Path]:
+    """A file of 3 bytes of every store, and what a killed run left."""
+    files = {}
+    for store in STORES:
+        folder = home("cache") / store.folder / ("" if store.ends else "below")
+        folder.mkdir(parents=True, exist_ok=True)
+        files[store.name] = folder / f"a{store.ends[0] if store.ends else ''}"
+        files[store.name].write_bytes(b"123")
+    (home("cache") / "costs" / "x.partial").write_bytes(b"half")
+    return files
+
+
+def test_list_and_show_have_every_store_with_its_files(one_of_each: dict[str, Path]) -> None:
+    rows = {row["name"]: row for row in printed("cache", "list")}
+    assert rows.keys() == one_of_each.keys()
+    for name, file in one_of_each.items():
+        left = name == "costs"  # and what a killed run left
+        assert (rows[name]["files"], rows[name]["bytes"]) == (1 + left, 3 + 4 * left)
+        assert (
+            file.is_relative_to(rows[name]["path"]) and printed("cache", "show", name) == rows[name]
+        )
+    text = ngt("cache", "list").stdout.decode()
+    assert "pools*" in text and "documents*" not in text and "* is deleted only where" in text
+    assert ngt("cache", "show", "nothing").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "cleared"),
+    [
+        ("cache clear", {store.name for store in STORES if not store.lasting}),
+        ("cache clear pools tune", {"pools", "tune"}),
+        ("docs clear", {"documents", "passages", "counts", "parts"}),
+        ("trie clear", {"tries", "datastores", "backgrounds"}),
+        ("trie pool clear", {"pools"}),
+    ],
+)
+def test_what_is_cleared_is_gone_and_all_else_stays(
+    one_of_each: dict[str, Path], command: str, cleared: set[str]
+) -> None:
+    wanted = {"files": len(cleared) + 1, "bytes": 3 * len(cleared) + 4}
+    assert printed(*command.split()) == wanted
+    assert {name for name, file in one_of_each.items() if not file.exists()} == cleared
+    assert printed(*command.split()) == {"files": 0, "bytes": 0}
+
+
+def test_what_was_learned_or_made_by_a_command_is_cleared_by_name_alone() -> None:
+    assert {s.name for s in STORES if s.lasting} == {"datastores", "backgrounds", "pools", "tune"}
+
+
+@pytest.mark.parametrize(
+    ("command", "below"),
+    [("cache path", ""), ("cache path pools", "tries"), ("docs path", "documents"),
+     ("trie path", "tries")],
+)  # fmt: skip
+def test_path_prints_the_folder(command: str, below: str) -> None:
+    assert printed(*command.split()) == {"path": str(home("cache") / below)}
+    assert ngt(*command.split()).stdout.decode() == f"{home('cache') / below}\n"
+
+
+def test_what_cannot_be_deleted_is_named(
+    one_of_each: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    done = ngt("cache", "clear", "pools")
+    assert done.returncode == 1
+    assert f"{one_of_each['pools']}: Permission denied" in " ".join(done.stderr.decode().split())
