@@ -1,6 +1,7 @@
 """How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
 
-Also what comes with an answer: the list of its sources, its page and its picture.
+Also the list of an answer's sources, its page and its picture, and `--dry-run`, which loads no
+weights.
 """
 
 import sys
@@ -12,6 +13,7 @@ import typer
 
 from ngtcli.cli.answer_report import (
     answer_json,
+    dry_run_json,
     eager_words,
     exact_words,
     explanation,
@@ -22,14 +24,20 @@ from ngtcli.cli.answer_report import (
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
-from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.output import print_line, write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
-from ngtcli.errors import INTERRUPTED, counted
+from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
 from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.model_files.card import script_words
+from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.selecting import prompt_for
+from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import (
@@ -283,3 +291,46 @@ def _print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, col
         places = "".join(f"{listed(source)}\n" for source in sources.places())
     sys.stdout.write(f"\n{places}" if places else "")
     sys.stdout.flush()
+
+
+def dry_run(request: AnswerRequest, notes: Notes) -> None:
+    """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+    s = request.settings
+    notes.status(f"Loading the tokenizer of {s.model} …")
+    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
+    context = context_limit(config, tokenizer).tokens
+    task = Task(
+        request.preset, request.documents, request.question, tokenizer, context, s.max_tokens,
+        config.vocab_size, notes.status,
+    )  # fmt: skip
+    try:
+        if s.overflow in IN_PARTS:
+            prompt = _first_part(task, s.overflow, notes)
+        else:
+            prompt = prompt_for(task, s, notes.warn)
+    except ContextOverflowError:
+        notes.clear()
+        if request.json:
+            print_line(dump_json(dry_run_json(request, None, context)))
+        raise
+    notes.clear()
+    if words := script_words(s.model, prompt.documents, request.question):
+        notes.warn(words)
+    tell_passages(request, prompt.selection, notes)
+    remark_look_alikes(request, tokenizer, notes)
+    if request.json:
+        print_line(dump_json(dry_run_json(request, prompt, context)))
+        return
+    print_line(visible(prompt.text))
+    notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
+
+
+def _first_part(task: Task, overflow: str, notes: Notes) -> Prompt:
+    """The prompt of everything, or where that does not fit of the first part of the documents."""
+    if (whole := fits(task)) is not None:
+        return whole
+    parts = split(task) if overflow == "split" else split_to_refine(task)
+    notes.warn(
+        f"not everything fits: split into {counted(len(parts), 'part')}; this is the first one's"
+    )
+    return parts[0].prompt
