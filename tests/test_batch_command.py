@@ -20,6 +20,7 @@ from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions
 from ngtcli.batch.runner import Runner
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.decode.steps import PassesReport, Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
@@ -29,7 +30,6 @@ from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.schema import build
 from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
 from ngtcli.session.session import Session
 from ngtcli.system.storage import home
