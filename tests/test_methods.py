@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import UsageError
 
@@ -235,21 +237,17 @@ def test_trtllms_public_pool_outlives_a_prompt(public: bool) -> None:
     assert drafter.propose([8, 1], 8).tokens == ((2, 3, 4) if public else ())
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "prompt-lookup:max_matching_ngram_size=0",
-        "prompt-lookup:num_output_tokens=0",
-        "llma:trigger_n=0",
-        "llma:block_k=0",
-        "llma:max_n=65",
-        "akunu:max_order=1",
-        "akunu:draft_count=0",
-        "akunu:max_history=0",
-        "trtllm:max_draft_len=0",
-        "trtllm:max_matching_ngram_size=0",
-    ],
-)
+RANGES = [
+    f"{name}:{option.name}={value}"
+    for name in method_names()
+    for option in fields(parse_method(name, DraftSettings()).options)
+    if "within" in option.metadata
+    for low, high in [option.metadata["within"]]
+    for value in (low - 1, high + 1)
+]
+
+
+@pytest.mark.parametrize("spec", [*RANGES, "rest:long=17", "rest:long=0"])
 def test_options_out_of_range_are_refused(spec: str) -> None:
     with pytest.raises(UsageError, match="is "):
-        method(spec)
+        parse_method(spec, DraftSettings())

@@ -12,10 +12,6 @@ from ngtcli.draft.methods import datastore
 from ngtcli.errors import InputError, UsageError
 
 
-def method(spec: str) -> Drafter:
-    return make_drafter(spec, DraftSettings())
-
-
 def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choices: int, cut: bool):
     """Paths of the draft with their counts, by looking at every place of every document."""
     for size in range(min(span, len(ids)), min(2, len(ids)) - 1, -1):
@@ -95,17 +91,3 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     monkeypatch.setattr("ngtcli.draft.methods.rest.load", None)
     drafter.reset(Context([2]))
     assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "rest:max_token_span=1",
-        "rest:max_token_span=32",
-        "rest:long=17",
-        "rest:choices=0",
-    ],
-)
-def test_options_out_of_range_are_refused(spec: str) -> None:
-    with pytest.raises(UsageError, match="is "):
-        method(spec)

@@ -11,14 +11,6 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 
-texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
-outputs = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=8)
-budgets = st.integers(1, 12)
-
-
-def method(spec: str) -> Drafter:
-    return make_drafter(spec, DraftSettings())
-
 
 @settings(max_examples=100, deadline=None)
 @given(
@@ -66,17 +58,3 @@ def test_without_its_library_suffix_says_what_to_install(monkeypatch) -> None:
     with pytest.raises(UsageError) as caught:
         method("suffix")
     assert "pip install -e '.[peers]'" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "suffix:max_tree_depth=1",
-        "suffix:min_token_prob=2",
-        "suffix:max_cached_requests=-2",
-    ],
-)
-def test_options_out_of_range_are_refused(spec: str) -> None:
-    supply("suffix")
-    with pytest.raises(UsageError, match="is "):
-        method(spec)
