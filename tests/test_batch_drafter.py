@@ -16,11 +16,11 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
 
-texts = st.lists(st.integers(0, 5), min_size=2, max_size=30)
+short_texts = st.lists(st.integers(0, 5), min_size=2, max_size=30)
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
+@given(st.lists(st.tuples(short_texts, short_texts), min_size=1, max_size=3))
 def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
     runs: list[tuple[list[int], list[int]]],
 ) -> None:
