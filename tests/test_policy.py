@@ -24,10 +24,10 @@ def always() -> bool:
     return True
 
 
-ids = st.lists(st.integers(0, 4), max_size=40)
+said = st.lists(st.integers(0, 4), max_size=40)
 
 
-@given(ids, st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=12))
+@given(said, st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=12))
 def test_repeats_are_those_of_a_plain_search(prompt: list[int], steps: list[list[int]]) -> None:
     repeats, output = Repeats(prompt), []
     for step in steps:
