@@ -1,6 +1,6 @@
 """Passes of a few fixed shapes: sizes, padding, masks, and a cache whose buffers stay in place.
 
-The start of a prompt that stays in the cache for the next one: the same rows, read once.
+The start of a prompt may stay in the cache for the next one: the same rows, read once.
 """
 
 import random
