@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from torch import nn
 
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.decode.exact_check import (
     ExactRows,
@@ -36,7 +37,6 @@ from ngtcli.draft.registry import method_names
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.schema import build
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.tools import exactness
 
