@@ -156,7 +156,7 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
 
 
 def test_a_window_of_guesses_fits_a_pass_over_several_texts() -> None:
-    """Lookahead's is deeper than a text's share of the nodes, and it learns from whole ones only."""
+    """That of lookahead is deeper than a share of the nodes, and it learns from whole ones only."""
     model, texts = target("llama"), prompts(3, seed=3)
     alone = [plain(model, text, max_tokens=20) for text in texts]
     found = together(model, texts, own("lookahead"), 3)
