@@ -44,7 +44,6 @@ class AnswerStart:
 
     context: Context
     trie: TrieReport
-    settings: Settings
     limits: Limits
 
 
@@ -203,7 +202,7 @@ class LocalSession(Session):
             self.model,
             drafter,
             start.context,
-            start.settings,
+            self.settings,
             start.limits,
             options.split_times,
             lambda read: self.reading(read, total),
@@ -244,7 +243,7 @@ class LocalSession(Session):
             self._folder_counts(prompt, method) if num_draft else None,
         )
         limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
-        return AnswerStart(context, report, s, limits)
+        return AnswerStart(context, report, limits)
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""

@@ -108,7 +108,7 @@ def _members(
         session = session_of(key)
         try:
             start = session.start(prompt)
-            text = Continuation(session.model, start.context, start.settings, start.limits)
+            text = Continuation(session.model, start.context, session.settings, start.limits)
         except NgtError as error:
             yield failed(key, error, prompt)
         else:
