@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ngtcli.config import Settings
 from ngtcli.documents.parsers import Pool
 from ngtcli.system import process
 from ngtcli.system.storage import home
@@ -95,9 +94,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def _workers() -> Iterator[dict[tuple[int, int], Pool]]:
+def _workers() -> Iterator[dict[tuple[int, ...], Pool]]:
     """Pools of parsers by their limits."""
-    kept: dict[tuple[int, int], Pool] = {}
+    kept: dict[tuple[int, ...], Pool] = {}
     yield kept
     for pool in kept.values():
         pool.close()
@@ -114,12 +113,11 @@ class _Lent:
 
 
 @pytest.fixture
-def kept_workers(_workers: dict[tuple[int, int], Pool], monkeypatch: pytest.MonkeyPatch) -> None:
+def kept_workers(_workers: dict[tuple[int, ...], Pool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers' processes live through all tests: starting one takes up to a second."""
 
-    def lent(settings: Settings) -> _Lent:
-        limits = settings.parser_seconds, settings.parser_mb
-        return _Lent(_workers.setdefault(limits, Pool(settings)))
+    def lent(*limits: int) -> _Lent:
+        return _Lent(_workers.setdefault(limits, Pool(*limits)))
 
     monkeypatch.setattr("ngtcli.documents.files.Pool", lent)
 

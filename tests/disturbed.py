@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
-from ngtcli.config import Settings
 from ngtcli.documents import parsers
 from ngtcli.documents.parsers import Pool
 
@@ -83,8 +82,8 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
                 with suppress(ProcessLookupError):
                     act(parser)
 
-    def short(settings: Settings) -> Pool:
-        made = Pool(settings)
+    def short(seconds: int, mb: int) -> Pool:
+        made = Pool(seconds, mb)
         made._seconds = SECONDS  # type: ignore[assignment]
         return made
 

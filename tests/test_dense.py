@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli.schema import build
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.schema import build
 from ngtcli.retrieve import nearest, ranking, vectors
 from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
 from ngtcli.retrieve.ranking import Rankers, fused, rank
@@ -238,7 +238,7 @@ def test_a_question_in_other_words_is_found_by_vectors_and_not_by_bm25(
     words = rank(documents, SMALL, question, 4).found
     assert 1 in [one.passage for one in words] and words[0].passage != 1  # by "in" alone
     both = rank(documents, SMALL, question, 4, rankers=Rankers(models["meaning"]))
-    dense = {one.passage: one.dense or 0 for one in both.found}
+    dense = {one.passage: one.scores.dense or 0 for one in both.found}
     assert max(dense, key=lambda p: dense[p]) == 1 and dense[1] > 0.99
     assert both.dense == "flat" and both.embedded == len(both.index)
     meant = rank(documents, SMALL, "ship? sank? storm?", 4)
@@ -258,12 +258,14 @@ def test_scores_of_each_ranker_are_those_of_brute_force(models: dict[str, str]) 
     words = dict(rank(documents, SMALL, question, 4).index.ranked(question))
     order = [sorted(words, key=lambda p: -words[p]), np.argsort(-cosines).tolist()]
     for one in found:
-        assert one.bm25 == pytest.approx(words.get(one.passage, 0.0))
-        assert one.dense == pytest.approx(float(cosines[one.passage]), abs=1e-5)
-        assert one.fused == pytest.approx(fused(*order)[one.passage])
+        assert one.scores.bm25 == pytest.approx(words.get(one.passage, 0.0))
+        assert one.scores.dense == pytest.approx(float(cosines[one.passage]), abs=1e-5)
+        assert one.scores.fused == pytest.approx(fused(*order)[one.passage])
         wanted = reranker.scores(question, [TEXTS[one.passage]])[0]
-        assert one.score == one.reranked == pytest.approx(float(wanted), abs=1e-4)
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        assert one.scores.score == one.scores.reranked == pytest.approx(float(wanted), abs=1e-4)
+    assert [one.scores.score for one in found] == sorted(
+        (one.scores.score for one in found), reverse=True
+    )
 
 
 def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
@@ -275,7 +277,7 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
     found = rank(documents, SMALL, "tide?", 6, rankers=Rankers(reranker=models["reranker"])).found
     assert {one.passage for one in found[:2]} == set(words[:2])
     assert [one.passage for one in found[2:]] == words[2:]
-    assert [one.reranked is None for one in found] == [False] * 2 + [True] * 4
+    assert [one.scores.reranked is None for one in found] == [False] * 2 + [True] * 4
 
 
 # --- the cache ---

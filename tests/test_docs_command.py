@@ -9,12 +9,12 @@ import pytest
 from helpers import ngt
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli.schema import build
 from ngtcli.documents import catalog
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.schema import build
 from tests.tools import document_files as made
 from tests.tools import documents_folder
 

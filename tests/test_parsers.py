@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,14 @@ pytest.importorskip("trafilatura")
 pytest.importorskip("docx")
 pytest.importorskip("reportlab")
 
-SMALL = replace(Settings(), parser_seconds=20, parser_mb=300)
-QUICK = replace(SMALL, parser_seconds=2)  # for what is not done in any time
+SMALL = 20, 300  # seconds, megabytes
+QUICK = 2, 300  # for what is not done in any time
+
+
+def settings(seconds: int, mb: int) -> Settings:
+    return Settings(parser_seconds=seconds, parser_mb=mb)
+
+
 BY_NAME = dict(cases())
 DOCX, EPUB, JSON = (
     next(form for form in FORMATS if form.name == name) for name in ("docx", "epub", "json")
@@ -59,7 +64,7 @@ def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """One worker with small limits."""
     monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    made_pool = Pool(SMALL)
+    made_pool = Pool(*SMALL)
     yield made_pool
     made_pool.close()
 
@@ -68,7 +73,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 def quick_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """One worker with little time."""
     monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    made_pool = Pool(QUICK)
+    made_pool = Pool(*QUICK)
     yield made_pool
     made_pool.close()
 
@@ -81,7 +86,7 @@ def worker_of(pool: Pool) -> int:
 def test_hostile_files_end_as_text_or_as_one_clear_error(tmp_path: Path) -> None:
     chosen = [(name, BY_NAME[name]) for name in SAMPLE]
     mutants = random.Random(7).sample(mutations(7), 30)
-    outcomes = read_all([*chosen, *mutants], SMALL, tmp_path)
+    outcomes = read_all([*chosen, *mutants], settings(*SMALL), tmp_path)
     assert [o for o in outcomes if o.kind == "failure"] == []
     assert {o.kind for o in outcomes} >= {"read", "broken", "refused"}
 
@@ -155,7 +160,7 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
-    with closing(Pool(replace(SMALL, parser_seconds=1))) as pool:
+    with closing(Pool(1, 300)) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
@@ -220,7 +225,7 @@ def test_what_something_else_ends_is_not_the_files_fault(
 
 
 def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_worker() -> None:
-    pool, errors = Pool(SMALL), list[BaseException]()
+    pool, errors = Pool(*SMALL), list[BaseException]()
 
     def read() -> None:
         try:
@@ -428,7 +433,7 @@ def test_only_the_lost_file_is_left_out(tmp_path: Path) -> None:
         (tmp_path / f"{i}.docx").write_bytes(made.docx())
     (tmp_path / "1.docx").write_bytes(BY_NAME["many.epub"]())
     (tmp_path / "slow.epub").write_bytes(BY_NAME["often.epub"]())
-    loaded = load([str(tmp_path)], settings=QUICK)
+    loaded = load([str(tmp_path)], settings=settings(*QUICK))
     assert [d.name for d in loaded.documents] == ["0.docx", "2.docx"]
     assert [Path(s.name).name for s in loaded.skipped] == ["1.docx", "slow.epub"]
 
@@ -463,7 +468,7 @@ def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
     def extract(characters: int) -> str:
         frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
         monkeypatch.setattr(parsers, "_CODE", sending(b"".join(map(message, frames))))
-        with closing(Pool(SMALL)) as pool:
+        with closing(Pool(*SMALL)) as pool:
             return pool.extract(JSON, source(b"[1]", most=100)).text
 
     assert extract(100) == "a" * 100

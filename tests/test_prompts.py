@@ -12,8 +12,8 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt import fitting
-from ngtcli.prompt.build import Cut, build_prompt
-from ngtcli.prompt.fitting import cut_words, fit_prompt, level
+from ngtcli.prompt.build import Cut, Prompt, build_prompt
+from ngtcli.prompt.fitting import Status, Task, cut_words, fit_prompt, level
 from ngtcli.prompt.preset import Preset, load_preset, preset_files
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -121,10 +121,18 @@ def test_the_document_comes_before_the_question_and_several_are_named() -> None:
     assert "one.txt" not in build_prompt(preset, documents[:1], "Which?", TOKENIZER).text
 
 
+def fitted(
+    preset: Preset, documents: list[Document], question: str, tokenizer: Tokenizer, *,
+    context: int, answer: int, overflow: str = "auto", status: Status = lambda _: None,
+) -> Prompt:  # fmt: skip
+    task = Task(preset, documents, question, tokenizer, context, answer, status=status)
+    return fit_prompt(task, overflow)
+
+
 def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None:
     preset = load_preset("summarize")
     with pytest.raises(ContextOverflowError) as caught:
-        fit_prompt(preset, [Document("a", "word " * 100)], "", TOKENIZER, context=200, answer=50)
+        fitted(preset, [Document("a", "word " * 100)], "", TOKENIZER, context=200, answer=50)
     assert "200" not in str(caught.value) and "199" in str(caught.value)
     assert "--overflow truncate" in caught.value.hint and caught.value.exit_code == 5
 
@@ -132,7 +140,7 @@ def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None
 def test_truncation_cuts_the_longest_documents_and_never_the_question() -> None:
     preset = load_preset("ask")
     documents = [Document("long", "word " * 200), Document("short", "Tiny text.")]
-    prompt = fit_prompt(preset, documents, "Which one?", TOKENIZER, **ROOM)
+    prompt = fitted(preset, documents, "Which one?", TOKENIZER, **ROOM)
     assert "Which one?" in prompt.text and "Tiny text." in prompt.text
     assert len(prompt.ids) <= 400 - 40
     assert [(c.name, c.tokens) for c in prompt.cuts] == [("long", 999)]
@@ -188,7 +196,7 @@ LONG_DOCUMENT = Document("long", "word " * 600_000)
 def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
     backend = Counting()
     with pytest.raises(ContextOverflowError, match=r"more than \d+ tokens, the model takes 399"):
-        fit_prompt(
+        fitted(
             load_preset("summarize"),
             [LONG_DOCUMENT],
             "",
@@ -203,7 +211,7 @@ def test_cutting_reads_only_what_is_kept() -> None:
     backend = Counting()
     documents = [LONG_DOCUMENT, Document("short", "Tiny text."), LONG_DOCUMENT]
     room = {"context": 4000, "answer": 100, "overflow": "truncate"}
-    prompt = fit_prompt(load_preset("ask"), documents, "Which?", Tokenizer(backend), **room)
+    prompt = fitted(load_preset("ask"), documents, "Which?", Tokenizer(backend), **room)
     assert 3890 < len(prompt.ids) <= 3900 and backend.letters < 8 * 3900
     assert [(c.name, c.tokens, c.characters) for c in prompt.cuts] == [
         ("long", None, 2_999_999)
@@ -226,7 +234,7 @@ def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit_prompt(
+        fitted(
             load_preset("summarize"), [LONG_DOCUMENT], "", TOKENIZER, context=500_000, answer=40,
             status=stop,
         )  # fmt: skip
@@ -243,7 +251,7 @@ def test_of_texts_far_too_long_nothing_but_the_first_is_counted(monkeypatch) -> 
             return super().encode(text)
 
     with pytest.raises(ContextOverflowError, match="more than 36864 tokens"):
-        fit_prompt(
+        fitted(
             load_preset("summarize"), many, "", Counting(TOKENIZER.backend), context=500, answer=40
         )
     assert 0 < len(counted) < len(many) // 2 and counted[0] == many[0].text
@@ -270,7 +278,7 @@ def test_the_part_that_leaves_no_room_is_named(
     preset = Preset("mine", Path("mine.yaml"), template)
     texts = [Document(f"{i:03}.txt", "Some text here.") for i in range(documents)]
     with pytest.raises(ContextOverflowError) as caught:
-        fit_prompt(preset, texts, question, TOKENIZER, **ROOM)
+        fitted(preset, texts, question, TOKENIZER, **ROOM)
     assert message in str(caught.value) and "of 400 there are 360" in str(caught.value)
     assert hint in caught.value.hint
 
@@ -279,4 +287,4 @@ def test_documents_that_would_lose_all_their_text_are_refused() -> None:
     documents = [Document(str(i), "Some text here.") for i in range(150)]
     preset = Preset("mine", Path("mine.yaml"), "{documents}", titled_document="{name}{text}")
     with pytest.raises(ContextOverflowError, match="150 names alone"):
-        fit_prompt(preset, documents, "", TOKENIZER, **{**ROOM, "context": 420})
+        fitted(preset, documents, "", TOKENIZER, **{**ROOM, "context": 420})

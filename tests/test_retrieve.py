@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
@@ -28,9 +29,9 @@ from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Excerpt
+from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.render.schema import build
 from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
 from ngtcli.retrieve.index import K1, B, index_of, words
@@ -205,9 +206,8 @@ def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goe
 def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
     said: list[str] = []
     own = Settings(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
-    prompt = prompt_for(
-        load_preset("ask"), documents, question, TOKENIZER, own, context=context, warn=said.append
-    )
+    task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.max_tokens)
+    prompt = prompt_for(task, own, said.append)
     return prompt, said
 
 

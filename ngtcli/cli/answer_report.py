@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.reading import skipped_json
+from ngtcli.cli.reading import distinct
 from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Sources
@@ -42,7 +42,7 @@ def answer_json(
         "settings": shown_settings(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
-        "skipped": skipped_json(request.loaded.skipped),
+        "skipped": to_json(distinct(request.loaded.skipped)),
         "truncated": [asdict(cut) for cut in answer.prompt.cuts],
         "retrieval": _retrieval(answer.prompt),
         "parts": to_json(parts),
@@ -69,7 +69,7 @@ def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) 
         "context": context,
         "prompt_tokens": len(prompt.ids) if prompt else None,
         "documents": _documents(request),
-        "skipped": skipped_json(request.loaded.skipped),
+        "skipped": to_json(distinct(request.loaded.skipped)),
         "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
         "retrieval": _retrieval(prompt) if prompt else None,
         "prompt": prompt.text if prompt else None,
@@ -227,16 +227,17 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
 def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
-    >>> place = {"document": 0, "start": 0, "end": 9, "page": 0, "heading": ""}
-    >>> _scores(Chosen(0.03, 4.5, 0.71, 0.03, rank=2, **place))
+    >>> from ngtcli.retrieve.ranking import Scores
+    >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, 0, "", rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """
-    if passage.dense is None and passage.reranked is None:
-        return f"score {passage.bm25:.2f}"
+    by = passage.scores
+    if by.dense is None and by.reranked is None:
+        return f"score {by.bm25:.2f}"
     scores = {
-        f"BM25 {passage.bm25:.2f}": True,
-        f"dense {passage.dense or 0:.3f}": passage.dense is not None,
-        f"fused {passage.fused or 0:.4f}": passage.fused is not None,
-        f"reranked {passage.reranked or 0:.2f}": passage.reranked is not None,
+        f"BM25 {by.bm25:.2f}": True,
+        f"dense {by.dense or 0:.3f}": by.dense is not None,
+        f"fused {by.fused or 0:.4f}": by.fused is not None,
+        f"reranked {by.reranked or 0:.2f}": by.reranked is not None,
     }
     return f"rank {passage.rank} ({', '.join(words for words, given in scores.items() if given)})"

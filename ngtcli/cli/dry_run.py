@@ -15,7 +15,6 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
-from ngtcli.tokens.tokenizer import Tokenizer
 
 
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
@@ -24,18 +23,15 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.status(f"Loading the tokenizer of {s.model} …")
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
+    task = Task(
+        request.preset, request.documents, request.question, tokenizer, context, s.max_tokens,
+        config.vocab_size, notes.status,
+    )  # fmt: skip
     try:
-        prompt = _of_parts(request, tokenizer, context, config.vocab_size, notes) or prompt_for(
-            request.preset,
-            request.documents,
-            request.question,
-            tokenizer,
-            s,
-            context=context,
-            vocabulary=config.vocab_size,
-            status=notes.status,
-            warn=notes.warn,
-        )
+        if s.overflow in IN_PARTS:
+            prompt = _first_part(task, s.overflow, notes)
+        else:
+            prompt = prompt_for(task, s, notes.warn)
     except ContextOverflowError:
         notes.clear()
         if request.json:
@@ -53,20 +49,11 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 
-def _of_parts(
-    request: AnswerRequest, tokenizer: Tokenizer, context: int, vocabulary: int, notes: Notes
-) -> Prompt | None:
-    """The first part's prompt, where a summary would be made part by part."""
-    s = request.settings
-    if s.overflow not in IN_PARTS:
-        return None
-    task = Task(
-        request.preset, request.documents, "", tokenizer, context, s.max_tokens, vocabulary,
-        notes.status,
-    )  # fmt: skip
+def _first_part(task: Task, overflow: str, notes: Notes) -> Prompt:
+    """The prompt of everything, or where that does not fit of the first part of the documents."""
     if (whole := fits(task)) is not None:
         return whole
-    parts = split(task) if s.overflow == "split" else split_to_refine(task)
+    parts = split(task) if overflow == "split" else split_to_refine(task)
     notes.warn(
         f"not everything fits: split into {counted(len(parts), 'part')}; this is the first one's"
     )

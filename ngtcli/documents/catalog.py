@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.content import About, Extracted, checked_row
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-VERSION = 5  # of the parsers' output and of these files
+VERSION = 6  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
 _RUN_NS = time.time_ns()  # when this run began
 _TRY_AGAIN = "in two runs; ngt docs clear has it tried again"
@@ -53,10 +53,32 @@ class Entry:
     once: bool = False
     tokens: Mapping[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, found: Extracted) -> "Entry":
+    @staticmethod
+    def of(found: Extracted) -> "Entry":
         """What is known of a text that came from no regular file."""
-        return _described(cls((0, 0, 0), 0, "", ""), found)
+        return _NOTHING.described(found)
+
+    def described(self, found: Extracted) -> "Entry":
+        """This entry with what is known of its text."""
+        about = found.about
+        return replace(
+            self,
+            format=about.format,
+            pages=about.pages,
+            dropped=about.dropped,
+            characters=len(found.text),
+            text=hashlib.sha256(found.text.encode()).hexdigest(),
+            warnings=about.warnings,
+        )
+
+    def checked(self) -> "Entry":
+        """This entry of a file that has a text. Raises Unreadable for one that has none."""
+        if self.reason:
+            raise Unreadable(self.reason, self.advice)
+        return self
+
+
+_NOTHING = Entry((0, 0, 0), 0, "", "")
 
 
 class Catalog:
@@ -104,9 +126,7 @@ class Catalog:
         """
         entry = self.known(path)
         if entry is not None:
-            if entry.reason:
-                raise Unreadable(entry.reason, entry.advice)
-            if (kept := self._kept(entry.hash, suffix)) is not None:
+            if (kept := self._kept(entry.checked().hash, suffix)) is not None:
                 return kept
         stamp, seen = stamp_of(path), time.time_ns()
         data = read()
@@ -141,7 +161,7 @@ class Catalog:
         return replace(failed, reason=f"{error}, {_TRY_AGAIN}", once=False)
 
     def _record(self, path: str, start: Entry, found: Extracted) -> None:
-        entry, before = _described(start, found), self._entries.get(path)
+        entry, before = start.described(found), self._entries.get(path)
         if before is not None and before.text == entry.text:
             entry = replace(entry, tokens=before.tokens)
         self._put(path, entry)
@@ -214,19 +234,6 @@ class Catalog:
             self.remark = f"a text is not kept: {error.strerror or error}"
 
 
-def _described(entry: Entry, found: Extracted) -> Entry:
-    about = found.about
-    return replace(
-        entry,
-        format=about.format,
-        pages=about.pages,
-        dropped=about.dropped,
-        characters=len(found.text),
-        text=hashlib.sha256(found.text.encode()).hexdigest(),
-        warnings=about.warnings,
-    )
-
-
 def folder() -> Path:
     """The cache folder of what is known of documents. Raises UsageError as `home` does."""
     return home("cache") / "documents"
@@ -244,20 +251,16 @@ def stamp_of(path: str) -> tuple[int, int, int] | None:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    return {
-        name: getattr(entry, name) for name in Entry.__slots__
-    }  # asdict takes ten times as long
+    # `asdict` takes ten times as long
+    return {name: getattr(entry, name) for name in Entry.__slots__}
 
 
 def _entry(row: Any) -> Entry:
-    """An entry of a manifest. Raises ValueError, TypeError and KeyError for anything else."""
-    entry = Entry(**{**row, "stamp": tuple(row["stamp"]), "warnings": tuple(row["warnings"])})
-    texts = (entry.hash, entry.way, entry.format, entry.text, entry.reason, entry.advice)
-    numbers = (*entry.stamp, entry.seen, entry.pages, entry.dropped, entry.characters)
-    if not all(type(t) is str for t in (*texts, *entry.warnings, *entry.tokens)):
-        raise ValueError("not a description of a file")
-    if not all(type(n) is int for n in (*numbers, *entry.tokens.values())) or len(entry.stamp) != 3:
-        raise ValueError("not a description of a file")
-    if type(entry.once) is not bool:
-        raise ValueError("not a description of a file")
-    return entry
+    """An entry of a manifest. Raises ValueError for anything else."""
+    row = checked_row(row, _NOTHING)
+    texts, numbers = (*row["warnings"], *row["tokens"]), (*row["stamp"], *row["tokens"].values())
+    if not all(type(t) is str for t in texts) or not all(type(n) is int for n in numbers):
+        raise ValueError("a value of another type")
+    if len(row["stamp"]) != 3:
+        raise ValueError("a stamp of other than three numbers")
+    return Entry(**row)

@@ -4,7 +4,7 @@ Offsets count characters of the text. All of it travels as JSON, from parsers th
 and from the cache, so that `from_json` checks every type.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -43,20 +43,29 @@ class About:
     @classmethod
     def from_json(cls, value: Any, characters: int) -> "About":
         """The reverse of `as_json` for a text of that length. Raises ValueError for all else."""
-        if not isinstance(value, dict) or set(value) != set(cls.__slots__):
-            raise ValueError("not a description of a text")
-        rows = _checked(value["sections"], list | tuple)
-        sections = tuple(_section(row, characters) for row in rows)
-        if any(a.start > b.start for a, b in zip(sections, sections[1:], strict=False)):
-            raise ValueError("sections out of order")
-        return cls(
-            _checked(value["format"], str),
-            _number(value["pages"], _MOST),
-            _number(value["dropped"], _MOST),
-            sections,
-            tuple(_checked(w, str) for w in _checked(value["warnings"], list | tuple)),
-            _checked(value["secret"], bool),
-        )
+        row = checked_row(value, cls())
+        sections = tuple(Section(**checked_row(one, Section(0))) for one in row["sections"])
+        starts = [0, *(section.start for section in sections), characters]
+        numbers = [row["pages"], row["dropped"], *(section.page for section in sections)]
+        if starts != sorted(starts) or not all(0 <= number <= _MOST for number in numbers):
+            raise ValueError("a number out of range")
+        if not all(type(warning) is str for warning in row["warnings"]):
+            raise ValueError("a warning that is not text")
+        return cls(**{**row, "sections": sections})
+
+
+def checked_row(value: Any, like: Any) -> dict[str, Any]:
+    """The fields of an object of JSON, each of the type that it has in `like`, a dataclass.
+
+    Raises ValueError for anything else. A list in JSON becomes a tuple.
+    """
+    names = like.__slots__
+    if not isinstance(value, dict) or value.keys() != set(names):
+        raise ValueError("other keys than are wanted")
+    row = {name: tuple(v) if type(v := value[name]) is list else v for name in names}
+    if any(type(row[name]) is not type(getattr(like, name)) for name in names):
+        raise ValueError("a value of another type")
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +110,39 @@ class Writer:
         self._parts: list[str] = []
         self._length = 0
         self._sections: list[Section] = []
+        self._kind = ""  # of the last block
 
-    def add(self, block: str, between: str = "\n\n") -> None:
-        """A block of text, after `between`; nothing if it is only white space."""
+    def add(self, block: str, kind: str = "") -> None:
+        """A block of text; nothing if it is only white space.
+
+        Blocks of one `kind` in a row, as the items of a list, have no empty line between them.
+        """
+        is_next = kind and kind == self._kind
+        self._kind = kind
         if not (block := block.strip("\n").rstrip()) or block.isspace():
             return
         if self._parts:
-            block = between + block
+            block = ("\n" if is_next else "\n\n") + block
         self._parts.append(block)
         self._length += len(block)
 
+    def stand_apart(self) -> None:
+        """Put an empty line before the next block, of whatever kind it is."""
+        self._kind = ""
+
+    def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
+        """The rows of a table that have text, below its heading; whether there are any."""
+        filled = (cells for cells in rows if any(cells))
+        self.stand_apart()
+        for number, cells in enumerate(filled, 1):
+            if number == 1:
+                self.heading(heading)
+            self.add(BETWEEN_CELLS.join(cells), "row")
+        return self._kind == "row"
+
     def heading(self, words: str, page: int = 0) -> None:
         """A block that names what follows it."""
+        self.stand_apart()
         if words := " ".join(words.split()):
             self.mark(page, words)
             self.add(words)
@@ -152,23 +182,3 @@ def pages_named(pages: Sequence[int]) -> str:
     shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:10]]
     more = [f"and {len(runs) - 10} more places"] * (len(runs) > 10)
     return f"page{'s' if len(pages) > 1 else ''} {', '.join([*shown, *more])}"
-
-
-def _section(value: Any, characters: int) -> Section:
-    row = _checked(value, dict)
-    if set(row) != set(Section.__slots__):
-        raise ValueError("not a section")
-    heading = _checked(row["heading"], str)
-    return Section(_number(row["start"], characters), _number(row["page"], _MOST), heading)
-
-
-def _checked(value: Any, kind: Any) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError("a value of another type")
-    return value
-
-
-def _number(value: Any, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError("a number out of range")
-    return value

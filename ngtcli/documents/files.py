@@ -5,8 +5,7 @@ One bound holds for all that a run reads.
 
 import errno
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,8 @@ from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
 from ngtcli.system.reading import read_bounded, read_stream
 
+Text = Callable[[], Extracted]  # waits for it; raises Unreadable, and InputError at the bound
+_PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
 _RAISE_BOUND = "Raise the bound with --max-mb."
 _ADVICE = {
     errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
@@ -30,74 +31,52 @@ _ADVICE = {
 }
 
 
-def _unreadable(error: OSError) -> Unreadable:
-    advice = _ADVICE.get(error.errno or 0, "Check the file and its permissions.")
-    return Unreadable(reason_of(error), advice)
-
-
 class Reader:
-    """Reads at most `settings.max_mb` megabytes (10^6 bytes) in all."""
+    """Reads at most `max_mb` megabytes (10^6 bytes) in all; see `read` for what is not counted."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._bound = f"{settings.max_mb} MB"
-        self._most = self._left = settings.max_mb * 1_000_000
+    def __init__(self, max_mb: int) -> None:
+        self._bound = f"{max_mb} MB"
+        self.most = self._left = max_mb * 1_000_000  # bytes
 
-    @property
-    def most(self) -> int:
-        """The bound in bytes."""
-        return self._most
+    def read(self, path: str | Path, pipes: bool = False) -> bytes:
+        """The bytes of a regular file, or with `pipes` of a pipe; they are not counted.
 
-    def file(self, path: str | Path, pipes: bool = False) -> bytes:
-        """The bytes of a regular file, or with `pipes` of a pipe.
-
-        Raises Unreadable if it cannot be read or is larger than the bound by itself; InputError if
-        it is larger than what is left of the bound.
+        Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
+        from any thread.
         """
         try:
-            return self._counted(read_bounded(path, self._left, pipes))
+            return read_bounded(path, self.most, pipes)
         except OSError as error:
-            if error.errno == errno.EFBIG:
-                raise self._over(os.stat(path).st_size) from None
-            raise _unreadable(error) from None
+            advice = _ADVICE.get(error.errno or 0, "Check the file and its permissions.")
+            raise self._unreadable(error, advice) from None
 
-    def parsed_file(self, path: str | Path, pipes: bool = False) -> bytes:
-        """As `file`, for a file whose text is counted later, by `count`; safe in any thread."""
-        try:
-            return read_bounded(path, self._most, pipes)
-        except OSError as error:
-            if error.errno == errno.EFBIG:
-                raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
-            raise _unreadable(error) from None
-
-    def count(self, size: int) -> None:
-        """Count the text that a parser made of a file. Raises as `file` does for too much."""
-        if size > self._left:
-            raise self._over(size)
-        self._left -= size
+    def file(self, path: str | Path, pipes: bool = False) -> bytes:
+        """As `read`, and counted. Raises InputError for more than what is left of the bound."""
+        data = self.read(path, pipes)
+        self.count(len(data))
+        return data
 
     def stream(self, stream: IO[bytes]) -> bytes:
         """The bytes of a stream up to its end. Raises as `file` does."""
         try:
-            return self._counted(read_stream(stream, self._left))
+            data = read_stream(stream, self.most)
         except OSError as error:
-            if error.errno == errno.EFBIG:
-                raise self._over(0) from None
-            raise Unreadable(reason_of(error), "Pipe a text in or name a file.") from None
-
-    def _counted(self, data: bytes) -> bytes:
-        self._left -= len(data)
+            raise self._unreadable(error, "Pipe a text in or name a file.") from None
+        self.count(len(data))
         return data
 
-    def _over(self, size: int) -> InputError:
-        """The error where `size` bytes (0 if unknown) are more than is left of the bound."""
-        if size > self._most or self._left == self._most:
+    def count(self, size: int) -> None:
+        """Count bytes, or the text that a parser made of them. Raises InputError for too much."""
+        if size > self._left:
+            raise InputError(
+                f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}"
+            )
+        self._left -= size
+
+    def _unreadable(self, error: OSError, advice: str) -> Unreadable:
+        if error.errno == errno.EFBIG:
             return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
-        return InputError(f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}")
-
-
-Text = Callable[[], Extracted]  # waits for it; raises Unreadable, and InputError at the bound
-_AHEAD = 64  # files that are being parsed before their texts are asked for; guess
-_PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
+        return Unreadable(reason_of(error), advice)
 
 
 class Files:
@@ -108,8 +87,9 @@ class Files:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._reader = settings, Reader(settings)  # which counts nothing
-        self._pool = Pool(settings)
+        self._settings = settings
+        self._uncounted = Reader(settings.max_mb)
+        self._pool = Pool(settings.parser_seconds, settings.parser_mb)
         self._threads: ThreadPoolExecutor | None = None
         self._catalogs: dict[str, Catalog] = {}
 
@@ -118,37 +98,26 @@ class Files:
         names = settings_where(reading=True)
         return all(getattr(self._settings, name) == getattr(settings, name) for name in names)
 
-    def catalog(self, found: Found, root: str = "") -> Catalog:
-        """What is known of the files below `root`, by default the file's own folder."""
-        root = root or os.path.dirname(found.real)
+    def catalog(self, found: Found) -> Catalog:
+        """What is known of the files below the folder that was named, or in the file's own."""
+        root = found.root or os.path.dirname(found.real)
         if root not in self._catalogs:
             self._catalogs[root] = Catalog(root, self._settings)
         return self._catalogs[root]
 
-    def in_order(
-        self, found: Iterable[tuple[Found, str]], reader: Reader
-    ) -> Iterator[tuple[Found, Text]]:
-        """Each file, with a root for its catalog, and its text, some parsed ahead."""
-        waiting: deque[tuple[Found, Text]] = deque()
-        for file, root in found:
-            waiting.append((file, self.begin(file, reader, root)))
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft()
-        yield from waiting
-
-    def begin(self, found: Found, reader: Reader, root: str = "") -> Text:
-        """The text of a file; one of another format is read and parsed beside."""
+    def begin(self, found: Found, reader: Reader) -> Text:
+        """The text of a file, counted by `reader`; one of another format is parsed meanwhile."""
         suffix = suffix_of(found.path)
         if format_of(suffix, b"") is None:
             return lambda: self._parse(suffix, reader.file(found.path, pipes=found.outright))
-        text = self.submit(found, self.catalog(found, root))
+        text = self.submit(found)
         return lambda: _counted(text(), reader)
 
-    def submit(self, found: Found, catalog: Catalog) -> Text:
-        """The text of a file, as `recorded` gives it, read beside."""
+    def submit(self, found: Found) -> Text:
+        """The text of a file, as `recorded` gives it, read in another thread."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._pool.size)
-        return self._threads.submit(self.recorded, found, catalog).result
+        return self._threads.submit(self.recorded, found, self.catalog(found)).result
 
     def keep_only(self, root: str, paths: set[str]) -> None:
         """Forget all files below a folder but these."""
@@ -161,7 +130,7 @@ class Files:
         Raises Unreadable. It does not count for the bound on all texts together.
         """
         suffix = suffix_of(found.path)
-        read = partial(self._reader.parsed_file, found.path, found.outright)
+        read = partial(self._uncounted.read, found.path, found.outright)
         return catalog.extracted(found.real, suffix, read, partial(self._parse, suffix))
 
     def stream(self, stream: IO[bytes], reader: Reader) -> Extracted:
@@ -176,7 +145,7 @@ class Files:
         source = Source(
             data=data,
             suffix=suffix,
-            most=self._reader.most,
+            most=self._uncounted.most,
             password=self._settings.password,
             field=self._settings.field,
         )

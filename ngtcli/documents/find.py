@@ -7,9 +7,9 @@ folders are not followed. It is bounded how many files are listed and how many f
 import glob
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,21 @@ from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, conv
 from ngtcli.documents.parsers import INSTALL, MissingExtra
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError, UsageError, reason_of, shortened
+from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.reading import identity
+
+Read = TypeVar("Read")
+
+STDIN = "-"
+WRITTEN = "this command writes it"  # why a file is left out
+WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
+_SHOWN = 3  # unreadable files that an error names; guess
+_AHEAD = 64  # files that are being read before what is in them is asked for; guess
+_INTERVAL_S = 0.3  # between two status lines; guess
+_KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
+READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
+# An entry of a folder, its real path, and the number of parts below the named path.
+_Entry = tuple[os.DirEntry[str], str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +40,15 @@ class Found:
     """A file to read; `real` is its path with links followed.
 
     `below` is the number of the path's last parts that lie below the folder or pattern that the
-    user named. `outright`: the user named the file itself.
+    user named. `outright`: the user named the file itself. `root` is the real path of the folder
+    that the user named, "" where it was a file or a pattern.
     """
 
     path: str
     real: str
     below: int = 1
     outright: bool = False
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +60,8 @@ class Skipped:
 
     name: str
     reason: str
-    kind: str = ""
-    needs: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Name and reason."""
-        return {"name": self.name, "reason": self.reason}
+    kind: str = field(default="", metadata=HIDDEN)
+    needs: str = field(default="", metadata=HIDDEN)
 
 
 def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
@@ -76,29 +88,23 @@ def converting(skipped: Sequence[Skipped]) -> str:
     )
 
 
-class Finder:
-    """Finds files within the bounds of `settings`, which apply to all paths together."""
+class _Finder:
+    """Finds the files of paths, and what is skipped; its bounds apply to all paths together."""
 
-    def __init__(self, settings: Settings, suffixes: frozenset[str]) -> None:
-        self._settings, self._suffixes = settings, suffixes
+    def __init__(self, max_files: int, max_depth: int) -> None:
+        self._max_files, self._max_depth = max_files, max_depth
         self._counts: Counter[str] = Counter()
-        self._skipped: list[Skipped] = []
         self._named = ""  # the path that is being searched, as errors show it
 
-    def take_skipped(self) -> list[Skipped]:
-        """The files skipped since the last call, which are then forgotten."""
-        skipped, self._skipped = self._skipped, []
-        return skipped
-
-    def find(self, path: str) -> Iterator[Found]:
-        """The files of one path; for those skipped see `take_skipped`. Raises InputError."""
-        self._named = _short(path)
+    def find(self, path: str) -> Iterator[Found | Skipped]:
+        """The files of one path. Raises InputError."""
+        self._named = utf8(shortened(path))
         try:
             yield from self._find(path)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
             raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
 
-    def _find(self, path: str) -> Iterator[Found]:
+    def _find(self, path: str) -> Iterator[Found | Skipped]:
         if not path:  # pathlib takes it for the current folder
             raise InputError("an empty path", "Name a file or a folder.")
         root = expanded(path)
@@ -111,42 +117,36 @@ class Finder:
         else:
             raise InputError(f"{self._named}: no such file or folder", "Check the path.")
 
-    def _folder(self, root: str) -> Iterator[Found]:
-        """The files below `root`, depth first, in the order of the parts of their relative paths.
+    def _folder(self, named: str) -> Iterator[Found | Skipped]:
+        """The files below a folder, depth first, in the order of the parts of their relative paths.
 
         A stack replaces recursion, so that deep folders raise no RecursionError.
         """
-        waiting = self._listed(root, os.path.realpath(root), 1)
+        root = os.path.realpath(named)
+        waiting = self._listed(named, root, 1)
         while waiting:
             entry, real, below = waiting.pop()
             if entry.is_dir(follow_symlinks=False):
-                waiting += self._inner(entry, real, below)
+                try:
+                    waiting += self._inner(entry, real, below)
+                except OSError as error:
+                    yield Skipped(utf8(entry.path), reason_of(error))
             elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
-                self._leave_out(entry.path, "a link to a folder; name it to have it read")
-            elif (kind := suffix_of(entry.name)) not in self._suffixes:
-                self._leave_out(entry.path, f"files of kind {kind} are not read", kind)
+                yield Skipped(utf8(entry.path), "a link to a folder; name it to have it read")
+            elif (kind := suffix_of(entry.name)) not in SUFFIXES:
+                yield Skipped(utf8(entry.path), f"files of kind {kind} are not read", kind)
             else:
                 real = os.path.realpath(entry.path) if entry.is_symlink() else real
-                yield Found(entry.path, real, below)
+                yield Found(entry.path, real, below, root=root)
 
-    def _inner(
-        self, entry: os.DirEntry[str], real: str, below: int
-    ) -> list[tuple[os.DirEntry[str], str, int]]:
-        """The entries of a folder inside a folder; none if it is too deep or cannot be listed."""
-        if below > self._settings.max_depth:
-            reason = f"more than {self._settings.max_depth} folders deep; see --max-depth"
-            self._leave_out(entry.path, reason)
-            return []
-        try:
-            return self._listed(entry.path, real, below + 1)
-        except OSError as error:
-            self._leave_out(entry.path, reason_of(error))
-            return []
+    def _inner(self, entry: os.DirEntry[str], real: str, below: int) -> list[_Entry]:
+        """The entries of a folder inside a folder. Raises OSError where they are not listed."""
+        if below > self._max_depth:
+            raise OSError(f"more than {self._max_depth} folders deep; see --max-depth")
+        return self._listed(entry.path, real, below + 1)
 
-    def _listed(
-        self, folder: str, real: str, below: int
-    ) -> list[tuple[os.DirEntry[str], str, int]]:
-        """(entry, real path, parts below the named path) of visible entries, in reverse order."""
+    def _listed(self, folder: str, real: str, below: int) -> list[_Entry]:
+        """The visible entries of a folder, in reverse order."""
         entries = []
         with os.scandir(folder) as listing:
             for entry in listing:
@@ -175,14 +175,11 @@ class Finder:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] > self._settings.max_files:
+        if self._counts[what] > self._max_files:
             raise InputError(
-                f"{self._named}: more than {self._settings.max_files} {what}",
+                f"{self._named}: more than {self._max_files} {what}",
                 "Name fewer, or raise the bound with --max-files.",
             )
-
-    def _leave_out(self, path: str, reason: str, kind: str = "") -> None:
-        self._skipped.append(Skipped(utf8(path), reason, kind))
 
 
 def expanded(path: str) -> str:
@@ -194,10 +191,6 @@ def expanded(path: str) -> str:
     return str(Path(path).expanduser() if is_home else Path(path))
 
 
-def _short(path: str) -> str:
-    return utf8(shortened(path))
-
-
 def _is_there(path: str) -> bool:
     """Whether there is a file or link at `path`. Raises OSError if that cannot be determined."""
     try:
@@ -205,17 +198,6 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-Read = TypeVar("Read")
-
-STDIN = "-"
-WRITTEN = "this command writes it"  # why a file is left out
-WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
-_SHOWN = 3  # unreadable files that an error names; guess
-_INTERVAL_S = 0.3  # between two status lines; guess
-_KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
-READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
 
 class Listing:
@@ -231,31 +213,25 @@ class Listing:
         paths: Sequence[str],
         written: Collection[tuple[int, int] | None] = (),
     ) -> None:
-        self._written = written
-        self._finder = Finder(settings, SUFFIXES)
-        self._strict = settings.strict
+        self._written, self._strict = written, settings.strict
         self._paths: dict[str, list[str]] = {}  # the real paths that each named path stands for
-        self.found: dict[str, tuple[Found, str]] = {}  # by real path; with its catalog's folder
         self._skipped: dict[str, list[Skipped]] = {}
+        self.found: dict[str, Found] = {}  # by real path
+        finder = _Finder(settings.max_files, settings.max_depth)
         for path in paths:
-            self._add(path)
+            self._skipped.setdefault(path, [])
+            self._paths.setdefault(path, [])
+            for found in list(finder.find(path)) if path != STDIN else ():
+                self._add(path, found)
 
-    def _add(self, path: str) -> None:
-        self._skipped.setdefault(path, [])
-        reals = self._paths.setdefault(path, [])
-        if path == STDIN:
-            return
-        every = list(self._finder.find(path))  # raises where there is no such home
-        root = expanded(path)
-        root = os.path.realpath(root) if os.path.isdir(root) else ""
-        for found in every:
-            if self._written and identity(found.real) in self._written:
-                self._pass_by(path, found)
-                continue
-            reals.append(found.real)
-            self.found.setdefault(found.real, (found, root))
-        for skipped in self._finder.take_skipped():
-            self._leave_out(path, skipped)
+    def _add(self, path: str, found: Found | Skipped) -> None:
+        if isinstance(found, Skipped):
+            self._leave_out(path, found)
+        elif self._written and identity(found.real) in self._written:
+            self._pass_by(path, found)
+        else:
+            self._paths[path].append(found.real)
+            self.found.setdefault(found.real, found)
 
     def _pass_by(self, path: str, found: Found) -> None:
         """Leave out a file that the command writes; nothing is wrong with it, strict or not."""
@@ -274,18 +250,19 @@ class Listing:
 
     def each(
         self,
-        in_order: Iterator[tuple[Found, Callable[[], Read]]],
+        begin: Callable[[Found], Callable[[], Read]],
         status: Callable[[str], None],
         stdin: Callable[[], Read] | None = None,
     ) -> dict[str, tuple[Found | None, Read]]:
         """What was read of each file, by real path and in order; STDIN is read by `stdin`.
 
-        `in_order` has the files in the order of `found`, each with what reads it; that raises
+        `begin` starts to read a file, some files ahead, and returns what waits for it and raises
         Unreadable. A file of a folder is left out then. Raises InputError for one that was named
         outright, and for a path of which nothing is left.
         """
         read: dict[str, tuple[Found | None, Read]] = {}
         done: set[str] = set()
+        begun = _ahead(self.found.values(), begin)
         told = time.monotonic()
         for path, reals in self._paths.items():
             if path == STDIN and stdin is not None:
@@ -293,7 +270,7 @@ class Listing:
                 continue
             for real in (r for r in reals if r not in done):
                 done.add(real)
-                found, reading = next(in_order)
+                found, reading = next(begun)
                 try:
                     read[real] = (found, reading())
                 except Unreadable as error:
@@ -320,10 +297,22 @@ class Listing:
     def roots(self) -> dict[str, set[str]]:
         """The real paths of files below each folder that was named."""
         below: dict[str, set[str]] = {}
-        for real, (_, root) in self.found.items():
-            if root:
-                below.setdefault(root, set()).add(real)
+        for real, found in self.found.items():
+            if found.root:
+                below.setdefault(found.root, set()).add(real)
         return below
+
+
+def _ahead(
+    files: Iterable[Found], begin: Callable[[Found], Callable[[], Read]]
+) -> Iterator[tuple[Found, Callable[[], Read]]]:
+    """Each file with what `begin` returned for it, some files before it is asked for."""
+    waiting: deque[tuple[Found, Callable[[], Read]]] = deque()
+    for found in files:
+        waiting.append((found, begin(found)))
+        if len(waiting) > _AHEAD:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:

@@ -6,11 +6,10 @@ and reported; only hidden files are skipped silently. A survey reads no file tha
 
 import hashlib
 import os
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import IO, Any
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog, Entry
@@ -119,12 +118,15 @@ def load(
     settings that read in another way, they are not used.
     """
     settings = settings or Settings()
-    listing, reader = Listing(settings, paths, written), Reader(settings)
+    listing, reader = Listing(settings, paths, written), Reader(settings.max_mb)
     if is_own := files is None or not files.reads_as(settings):
         files = Files(settings)
     try:
-        texts = files.in_order(listing.found.values(), reader)
-        read = listing.each(texts, status, lambda: _of_stdin(stdin, files, reader))
+        read = listing.each(
+            lambda found: files.begin(found, reader),
+            status,
+            lambda: _of_stdin(stdin, files, reader),
+        )
     finally:
         remarks = files.close() if is_own else files.remarks()
     return Loaded(_named(read), listing.all_skipped(), tuple(remarks))
@@ -152,9 +154,6 @@ def _named(read: Mapping[str, tuple[Found | None, Extracted]]) -> tuple[Document
     )
 
 
-_AHEAD = 64  # files that are being read before their rows are made; guess
-
-
 @dataclass(frozen=True, slots=True)
 class TokenCounter:
     """How tokens are counted; `key` stands for the tokenizer in the cache."""
@@ -176,10 +175,6 @@ class Row:
     dropped: int
     warnings: tuple[str, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -198,49 +193,38 @@ def survey(
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
-    listing = Listing(settings, paths)
-    files = Files(settings)
+    listing, surveyor = Listing(settings, paths), _Surveyor(Files(settings), counter)
     try:
-        surveying = _Surveying(files, listing, counter, status)
-        surveying.run()
+        entries = listing.each(surveyor.begin, status)
         for root, real in listing.roots().items():
-            files.keep_only(root, real)
+            surveyor.files.keep_only(root, real)
     finally:
-        remarks = files.close()
-    return surveying.survey(remarks)
+        remarks = surveyor.files.close()
+    known = [(found, entry) for found, entry in entries.values() if found]
+    names = distinct_names([(found.path, found.below) for found, _ in known])
+    rows = tuple(
+        Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
+            entry.tokens[counter.key], entry.dropped, entry.warnings)
+        for name, (found, entry) in zip(names, known, strict=True)
+    )  # fmt: skip
+    return Survey(rows, listing.all_skipped(), tuple(remarks), surveyor.read)
 
 
-class _Surveying:
-    """The rows so far."""
+class _Surveyor:
+    """Has files read of which something is not known; `read` counts them."""
 
-    def __init__(
-        self, files: Files, listing: Listing, counter: TokenCounter, status: Callable[[str], None]
-    ) -> None:
-        self._files, self._listing, self._counter = files, listing, counter
-        self._status = status
-        self._known: list[tuple[Found, Entry]] = []
-        self._read = 0
+    def __init__(self, files: Files, counter: TokenCounter) -> None:
+        self.files, self._counter = files, counter
+        self.read = 0
 
-    def run(self) -> None:
-        """Make a row of every file. Raises InputError."""
-        read = self._listing.each(self._in_order(), self._status)
-        self._known = [(found, entry) for found, entry in read.values() if found]
-
-    def _in_order(self) -> Iterator[tuple[Found, Callable[[], Entry]]]:
-        waiting: deque[tuple[Found, Callable[[], Entry]]] = deque()
-        for found, root in self._listing.found.values():
-            waiting.append((found, self._begin(found, self._files.catalog(found, root))))
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft()
-        yield from waiting
-
-    def _begin(self, found: Found, catalog: Catalog) -> Callable[[], Entry]:
-        """The file's entry, which may have to be waited for."""
+    def begin(self, found: Found) -> Callable[[], Entry]:
+        """The file's entry, which may have to be waited for; that raises Unreadable."""
+        catalog = self.files.catalog(found)
         entry = catalog.known(found.real)
         if entry is not None and (entry.reason or self._counter.key in entry.tokens):
-            return partial(_told, entry)
-        self._read += 1
-        text = self._files.submit(found, catalog)
+            return entry.checked
+        self.read += 1
+        text = self.files.submit(found)
         return lambda: self._counted(text(), found, catalog)
 
     def _counted(self, text: Extracted, found: Found, catalog: Catalog) -> Entry:
@@ -250,20 +234,3 @@ class _Surveying:
             tokens = {**entry.tokens, self._counter.key: self._counter.count(text.text)}
             entry = catalog.with_tokens(found.real, entry, tokens)
         return entry
-
-    def survey(self, remarks: Sequence[str]) -> Survey:
-        """All of it, under the names that the documents have in prompts."""
-        names = distinct_names([(found.path, found.below) for found, _ in self._known])
-        rows = tuple(
-            Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
-                entry.tokens[self._counter.key], entry.dropped, entry.warnings)
-            for name, (found, entry) in zip(names, self._known, strict=True)
-        )  # fmt: skip
-        return Survey(rows, self._listing.all_skipped(), tuple(remarks), self._read)
-
-
-def _told(entry: Entry) -> Entry:
-    """The entry of a file that has a text. Raises Unreadable for one that has none."""
-    if entry.reason:
-        raise Unreadable(entry.reason, entry.advice)
-    return entry

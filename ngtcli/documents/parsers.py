@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import ngtcli
-from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
@@ -64,11 +63,14 @@ class FailedParser(Unreadable):
 
 
 class Pool:
-    """At most `MOST_WORKERS` worker processes; `extract` may be called from many threads."""
+    """At most `MOST_WORKERS` worker processes; `extract` may be called from many threads.
 
-    def __init__(self, settings: Settings) -> None:
+    A file may take `seconds` of CPU time, and a worker `mb` megabytes of memory.
+    """
+
+    def __init__(self, seconds: int, mb: int) -> None:
         self.size = max(1, min(MOST_WORKERS, os.cpu_count() or 1))
-        self._seconds, self._mb = settings.parser_seconds, settings.parser_mb
+        self._seconds, self._mb = seconds, mb
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         self._lock = threading.Lock()  # of the two below
         self._all: list[_Worker] = []

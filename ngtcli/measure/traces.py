@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -146,8 +146,7 @@ def read_traces(
     """
     if turns not in TURNS:
         raise UsageError(f"no turns {turns!r}", nearest(turns, TURNS))
-    settings = Settings()
-    reader = Reader(replace(settings, max_mb=max_mb or settings.max_mb))
+    reader = Reader(max_mb or Settings().max_mb)
     if os.path.isfile(folder / "trace.json"):  # False for a name that is too long
         if template or turns != TURNS[0]:
             raise UsageError(

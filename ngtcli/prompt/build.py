@@ -44,13 +44,14 @@ class Cut:
     kept_characters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen(Scores):
-    """A passage that was read: its document's index, its range there, its place, its scores.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A passage that was read: its scores, its document's index, its range there, its place.
 
     The best has `rank` 1.
     """
 
+    scores: Scores = field(metadata=json_key(flat=True))
     document: int
     start: int
     end: int

@@ -99,7 +99,10 @@ def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Prog
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The parts of a prompt; `context` positions in all, `answer` of them for the answer."""
+    """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
+
+    `status` gets lines on how much is read.
+    """
 
     preset: Preset
     documents: Sequence[Document]
@@ -107,8 +110,8 @@ class Task:
     tokenizer: Tokenizer
     context: int
     answer: int
-    vocabulary: int
-    status: Status
+    vocabulary: int = 0
+    status: Status = lambda _: None
     summary: str = ""
 
     @property
@@ -139,34 +142,21 @@ class Task:
         return word(self.preset, self.empty, self.question, self.summary)
 
 
-def fit_prompt(
-    preset: Preset,
-    documents: Sequence[Document],
-    question: str,
-    tokenizer: Tokenizer,
-    *,
-    context: int,
-    answer: int,
-    overflow: str = "auto",
-    vocabulary: int = 0,
-    status: Status = lambda _: None,
-) -> Prompt:
+def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
     """A prompt of less than `context` tokens.
 
-    With `overflow="truncate"` it also leaves room for `answer` tokens, but for at most a quarter of
-    the context; to fit, the documents are cut to one common number of tokens, keeping the start of
-    each. The question is never cut. `status` gets lines on how much is read. Raises
+    With `overflow="truncate"` it also leaves room for the answer; to fit, the documents are cut to
+    one common number of tokens, keeping the start of each. The question is never cut. Raises
     ContextOverflowError with both numbers, and ModelError as `build_prompt`.
     """
-    task = Task(preset, documents, question, tokenizer, context, answer, vocabulary, status)
     if overflow == "truncate":
         return _cut(task)
     whole = whole_prompt(task)
-    if isinstance(whole, Prompt) and len(whole.ids) < context:
+    if isinstance(whole, Prompt) and len(whole.ids) < task.context:
         return whole
     number = str(len(whole.ids)) if isinstance(whole, Prompt) else whole
     raise ContextOverflowError(
-        f"the prompt has {number} tokens, the model takes {context - 1}",
+        f"the prompt has {number} tokens, the model takes {task.context - 1}",
         "Give fewer or shorter documents, use --overflow truncate to cut them,"
         " or name a model with a longer context (-m).",
     )

@@ -2,19 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
-from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
 from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
-from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
 from ngtcli.retrieve.ranking import Ranked, Scores
-from ngtcli.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
@@ -24,41 +21,24 @@ _PASSED_OVER = 20  # passages too long for the room left before the search for s
 
 
 def prompt_for(
-    preset: Preset,
-    documents: Sequence[Document],
-    question: str,
-    tokenizer: Tokenizer,
-    settings: Settings,
-    *,
-    context: int,
-    vocabulary: int = 0,
-    status: Callable[[str], None] = lambda _: None,
-    warn: Callable[[str], None] = lambda _: None,
+    task: Task, settings: Settings, warn: Callable[[str], None] = lambda _: None
 ) -> Prompt:
-    """The prompt that fits `context`, as `settings` say; `warn` gets what was left out.
+    """The prompt that fits the task's context, as `settings` say; `warn` gets what was left out.
 
     Raises ContextOverflowError and ModelError as `fit_prompt`; UsageError for passages without a
     question.
     """
-    s = settings
-    if s.overflow == "retrieve":
-        task = Task(
-            preset, documents, question, tokenizer, context, s.max_tokens, vocabulary, status
-        )
-        cutting = Cutting(s.passage_tokens, s.passage_overlap)
-        prompt = _retrieve(task, cutting, s, warn)
-        prompt = replace(prompt, given=tuple(documents) if prompt.selection else ())
+    if settings.overflow == "retrieve":
+        prompt = _retrieve(task, settings, warn)
+        prompt = replace(prompt, given=tuple(task.documents) if prompt.selection else ())
     else:
-        prompt = fit_prompt(
-            preset, documents, question, tokenizer, context=context, answer=s.max_tokens,
-            overflow=s.overflow, vocabulary=vocabulary, status=status,
-        )  # fmt: skip
+        prompt = fit_prompt(task, settings.overflow)
     for words in [*cut_words(prompt.cuts), *_selection_words(prompt.selection)]:
         warn(words)
     return prompt
 
 
-def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], None]) -> Prompt:
+def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     """Everything if it fits and is not more than `whole_tokens`; else the best passages."""
     if not task.question.strip():
         raise UsageError("passages are chosen by a question, and there is none",
@@ -69,7 +49,7 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
         return whole
     room = task.room - frame
     clock = time.perf_counter()
-    ranking = _ranked(task, cutting, s, room, warn)
+    ranking = _ranked(task, s, room, warn)
     seconds = time.perf_counter() - clock
     task.status("Choosing passages …")
     found = _built(task, ranking, room, s.passages or len(ranking.found))
@@ -87,20 +67,23 @@ def _retrieve(task: Task, cutting: Cutting, s: Settings, warn: Callable[[str], N
     return replace(prompt, selection=selection)
 
 
-def _ranked(
-    task: Task, cutting: Cutting, s: Settings, room: int, warn: Callable[[str], None]
-) -> "Ranking":
+def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
     """The passages, the best first; in their own order where none has a word of the question."""
     from ngtcli.retrieve.ranking import Rankers, rank  # here: it loads numpy
 
     ranking = rank(
-        task.documents, cutting, task.question, (s.passages or room) + _PASSED_OVER,
-        rankers=Rankers(s.embedder, s.reranker, s.device), status=task.status, warn=warn,
-    )  # fmt: skip
+        task.documents,
+        Cutting(s.passage_tokens, s.passage_overlap),
+        task.question,
+        (s.passages or room) + _PASSED_OVER,
+        rankers=Rankers(s.embedder, s.reranker, s.device),
+        status=task.status,
+        warn=warn,
+    )
     if ranking.found:
         return ranking
     warn("no passage has a word of the question; the first ones are read")
-    first = [Ranked(0.0, 0.0, passage=i) for i in range(len(ranking.index))]
+    first = [Ranked(i, Scores(0.0, 0.0)) for i in range(len(ranking.index))]
     return replace(ranking, found=first)
 
 
@@ -152,11 +135,7 @@ def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt
 def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
     at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
-    return Chosen(
-        document=at.document, start=at.start, end=at.end, page=section.page,
-        heading=section.heading, rank=rank,
-        **{field.name: getattr(one, field.name) for field in fields(Scores)},
-    )  # fmt: skip
+    return Chosen(one.scores, at.document, at.start, at.end, section.page, section.heading, rank)
 
 
 def _selection_words(selection: Selection | None) -> Iterator[str]:

@@ -38,11 +38,12 @@ class Scores:
     reranked: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked(Scores):
+@dataclass(frozen=True, slots=True)
+class Ranked:
     """A passage and its scores."""
 
     passage: int
+    scores: Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def rank(
 
 def _by_words(asked: _Asked) -> Ranking:
     found = asked.index.ranked(asked.question, asked.most)
-    return Ranking(asked.index, [Ranked(score, score, passage=at) for at, score in found])
+    return Ranking(asked.index, [Ranked(at, Scores(score, score)) for at, score in found])
 
 
 def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
@@ -144,7 +145,7 @@ def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
     order = sorted(together, key=lambda passage: (-together[passage], passage))[: asked.most]
     cosines = nearest.cosines(question, np.array(order, np.int64))
     found = [
-        Ranked(together[p], float(scores[p]), float(cosine), together[p], passage=p)
+        Ranked(p, Scores(together[p], float(scores[p]), float(cosine), together[p]))
         for p, cosine in zip(order, cosines, strict=True)
     ]
     return Ranking(asked.index, found, nearest.kind, vectors.embedded)
@@ -175,7 +176,7 @@ def _reranked(found: Sequence[Ranked], asked: _Asked, reranker: "Reranker") -> l
         some = first[at : at + BATCH]
         scores = reranker.scores(asked.question, [asked.text(one.passage) for one in some])
         scored += (
-            replace(one, score=float(score), reranked=float(score))
+            Ranked(one.passage, replace(one.scores, score=float(score), reranked=float(score)))
             for one, score in zip(some, scores, strict=True)
         )
-    return [*sorted(scored, key=lambda one: (-one.score, one.passage)), *found[CANDIDATES:]]
+    return [*sorted(scored, key=lambda one: (-one.scores.score, one.passage)), *found[CANDIDATES:]]

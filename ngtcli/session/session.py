@@ -58,21 +58,10 @@ class Session(ABC):
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
         """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
-        model = self.model
         try:
-            prompt = prompt_for(
-                preset,
-                documents,
-                question,
-                model.tokenizer,
-                self.settings,
-                context=model.context,
-                vocabulary=model.vocabulary,
-                status=self.status,
-                warn=self.warn,
-            )
+            prompt = prompt_for(self._task(preset, documents, question), self.settings, self.warn)
         except ContextOverflowError as error:
-            hint = f"{error.hint} {model.context_reason}".strip()
+            hint = f"{error.hint} {self.model.context_reason}".strip()
             raise ContextOverflowError(str(error), hint) from None
         self._warn_of_scripts(prompt.documents, question)
         return prompt
@@ -80,6 +69,9 @@ class Session(ABC):
     def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
         """The parts of a prompt, and the room that the model has for it."""
         self._warn_of_scripts(documents, question)
+        return self._task(preset, documents, question)
+
+    def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         model, most = self.model, self.settings.max_tokens
         return Task(
             preset,

@@ -63,7 +63,7 @@ def _read(name: str, data: bytes, files: Files, settings: Settings, folder: Path
     path.write_bytes(data)
     start = time.monotonic()
     try:
-        text = files.begin(Found(str(path), str(path), outright=True), Reader(settings))()
+        text = files.begin(Found(str(path), str(path), outright=True), Reader(settings.max_mb))()
         leaked = "root:x:0" in text.text  # of /etc/passwd, to which some files refer
         kind, words = "failure" if leaked else "read", f"{len(text.text)} characters"
     except Unreadable as error:

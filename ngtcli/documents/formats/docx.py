@@ -10,7 +10,7 @@ from docx.oxml import parse_xml
 from docx.package import Package
 from docx.parts.document import DocumentPart
 
-from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.formats.office import ALTERNATIVES, R, W, alternative, text_of, unknown_signs
 
@@ -48,18 +48,17 @@ class _Blocks:
 
     def __init__(self, part: Any, styles: Mapping[str | None, str], writer: Writer) -> None:
         self._part, self._styles, self._writer = part, styles, writer
-        self._before = ""  # "list" after an item of a list
 
     def write(self, root: Any) -> None:
         """Every block below `root`; a text box, chart or diagram behind its paragraph."""
         for block in _inside(root, f"{W}p", f"{W}tbl"):
             if block.tag == f"{W}tbl":
-                self._table(block)
+                self._writer.table(map(self._cells, _inside(block, f"{W}tr")))
                 continue
             after: list[Any] = []
             self._paragraph(block, text_of(block, self._related, after))
             for more in after:
-                self._before = ""
+                self._writer.stand_apart()
                 if isinstance(more, str):
                     self._writer.add(more)
                 else:
@@ -77,22 +76,13 @@ class _Blocks:
         if style.startswith("heading") or style in ("title", "subtitle"):
             self._writer.heading(text)
         elif is_item:
-            marked = f"- {text}" if text.strip() else ""
-            self._writer.add(marked, "\n" if self._before == "list" else "\n\n")
+            self._writer.add(f"- {text}" if text.strip() else "", "item")
         else:
             self._writer.add(text)
-        self._before = "list" if is_item else ""
 
-    def _table(self, table: Any) -> None:
-        between = "\n\n"
-        for row in _inside(table, f"{W}tr"):
-            cells = [
-                " ".join(text_of(cell, self._related).split()) for cell in _inside(row, f"{W}tc")
-            ]
-            if any(cells):
-                self._writer.add(BETWEEN_CELLS.join(cells), between)
-                between = "\n"
-        self._before = ""
+    def _cells(self, row: Any) -> list[str]:
+        cells = _inside(row, f"{W}tc")
+        return [" ".join(text_of(cell, self._related).split()) for cell in cells]
 
 
 def _inside(root: Any, *tags: str) -> Iterator[Any]:
@@ -135,9 +125,7 @@ def _notes(part: Any, writer: Writer) -> None:
         if relation.is_external or kind not in _NOTES:
             continue
         mark = "e" if kind == "endnotes" else ""
-        between = "\n\n"
         for note in parse_xml(relation.target_part.blob).iter(f"{W}{_NOTES[kind]}"):
             text = " ".join(text_of(note, lambda name: b"").split())
             if note.get(f"{W}type") is None and text:
-                writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", between)
-                between = "\n"
+                writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", kind)

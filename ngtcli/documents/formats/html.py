@@ -122,10 +122,9 @@ class _Main(Writer):
         super().__init__()
         self._main, self._waiting = main & signs, ""
         self._marks = dict.fromkeys(map(ord, signs))
-        self._gap = False  # whether a block was left out since the last one
         self.left = 0
 
-    def add(self, block: str, between: str = "\n\n") -> None:
+    def add(self, block: str, kind: str = "") -> None:
         """A block, unless it is left out; first the heading that waits for it."""
         waiting, self._waiting = self._waiting, ""
         if self._main.isdisjoint(block):
@@ -133,13 +132,13 @@ class _Main(Writer):
             return
         if waiting:
             self._name(waiting)
-        super().add(block.translate(self._marks), "\n\n" if self._gap else between)
-        self._gap = False
+        super().add(block.translate(self._marks), kind)
 
     def heading(self, words: str, page: int = 0) -> None:
         """A heading, which may have to wait for the block behind it."""
         self._leave(self._waiting)
         self._waiting = ""
+        self.stand_apart()
         if self._main.isdisjoint(words):
             self._waiting = words
         else:
@@ -149,9 +148,8 @@ class _Main(Writer):
         words = " ".join(words.translate(self._marks).split())
         self.mark(0, words)
         super().add(words)
-        self._gap = False
 
     def _leave(self, block: str) -> None:
         if words := block.translate(self._marks).split():
             self.left += len(words)
-            self._gap = True
+            self.stand_apart()

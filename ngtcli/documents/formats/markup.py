@@ -112,7 +112,7 @@ class _Walk:
     def __init__(self, writer: Writer, page: int) -> None:
         self._writer, self._page = writer, page
         self._line: list[str] = []
-        self._kind = self._before = ""  # "li" or "tr": lines of one list or table stay together
+        self._kind = ""  # "li" or "tr": lines of one list or table stay together
         self._preformatted = 0
 
     def run(self, root: Any) -> None:
@@ -153,7 +153,6 @@ class _Walk:
         if tag in _HEADINGS:
             self._writer.heading("".join(self._line), self._page)
             self._line.clear()
-            self._before = ""
         if tag not in INLINE and tag not in HIDDEN:
             self._flush()
             self._preformatted -= tag == "pre"
@@ -163,9 +162,7 @@ class _Walk:
         self._line.clear()
         block = raw.replace(_BREAK, "\n") if self._preformatted else collapsed(raw)
         if block.strip(" -\n"):
-            together = self._kind and self._kind == self._before
-            self._writer.add(block, "\n" if together else "\n\n")
-            self._before = self._kind
+            self._writer.add(block, self._kind)
         self._kind = ""
 
 

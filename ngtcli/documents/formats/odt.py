@@ -1,9 +1,11 @@
 """OpenDocument texts, sheets and slides: headings, paragraphs, lists, tables as rows, notes."""
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 from zipfile import ZipFile
 
-from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.formats.archives import member, open_archive, parse_xml
 from ngtcli.documents.text import Unreadable
 
@@ -31,7 +33,7 @@ def parse(source: Source) -> Extracted:
     blocks.write(body)
     writer = blocks.writer
     for number, note in enumerate(blocks.notes, 1):
-        writer.add(f"[^{number}]: {note}", "\n" if number > 1 else "\n\n")
+        writer.add(f"[^{number}]: {note}", "note")
     told = (f"hidden sheets or slides left out: {blocks.left}",) if blocks.left else ()
     return Extracted(writer.text(), About(_KINDS[body.tag], 0, 0, writer.sections(), told))
 
@@ -58,7 +60,7 @@ class _Blocks:
         """Blocks in order; a stack of (element, whether in a list) replaces recursion."""
         waiting = [(element, False) for element in reversed(body)]
         named = body.tag == f"{_OFFICE}spreadsheet"
-        together = False
+        self.writer.stand_apart()
         while waiting:
             element, listed = waiting.pop()
             if self._is_hidden(element):
@@ -68,7 +70,7 @@ class _Blocks:
             elif element.tag == f"{_TEXT}p":
                 text = _text(element, self.notes)
                 marked = f"- {text}" if listed and text.strip() else text
-                self.writer.add(marked, "\n" if listed and together else "\n\n")
+                self.writer.add(marked, "item" if listed else "")
                 self._charts(element)
             elif element.tag == f"{_TABLE}table":
                 self._table(element, (element.get(f"{_TABLE}name") or "") if named else "")
@@ -79,8 +81,6 @@ class _Blocks:
                     self._slide(element)
                 inside = listed or element.tag == f"{_TEXT}list"
                 waiting += [(child, inside) for child in reversed(element)]
-                continue
-            together = listed
 
     def _is_hidden(self, element: Any) -> bool:
         styled = element.get(f"{_TABLE}style-name") or element.get(f"{_DRAW}style-name")
@@ -95,25 +95,23 @@ class _Blocks:
 
     def _table(self, table: Any, name: str) -> None:
         """The rows, then what is drawn on a sheet: what is written in cells is read with these."""
-        between = "\n\n"
         shapes = table.findall(f"{_TABLE}shapes")
         for shape in shapes:
             table.remove(shape)
-        for row in table.iter(f"{_TABLE}table-row"):
-            cells = _cells(row, self.notes)
-            for _ in range(_count(row, f"{_TABLE}number-rows-repeated") if cells else 0):
-                if between != "\n":
-                    self.writer.heading(name)
-                self.writer.add(BETWEEN_CELLS.join(cells), between)
-                between = "\n"
+        has_rows = self.writer.table(self._rows(table), name)
         drawn = (element for root in (table, *shapes) for element in root.iter())
-        if between != "\n" and any(
+        if not has_rows and any(
             element.tag == f"{_DRAW}object" or (element.text or "").strip() for element in drawn
         ):
             self.writer.heading(name)
         self._charts(table)
         for shape in shapes:
             self.write(shape)
+
+    def _rows(self, table: Any) -> Iterator[list[str]]:
+        for row in table.iter(f"{_TABLE}table-row"):
+            if cells := _cells(row, self.notes):
+                yield from repeat(cells, _count(row, f"{_TABLE}number-rows-repeated"))
 
     def _charts(self, block: Any) -> None:
         for element in block.iter(f"{_DRAW}object"):

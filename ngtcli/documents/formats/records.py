@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable, decode_text
 
 
@@ -81,9 +81,7 @@ def parse_table(source: Source) -> Extracted:
     if source.field:
         _write_column(rows, source.field, writer)
     else:
-        for row in rows:
-            cells = [" ".join(cell.split()) for cell in row]
-            writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", "\n")
+        writer.table([" ".join(cell.split()) for cell in row] for row in rows)
     return Extracted(writer.text(), About("tsv" if tabs else "csv"))
 
 

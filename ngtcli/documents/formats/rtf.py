@@ -14,12 +14,11 @@ def parse(source: Source) -> Extracted:
         raise Unreadable("not RTF", "Name it .txt to have it read as text.")
     marked = source.data.decode("latin-1")
     plain = rtf_to_text(marked, errors="replace")
-    writer, between = Writer(), "\n\n"
+    writer = Writer()
     for line in _whole(plain).split("\n"):
         is_row = line.endswith("|")  # which the library puts behind each cell
         cells = [" ".join(cell.split()) for cell in line[:-1].split("|")] if is_row else [line]
-        writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", between if is_row else "\n\n")
-        between = "\n" if is_row else "\n\n"
+        writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", "row" if is_row else "")
     left = [what for word, what in _LEFT.items() if f"{{\\{word}" in marked]
     told = (f"not read: {', '.join(left)}",) if left else ()
     return Extracted(writer.text(), About("rtf", 0, 0, writer.sections(), told))

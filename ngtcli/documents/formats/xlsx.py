@@ -8,7 +8,7 @@ from typing import Any
 
 import openpyxl
 
-from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.text import Unreadable
 
@@ -28,26 +28,26 @@ def parse(source: Source) -> Extracted:
         if sheet.sheet_state != "visible":
             hidden += 1
             continue
-        between = "\n\n"
-        for row in _rows(sheet):
-            if between != "\n":
-                writer.heading(sheet.title)
-            writer.add(row, between)
-            between = "\n"
-            if len(writer) > source.most:
-                raise Unreadable("an Excel workbook with too much text in it", "Save it as CSV.")
+        writer.table(_within(_rows(sheet), writer, source.most), sheet.title)
     told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
     return Extracted(writer.text(), About("xlsx", 0, 0, writer.sections(), told))
 
 
-def _rows(sheet: Any) -> Iterator[str]:
-    """The rows with text, as lines."""
+def _within(rows: Iterator[Sequence[str]], writer: Writer, most: int) -> Iterator[Sequence[str]]:
+    """The rows while what is written is at most `most` characters. Raises Unreadable beyond."""
+    for row in rows:
+        if len(writer) > most:
+            raise Unreadable("an Excel workbook with too much text in it", "Save it as CSV.")
+        yield row
+
+
+def _rows(sheet: Any) -> Iterator[Sequence[str]]:
+    """The rows up to the last cell with text."""
     sheet.reset_dimensions()  # which files tell wrong
     for number, row in enumerate(sheet.iter_rows(values_only=True)):
         if number >= _ROWS:
             return
-        if cells := _without_end([_shown(value) for value in row]):
-            yield BETWEEN_CELLS.join(cells)
+        yield _without_end([_shown(value) for value in row])
 
 
 def _without_end(cells: Sequence[str]) -> Sequence[str]:
