@@ -1,6 +1,5 @@
 """The guard against hostile input: it can find something. What it finds is told by .ci/run."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -16,10 +15,10 @@ if sys.platform != "linux":  # it forks, limits memory, reads /proc and opens ps
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.tools.fuzz import __main__ as fuzz
+from tests.tools.fuzz.__main__ import KINDS, adopt, run_case
 from tests.tools.fuzz.case import Command, Place, Result, Streams, World, command
 from tests.tools.fuzz.judge import judge
 from tests.tools.fuzz.run import ONE_THREAD, run
-from tests.tools.fuzz.worker import KINDS, adopt, run_case
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
@@ -59,16 +58,6 @@ def test_an_injected_fault_is_reported_with_its_seed(
     assert "a fault put in by a test" in capsys.readouterr().out
     monkeypatch.undo()
     assert not run_case(kind, seed).complaints
-
-
-def test_a_report_for_machines_counts_by_kind(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(fuzz, "make_world", lambda _: world)
-    monkeypatch.setattr(fuzz, "warm_up", lambda: None)
-    assert fuzz.main(["--cases", "3", "--kinds", "names", "--json", "--jobs", "1"]) == 0
-    body = json.loads(capsys.readouterr().out)
-    assert body["kinds"]["names"]["cases"] == body["cases"] == 3 and body["failures"] == []
 
 
 def test_cases_are_the_same_for_the_same_seed(world: World) -> None:

@@ -85,7 +85,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What all cases share, made once: see `fuzz_world.make_world`.
+    """What all cases share, made once: see `world.make_world`.
 
     `texts` are the undamaged answers to `ASKED` by name, `home` is an NGT_HOME with caches of each
     kind, `recording` one of our own, `spec_bench` one of that kind.
@@ -110,22 +110,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a case went. `code` is of the command that failed first, or of the last one."""
+    """How a case went; `command` to `memory` are of the command that failed first, or the last."""
 
     kind: str
     seed: int
     what: str
-    code: int
-    expected: tuple[int, ...]
     complaints: tuple[str, ...]
-    command: str
-    err: str
-    seconds: float
-    memory: int  # bytes, as in Result
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}:{self.seed}"
+    command: str = ""
+    expected: str = ""
+    code: int = 0
+    err: str = ""
+    memory: int = 0  # bytes, as in Result
 
 
 Builder = Callable[[Random, Place], Case]

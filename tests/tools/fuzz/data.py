@@ -9,25 +9,8 @@ from random import Random
 from typing import Any
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from tests.tools.fuzz.case import (
-    ANSWERED,
-    CONTEXT,
-    INPUT,
-    MODEL,
-    USAGE,
-    Case,
-    Place,
-    Result,
-    case,
-)
-from tests.tools.fuzz.odd import (
-    PROSE,
-    any_text,
-    control_soup,
-    damaged,
-    odd_json,
-    replace_by_odd,
-)
+from tests.tools.fuzz.case import ANSWERED, CONTEXT, INPUT, MODEL, USAGE, Case, Place, Result, case
+from tests.tools.fuzz.odd import PROSE, any_text, control_soup, damaged, odd_json, replace_by_odd
 from tests.tools.fuzz.world import HARBOUR
 
 _KINDS: tuple[dict[str, Any], ...] = (

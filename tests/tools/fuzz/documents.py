@@ -4,7 +4,7 @@ import codecs
 import json
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -22,21 +22,15 @@ from tests.tools.fuzz.case import (
     case,
     command,
 )
-from tests.tools.fuzz.odd import (
-    PROSE,
-    any_text,
-    control_soup,
-    odd_file_name,
-    odd_word,
-)
+from tests.tools.fuzz.odd import PROSE, any_text, control_soup, odd_file_name, odd_word
 from tests.tools.fuzz.world import HARBOUR
 
 _SHORT = 700  # characters that fit the built-in model's 4096 positions, whatever they are
-_FOREIGN = ("latin-1", "cp1252", "shift_jis", "koi8-r", "gb18030", "cp037")
 _OWN_SPECIAL = 4  # ids below this are the built-in model's special tokens
 _READ = frozenset({ANSWERED})
 _READ_OR_LONG = frozenset({ANSWERED, CONTEXT})
 _REFUSED = frozenset({INPUT})
+_ANY = frozenset({ANSWERED, INPUT, CONTEXT})
 
 Content = tuple[str, bytes, frozenset[int]]  # what it is, its bytes, the exit codes it may give
 
@@ -48,46 +42,9 @@ def _of_text(what: str, text: str) -> Content:
     return what, text.encode("utf-8", "replace"), codes
 
 
-def _random_bytes(rng: Random) -> Content:
-    data = rng.randbytes(int(2 ** rng.uniform(0, 16)))
-    return "random bytes", data, frozenset({ANSWERED, INPUT, CONTEXT})
-
-
-def _random_text(rng: Random) -> Content:
-    return _of_text("text of any script", any_text(rng, int(2 ** rng.uniform(0, 13))))
-
-
-def _controls(rng: Random) -> Content:
-    return _of_text("control characters", control_soup(rng) + "\nThe harbour was dug in 1871.")
-
-
-def _blank(rng: Random) -> Content:
-    text = rng.choice(["", " ", "\n" * 5000, "\t \r\n", "\ufeff", "\u3000", "\ufeff\n"])
-    return "nothing in it", text.encode(), _REFUSED
-
-
-def _marked(rng: Random) -> Content:
-    codec, mark = rng.choice(
-        [("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),
-         ("utf-8", codecs.BOM_UTF8)]
-    )  # fmt: skip
-    return f"{codec} with its mark", mark + PROSE.encode(codec), _READ
-
-
-def _unmarked(rng: Random) -> Content:
-    codec = rng.choice(["utf-16-le", "utf-16-be", "utf-32"])
-    return f"{codec} without a mark", PROSE.encode(codec), frozenset({ANSWERED, INPUT})
-
-
 def _foreign(rng: Random) -> Content:
-    codec = rng.choice(_FOREIGN)
-    text = {
-        "shift_jis": "港は一八七一年に",
-        "gb18030": "港口于一八七一年",
-        "koi8-r": "Гавань вырыта",
-    }
-    data = (text.get(codec, "Der Hafen für größere Schiffe, café. ") * 9).encode(codec)
-    return f"{codec}, which is not UTF-8", data, _REFUSED
+    codec, text = rng.choice(_FOREIGN)
+    return f"{codec}, which is not UTF-8", (text * 9).encode(codec), _REFUSED
 
 
 def _zero(rng: Random) -> Content:
@@ -95,37 +52,53 @@ def _zero(rng: Random) -> Content:
     return "a zero byte", (PROSE[:at] + "\0" + PROSE[at:]).encode(), _REFUSED
 
 
+def _encoded(rng: Random) -> Content:
+    codec, mark, codes = rng.choice(_CODECS)
+    how = "with its mark" if mark else "without a mark"
+    return f"{codec} {how}", mark + PROSE.encode(codec), codes
+
+
 def _huge(rng: Random) -> Content:
     size = int(2 ** rng.uniform(16, 25))  # characters: 64 kB to 32 MB
     unit = rng.choice(["a", PROSE, "ab ", "\u00e9", "\n", "x\n", "<|end|>", "9", "." * 7])
-    if not unit.strip():
-        return "a huge blank", (unit * size).encode(), _REFUSED
-    text = unit * (size // len(unit))
-    return f"{size} characters of {unit[:9]!r}", text.encode(), frozenset({CONTEXT})
+    codes = frozenset({CONTEXT}) if unit.strip() else _REFUSED
+    return f"{size} characters of {unit[:9]!r}", (unit * (size // len(unit))).encode(), codes
 
 
-def _repeats(rng: Random) -> Content:
-    word = any_text(rng, rng.randint(1, 6))
-    return _of_text("one word again and again", word * rng.randint(1, 300))
-
-
-def _markup(rng: Random) -> Content:
-    parts = ["{question}", "{documents}", "{text}", "[bold red]", "[/]", "{{ 1 }}", "{% if %}",
-             "%s%n", "$(id)", "\\x1b[31m", "</script>", "\N{BELL}", "{", "}", "\\"]  # fmt: skip
-    return _of_text("markup", " ".join(rng.choices(parts, k=rng.randint(1, 60))))
-
-
-_CONTENTS = (
-    (_random_bytes, 3), (_random_text, 4), (_controls, 3), (_blank, 1), (_marked, 1),
-    (_unmarked, 1), (_foreign, 1), (_zero, 1), (_huge, 1), (_repeats, 2), (_markup, 2),
+_FOREIGN = (
+    *((codec, "Der Hafen für größere Schiffe, café. ") for codec in ("latin-1", "cp1252", "cp037")),
+    ("shift_jis", "港は一八七一年に"), ("gb18030", "港口于一八七一年"), ("koi8-r", "Гавань вырыта"),
 )  # fmt: skip
+_CODECS = (
+    ("utf-16-le", codecs.BOM_UTF16_LE, _READ), ("utf-16-be", codecs.BOM_UTF16_BE, _READ),
+    ("utf-8", codecs.BOM_UTF8, _READ),
+    *((codec, b"", _READ | _REFUSED) for codec in ("utf-16-le", "utf-16-be", "utf-32")),
+)  # fmt: skip
+_BLANK = ("", " ", "\n" * 5000, "\t \r\n", "\ufeff", "\u3000", "\ufeff\n")
+_MARKUP = (
+    "{question}", "{documents}", "{text}", "[bold red]", "[/]", "{{ 1 }}", "{% if %}", "%s%n",
+    "$(id)", "\\x1b[31m", "</script>", "\N{BELL}", "{", "}", "\\",
+)  # fmt: skip
+# A share of the cases, and what the document holds.
+_CONTENTS: tuple[tuple[int, Callable[[Random], Content]], ...] = (
+    (3, lambda r: ("random bytes", r.randbytes(int(2 ** r.uniform(0, 16))), _ANY)),
+    (4, lambda r: _of_text("text of any script", any_text(r, int(2 ** r.uniform(0, 13))))),
+    (3, lambda r: _of_text("control characters", f"{control_soup(r)}\nThe harbour was dug.")),
+    (2, lambda r: _of_text("a word repeated", any_text(r, r.randint(1, 6)) * r.randint(1, 300))),
+    (2, lambda r: _of_text("markup", " ".join(r.choices(_MARKUP, k=r.randint(1, 60))))),
+    (1, lambda r: ("nothing in it", r.choice(_BLANK).encode(), _REFUSED)),
+    (2, _encoded),
+    (1, _foreign),
+    (1, _zero),
+    (1, _huge),
+)
 
 
 def documents(rng: Random, place: Place) -> Case:
     """One document, named outright, piped in, or beside a good one in a folder."""
     if rng.random() < 0.12:
         return _special(rng, place)
-    make = rng.choices([c for c, _ in _CONTENTS], [w for _, w in _CONTENTS])[0]
+    ((_, make),) = rng.choices(_CONTENTS, [share for share, _ in _CONTENTS])
     what, data, codes = make(rng)
     way = rng.choice(["named", "named", "piped", "folder"])
     memory = 300_000_000 + 20 * len(data)
@@ -158,13 +131,9 @@ def _of(head: list[str], codes: frozenset[int]) -> frozenset[int]:
 def _asking(rng: Random, path: str) -> tuple[list[str], list[str]]:
     """A command over `path`, and flags that change neither its text nor its exit code."""
     head = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
-    tail = rng.choice(
-        [["--dry-run"], ["--dry-run", "--json"], ["--json"], [], ["-v"], ["--json-tokens"],
-         ["--explain"], ["--color", "always", "--method", "none"], ["--method", "trie"]]
-    )  # fmt: skip
-    if "--color" in tail:
-        tail = ["--method", "none"]
-    return head, [*tail, "--max-tokens", str(rng.randint(1, 9))]
+    tails = ("--dry-run", "--dry-run --json", "--json", "", "-v", "--json-tokens", "--explain",
+             "--method none", "--method trie")  # fmt: skip
+    return head, [*rng.choice(tails).split(), "--max-tokens", str(rng.randint(1, 9))]
 
 
 def _special(rng: Random, place: Place) -> Case:
@@ -317,9 +286,8 @@ def _many(rng: Random, place: Place) -> Case:
     folder = place.work / "notes"
     folder.mkdir()
     for number in range(rng.choice([400, 1500])):
-        (
-            folder / f"{any_text(rng, 9).replace('/', '-').replace(chr(0), '')}{number}.txt"
-        ).write_text(PROSE)
+        odd = any_text(rng, 9).replace("/", "-").replace("\0", "")
+        (folder / f"{odd}{number}.txt").write_text(PROSE)
     cut = rng.choice([[], ["--overflow", "truncate"]])
 
     def check(result: Result) -> Iterable[str]:

@@ -10,16 +10,7 @@ from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.draft.registry import method_names
-from tests.tools.fuzz.case import (
-    ANSWERED,
-    INPUT,
-    MODEL,
-    USAGE,
-    Case,
-    Place,
-    Result,
-    case,
-)
+from tests.tools.fuzz.case import ANSWERED, INPUT, MODEL, USAGE, Case, Place, Result, case
 from tests.tools.fuzz.odd import damaged, nested, odd_value, odd_word
 from tests.tools.fuzz.world import ASKED, HARBOUR
 

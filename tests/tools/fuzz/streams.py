@@ -58,17 +58,7 @@ def interrupts(rng: Random, place: Place) -> Case:
         stopped = replace(stopped, text=None)
     if rng.random() < 0.3:
         tune = ["tune", "--replay", str(place.world.recording), "--sweep=n=5..40", "--rounds", "2"]
-        bench = [
-            "bench",
-            "--limit",
-            "1",
-            "--methods",
-            "none,trie",
-            "--rounds",
-            "2",
-            "--max-tokens",
-            "4",
-        ]
+        bench = "bench --limit 1 --methods none,trie --rounds 2 --max-tokens 4".split()
         stopped = command(rng.choice([tune, bench]), codes, stops=stops, seconds=60)
     after = asked(rng, place, most_lines=PASSAGES)
     return Case(f"Ctrl-C after {', '.join(f'{t:.2f} s' for t in times)}", (stopped, after))
@@ -154,9 +144,8 @@ def _compiled(rng: Random, place: Place) -> Case:
     """Damaged files of compiled functions: compiled again, the same answer."""
     shutil.copytree(_compile(place), place.home / "cache", dirs_exist_ok=True)
     files = sorted((place.home / "cache").rglob("*.nb[ic]"))
-    made = [
-        damage(rng, p, files) for p in rng.sample(files, k=min(len(files), rng.choice([1, 20])))
-    ]
+    chosen = rng.sample(files, k=min(len(files), rng.choice([1, 20])))
+    made = [damage(rng, path, files) for path in chosen]
     answer = command(ASKED["summary"], [ANSWERED], text=place.world.texts["summary"], real=True,
                      seconds=240)  # fmt: skip
     return Case(f"compiled functions: {'; '.join(made[:3])}", (answer,))

@@ -36,13 +36,9 @@ HARBOUR = str(EXAMPLES / "harbour.txt")
 # The undamaged answers, by name: what the damaged runs must give as well.
 ASKED: Mapping[str, tuple[str, ...]] = {
     "summary": ("summarize", HARBOUR, "--max-tokens", TOKENS),
-    "question": (
-        "ask", "Who noticed the oysters?", "-d", HARBOUR, "--max-tokens", TOKENS,
-    ),
-    "sampled": (
-        "summarize", HARBOUR, "--max-tokens", TOKENS, "--temperature", "1", "--seed", "7",
-    ),
-}  # fmt: skip
+    "question": ("ask", "Who noticed the oysters?", "-d", HARBOUR, "--max-tokens", TOKENS),
+    "sampled": ("summarize", HARBOUR, "--max-tokens", TOKENS, "--temperature=1", "--seed=7"),
+}
 
 
 def warm_up() -> None:
@@ -112,21 +108,13 @@ def _write_spec_bench(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         shutil.copy(BUILTIN_PATH / name, folder / "tokenizer")
     text = Path(HARBOUR).read_text(encoding="utf-8")
-    questions, answers = [], []
-    for number in (1, 2):
-        line = {"question_id": number, "category": "summarization", "turns": [text]}
-        questions.append(json.dumps(line))
-        choice = {
-            "turns": [text[:200]],
-            "decoding_steps": [40],
-            "new_tokens": [40],
-            "wall_time": [1],
-        }
-        answers.append(
-            json.dumps({"question_id": number, "model_id": "plain", "choices": [choice]})
-        )
-    (folder / "question.jsonl").write_text("\n".join(questions) + "\n", encoding="utf-8")
-    (folder / "vanilla.jsonl").write_text("\n".join(answers) + "\n", encoding="utf-8")
+    choice = {"turns": [text[:200]], "decoding_steps": [40], "new_tokens": [40], "wall_time": [1]}
+    for name, line in (
+        ("question", {"category": "summarization", "turns": [text]}),
+        ("vanilla", {"model_id": "plain", "choices": [choice]}),
+    ):
+        lines = [json.dumps({"question_id": number, **line}) + "\n" for number in (1, 2)]
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def new_home(place: Place, caches: bool) -> None:
