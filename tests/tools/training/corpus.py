@@ -28,7 +28,6 @@ class Paragraph:
 
     sentences: tuple[str, ...]
     questions: tuple[tuple[str, int], ...] = ()
-    golds: tuple[tuple[str, ...], ...] = ()  # the accepted answers, one tuple a question
     summary: int | None = None  # index of the sentence nearest to a human one-line summary
 
 
@@ -123,14 +122,13 @@ def _abstracts(source: str, path: Path) -> Iterator[Article]:
 
 def _question_paragraph(row: dict[str, Any]) -> Paragraph:
     sentences = tuple(split_sentences(" ".join(row["context"].split())))
-    questions, golds = [], []
+    questions = []
     for qa in row["qas"]:
-        answers = tuple(" ".join(a.split()) for a in qa["answers"])
+        answers = [" ".join(a.split()) for a in qa["answers"]]
         hits = [sum(a in s for a in answers) for s in sentences]
         if any(hits):
             questions.append((" ".join(qa["question"].split()), hits.index(max(hits))))
-            golds.append(answers)
-    return Paragraph(sentences, tuple(questions), tuple(golds))
+    return Paragraph(sentences, tuple(questions))
 
 
 def _question_articles(source: str, path: Path) -> Iterator[Article]:
@@ -174,10 +172,7 @@ def _spoken_answer(turns: list[list[str]], query: dict[str, Any]) -> tuple[int, 
 
 
 _READERS = {
-    "eips": _plain_articles,
-    "peps": _plain_articles,
-    "rust-rfcs": _plain_articles,
-    "sherlock": _plain_articles,
+    **dict.fromkeys(("eips", "peps", "rust-rfcs", "sherlock"), _plain_articles),
     "scitldr": _abstracts,
     "newwiki-qa": _question_articles,
     "qmsum": _meetings,
@@ -189,8 +184,8 @@ def read_corpus(folder: Path) -> list[Article]:
 
     Raises FileNotFoundError if none of them exists, OSError or ValueError for a damaged one.
     """
-    found = [(name, folder / f"{name}.jsonl.xz") for name in _READERS]
-    found = [(name, path) for name, path in found if path.exists()]
+    paths = {name: folder / f"{name}.jsonl.xz" for name in _READERS}
+    found = {name: path for name, path in paths.items() if path.exists()}
     if not found:
         raise FileNotFoundError(f"{folder}: none of {', '.join(_READERS)} (.jsonl.xz) is here")
-    return [article for name, path in found for article in _READERS[name](name, path)]
+    return [article for name, path in found.items() for article in _READERS[name](name, path)]

@@ -7,6 +7,7 @@ that the caller gives, so a run can be repeated.
 
 import random
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tests.tools.training.corpus import Article, Paragraph, is_prose
 
@@ -113,14 +114,10 @@ class TaskMixture:
     def sample(self, rng: random.Random, limit: int) -> Conversation:
         """One conversation with a document of about 40 to `limit` words."""
         budget = round(40 * (max(limit, 41) / 40) ** rng.random())
-        named = self._document(rng, budget)
-        paragraphs = [p for _, p in named]
-        turns = self._turns(paragraphs, rng)
-        while not turns:
+        while True:
             named = self._document(rng, budget)
-            paragraphs = [p for _, p in named]
-            turns = self._turns(paragraphs, rng)
-        return Conversation(_render(named), tuple(turns))
+            if turns := self._turns([p for _, p in named], rng):
+                return Conversation(_render(named), tuple(turns))
 
     def _document(self, rng: random.Random, budget: int) -> list[tuple[str, Paragraph]]:
         """(heading, paragraph) pairs of about `budget` words; "" continues the document before."""
@@ -176,30 +173,16 @@ class TaskMixture:
 
 
 def _cut(paragraph: Paragraph, budget: int) -> Paragraph:
-    size, count = 0, 0
-    for sentence in paragraph.sentences:
-        size += len(sentence.split())
-        count += 1
-        if size >= budget:
-            break
-    if count == len(paragraph.sentences):
-        return paragraph
-    pairs = [
-        (q, g)
-        for q, g in zip(paragraph.questions, paragraph.golds or [()] * 99, strict=False)
-        if q[1] < count
-    ]
+    """The paragraph up to the sentence that brings it to `budget` words."""
+    sizes = accumulate(len(sentence.split()) for sentence in paragraph.sentences)
+    count = 1 + next((i for i, size in enumerate(sizes) if size >= budget), len(paragraph.sentences))
     return Paragraph(
         paragraph.sentences[:count],
-        tuple(q for q, _ in pairs),
-        tuple(g for _, g in pairs),
+        tuple(q for q in paragraph.questions if q[1] < count),
         paragraph.summary if (paragraph.summary or 0) < count else None,
     )
 
 
 def _render(named: list[tuple[str, Paragraph]]) -> str:
-    parts = []
-    for name, paragraph in named:
-        text = " ".join(paragraph.sentences)
-        parts.append(f"{name}\n{text}" if name else text)
-    return "\n\n".join(parts)
+    texts = [(name, " ".join(paragraph.sentences)) for name, paragraph in named]
+    return "\n\n".join(f"{name}\n{text}" if name else text for name, text in texts)
