@@ -33,8 +33,7 @@ from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
 from ngtcli.system.machine import pick_device
-from tests.tools.gpu_parts import Line, Parts, Report, say
-from tests.tools.gpu_times import bandwidth
+from tests.tools.gpu_parts import Line, Parts, Report, bandwidth, say
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}
 _METHODS = "prompt-lookup,suffix:max_spec_factor=64,trie,auto"

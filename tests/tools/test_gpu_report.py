@@ -12,9 +12,7 @@ from ngtcli.config import Settings
 from ngtcli.measure.options import Shape
 from ngtcli.measure.shape_model import make_hf, plan
 from tests.tools import gpu_report
-from tests.tools.gpu_parts import Parts
-from tests.tools.gpu_sameness import score_error
-from tests.tools.gpu_times import read_bytes
+from tests.tools.gpu_parts import Parts, read_bytes, score_error
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 8192, "hidden_size": 32, "intermediate_size": 48,

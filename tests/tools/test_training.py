@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from tests.tools.training import tasks, train
-from tests.tools.training.batches import DocumentBatches, pad
 from tests.tools.training.corpus import Article, Paragraph, read_corpus, split_sentences
-from tests.tools.training.initial import Marks, plant_circuit
-from tests.tools.training.lexicon import Lexicon, count_words, stem
+from tests.tools.training.initial import Lexicon, Marks, count_words, plant_circuit, stem
 from tests.tools.training.recipe import Recipe, make_model, make_tokenizer
 from tests.tools.training.tasks import (
     FUNCTION_WORDS,
@@ -22,6 +20,7 @@ from tests.tools.training.tasks import (
     extract_summary,
     pseudo_question,
 )
+from tests.tools.training.train import DocumentBatches, pad
 
 SENTENCES = [
     "The old mill stands beside the river at Norwick.",

@@ -1,20 +1,89 @@
-"""The parts of a training run: sizes, learning rates, tokenizer, initial model, optimizer."""
+"""The parts of a training run: sizes, learning rates, tokenizer, initial model, optimizer.
+
+The tokenizer is a byte-level BPE with one new rule: the space after a sentence is a token. A
+sentence thus has the same ids everywhere, and its start is marked for the model.
+"""
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tests.tools.training.corpus import Article
-from tests.tools.training.initial import HEADS, LAYERS, ROPE_THETA, WIDTH, Marks, plant_circuit
-from tests.tools.training.lexicon import Lexicon, count_words
+from tests.tools.training.initial import (
+    HEADS,
+    LAYERS,
+    ROPE_THETA,
+    WIDTH,
+    Lexicon,
+    Marks,
+    count_words,
+    plant_circuit,
+)
 from tests.tools.training.tasks import ASK, SUMMARIZE
-from tests.tools.training.tokenizer import ASSISTANT, USER, train_tokenizer
 
 # How often a source's text is repeated for the tokenizer, to weigh prose above specifications;
 # guess.
 _REPEAT = {"newwiki-qa": 5, "sherlock": 4, "scitldr": 2}
+
+
+VOCABULARY = 8192  # tokens; guess
+USER, ASSISTANT, END, PAD = "<|user|>", "<|assistant|>", "<|end|>", "<|pad|>"
+SPECIAL = (PAD, END, USER, ASSISTANT)
+
+# The space after a sentence; else a line break, a word, up to four digits, or other signs.
+PATTERN = (
+    r"(?<=[.!?])[ ]+(?=\S)|(?<=[.!?][\"”’')\]])[ ]+(?=\S)"
+    r"|\s*\n\s*|['’](?:s|t|re|ve|m|ll|d)\b| ?\p{L}+| ?\p{N}{1,4}| ?[^\s\p{L}\p{N}]+|\s+"
+)
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{ '<|assistant|>' if message['role'] == 'assistant' else '<|user|>' }}"
+    "{{- message['content'] | trim -}}{{ '<|end|>' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}"
+)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
+    """A `tokenizers.Tokenizer` with `vocabulary` tokens, trained on `texts`."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def as_pretrained(tokenizer: Any, positions: int) -> Any:
+    """The tokenizer as a `PreTrainedTokenizerFast` for `positions` tokens, with chat template."""
+    from transformers import PreTrainedTokenizerFast
+
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=[USER, ASSISTANT],
+        model_max_length=positions,
+        clean_up_tokenization_spaces=False,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
 
 
 @dataclass(frozen=True, slots=True)

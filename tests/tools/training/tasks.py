@@ -175,7 +175,7 @@ class TaskMixture:
 def _cut(paragraph: Paragraph, budget: int) -> Paragraph:
     """The paragraph up to the sentence that brings it to `budget` words."""
     sizes = accumulate(len(sentence.split()) for sentence in paragraph.sentences)
-    count = 1 + next((i for i, size in enumerate(sizes) if size >= budget), len(paragraph.sentences))
+    count = next((i for i, size in enumerate(sizes, 1) if size >= budget), len(paragraph.sentences))
     return Paragraph(
         paragraph.sentences[:count],
         tuple(q for q in paragraph.questions if q[1] < count),
