@@ -61,7 +61,7 @@ def _encoded(rng: Random) -> Content:
 def _huge(rng: Random) -> Content:
     size = int(2 ** rng.uniform(16, 25))  # characters: 64 kB to 32 MB
     unit = rng.choice(["a", PROSE, "ab ", "\u00e9", "\n", "x\n", "<|end|>", "9", "." * 7])
-    codes = frozenset({CONTEXT}) if unit.strip() else _REFUSED
+    codes = _READ_OR_LONG if unit.strip() else _REFUSED  # a summary may be made of parts
     return f"{size} characters of {unit[:9]!r}", (unit * (size // len(unit))).encode(), codes
 
 
@@ -115,7 +115,7 @@ def documents(rng: Random, place: Place) -> Case:
             return case(f"{what}, with --strict", [*head, "--strict", *tail], codes, memory=memory)
         codes = _READ if codes == _REFUSED else codes | {ANSWERED}
         return case(f"{what}, beside a good file", [*head, *tail], codes, memory=memory)
-    if codes == {CONTEXT} and rng.random() < 0.4:
+    if codes == _READ_OR_LONG and rng.random() < 0.4:
         codes, tail = _READ, ["--overflow", "truncate"]
         return case(f"{what}, cut", ["summarize", name, "--max-tokens", "2", *tail], codes,
                     memory=memory)  # fmt: skip
