@@ -14,7 +14,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
-from ngtcli.measure.prompts import Item, example_texts, file_items
+from ngtcli.measure.prompts import Item, example_texts, file_items, passages
 from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.terminal import one_line
@@ -86,14 +86,11 @@ def _items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Item]:
     items: list[Item] = []
     for text in texts:
         items += file_items([text], [])
-        for i, part in enumerate(_paragraphs(text), 1):
-            items.append(Item(f"summarize {text.name} ¶{i}", "summarize", (part,)))
+        parts = passages(text)
+        for i, part in enumerate(parts if len(parts) > 1 else [], 1):
+            part_of = Document(text.name, part)
+            items.append(Item(f"summarize {text.name} ¶{i}", "summarize", (part_of,)))
     return items + file_items([], asked)
-
-
-def _paragraphs(document: Document) -> list[Document]:
-    parts = [p for p in document.text.split("\n\n") if len(p.split()) >= 20]
-    return [Document(document.name, p) for p in parts] if len(parts) > 1 else []
 
 
 def _compare(
