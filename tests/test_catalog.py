@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -170,8 +173,6 @@ def test_a_forged_text_is_not_believed(folder: Path) -> None:
 def test_without_a_cache_everything_is_read_and_told(folder: Path, tmp_path: Path) -> None:
     first = texts(folder)
     home = Path(os.environ["NGT_HOME"])
-    import shutil
-
     shutil.rmtree(home)
     home.write_text("in the way")
     again = load([str(folder)])
@@ -252,3 +253,35 @@ def test_ten_thousand_entries_load_and_save_quickly(tmp_path: Path) -> None:
     again = catalog.Catalog(str(tmp_path), Settings())
     assert again.entry(f"{tmp_path}/9999") == entry and not again.remark
     assert time.process_time() - start < 2  # 0.2 s where it was written
+
+
+CRASHING = """
+import sys
+from ngtcli.documents import catalog, parsers
+from ngtcli.documents.load import load
+from ngtcli.errors import InputError
+catalog._RACE_NS = 0
+parsers._CODE = "import os; os.abort()" if sys.argv[2] == "crash" else parsers._CODE
+try:
+    print(len(load([sys.argv[1]]).documents[0].text) > 0)
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_crash_lasts_from_the_second_run_and_says_how_to_try_again(folder: Path) -> None:
+    table = folder / "people.csv"
+
+    def run(how: str) -> str:
+        command = [sys.executable, "-c", CRASHING, str(table), how]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout.strip()
+
+    crashed = f"{table}: CSV at which its parser crashed (SIGABRT)"
+    lasting = f"{crashed}, in two runs; ngt docs clear has it tried again"
+    assert [run("crash"), run("read")] == [crashed, "True"]  # once is not enough
+    table.write_text("a,b\nc,d\n")
+    make_old(folder)
+    assert [run("crash"), run("crash"), run("read")] == [crashed, lasting, lasting]
+    shutil.rmtree(catalog.folder())
+    assert run("read") == "True"
