@@ -32,7 +32,7 @@ INSTALL = f"Install it: pip install '{EXTRA}'"
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
-_START_S = 10.0  # CPU time of a worker's imports, beside that for the file; guess
+_START_S = 10.0  # CPU time of a worker's imports, in addition to that for the file; guess
 _LOOK_S = 30.0  # between two looks at whether a worker still computes; guess
 _WALL = 10  # seconds of wall time for each of CPU time that a file may take; guess
 _SHOWN = 200  # characters of a parser's own words
@@ -42,8 +42,7 @@ _CODE = (
     "from ngtcli.documents.worker import serve; serve(number)"
 )
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE,
-            signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ}  # fmt: skip
+_CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRAP SYS XFSZ".split()}
 _AGAIN = "Run it again."
 
 
@@ -198,15 +197,15 @@ class _Worker:
 
     def ask(self, form: Format, source: Source, seconds: int) -> tuple[bytes, bytes]:
         """The two messages of the reply. Raises _WorkerLost."""
-        request = {"format": form.name, "suffix": source.suffix, "most": source.most,
-                   "password": source.password, "field": source.field}  # fmt: skip
+        about = {name: getattr(source, name) for name in Source.__slots__ if name != "data"}
+        request = {"format": form.name, "source": about}
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done, seconds), daemon=True).start()
         try:
             for message in (*self._first(), json.dumps(request).encode(), source.data):
                 self._connection.send_bytes(message)
             reply = self._connection.recv_bytes(_REPLY), self._connection.recv_bytes(source.most)
-            self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: begin anew
+            self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: start another
             return reply
         except (OSError, EOFError, ValueError):
             code = self._exit_code()
@@ -265,7 +264,7 @@ class _Worker:
 
 
 def _read(frames: tuple[bytes, bytes], form: Format, mb: int) -> Extracted:
-    """The text in a reply. Raises Unreadable for an error in it, and for what is no reply."""
+    """The text in a reply. Raises Unreadable for an error in it, and for what is not a reply."""
     try:
         reply = parse_json(frames[0], dict)
         if "error" in reply:

@@ -48,7 +48,7 @@ _FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, 
 
 
 class Unreadable(InputError):
-    """A file that cannot be read, or bytes that are no text. The message is the reason alone.
+    """A file that cannot be read, or bytes that are not text. The message is the reason alone.
 
     `advice` says what to do; it is a function where computing it takes time. `lasting` is whether
     the same bytes will be unreadable again.
@@ -71,7 +71,7 @@ class Unreadable(InputError):
 def decode_text(data: bytes) -> str:
     """The text of `data` in UTF-8, UTF-16 or (with byte-order mark) UTF-32, without the mark.
 
-    Line ends become "\\n". Raises Unreadable for known formats that are no text, binary data,
+    Line ends become "\\n". Raises Unreadable for known formats that are not text, binary data,
     other encodings, and text that is only white space.
     """
     check_format(data)
@@ -85,7 +85,7 @@ def decode_text(data: bytes) -> str:
 
 
 def check_format(data: bytes) -> None:
-    """Raise Unreadable for bytes that begin as a known format that is no text."""
+    """Raise Unreadable for bytes that begin as a known format that is not text."""
     for start, what, advice in _FORMATS:
         if data.startswith(start):
             raise Unreadable(what, advice)

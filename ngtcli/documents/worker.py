@@ -41,9 +41,9 @@ def serve(number: int) -> NoReturn:
         with suppress(Exception):  # `_answer` meets the same and tells it
             _format(request["format"]).parser()  # its libraries' imports do not count for the file
         signal.setitimer(signal.ITIMER_PROF, limits["seconds"])
-        reply, text = _answer(request, data)
+        reply, text = _answer(request["format"], Source(data=data, **request["source"]))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if len(text) > request["most"]:
+        if len(text) > request["source"]["most"]:
             reply, text = {"error": "too long"}, b""
         connection.send_bytes(json.dumps(reply).encode())
         connection.send_bytes(text)
@@ -78,17 +78,10 @@ def _refuse(event: str, arguments: Any) -> None:
         raise PermissionError(f"{event} in a parser")
 
 
-def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _answer(name: str, source: Source) -> tuple[dict[str, Any], bytes]:
     """The reply to one request: a description with a text, or an error with a reason."""
-    source = Source(
-        data=data,
-        suffix=request["suffix"],
-        most=request["most"],
-        password=request["password"],
-        field=request["field"],
-    )
     try:
-        found = parse(request["format"], source)
+        found = parse(name, source)
         return {"about": found.about.as_json()}, found.text.encode("utf-8", "replace")
     except Unreadable as error:
         told = {"reason": str(error), "advice": error.advice, "lasting": error.lasting}

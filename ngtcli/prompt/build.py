@@ -104,7 +104,7 @@ class Selection:
 class Prompt:
     """What the model reads. `outside` are the runs of ids outside the documents.
 
-    Each run overlaps the documents beside it by a few tokens, so that it has the n-grams across the
+    Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were `given`; so are those of a part.
     """

@@ -17,7 +17,7 @@ from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
-_SPARE = 1000  # 1 / _SPARE of the room may stay unused beside cut documents; guess
+_SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut; guess
 _SHOWN = 20  # cuts that are reported one by one; guess
 
 
@@ -126,10 +126,8 @@ class Task:
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents. Raises ModelError as `build_prompt`."""
-        return build_prompt(
-            self.preset, documents, self.question, self.tokenizer, self.vocabulary,
-            summary=self.summary,
-        )  # fmt: skip
+        parts = (self.preset, documents, self.question, self.tokenizer, self.vocabulary)
+        return build_prompt(*parts, summary=self.summary)
 
     @property
     def empty(self) -> list[Document]:
@@ -271,7 +269,7 @@ def no_room(task: Task) -> ContextOverflowError:
     part = max(counts, key=lambda p: counts[p])
     tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
     return ContextOverflowError(
-        f"{part} {tokens} tokens; of {task.context} there are {task.room} beside the answer",
+        f"{part} {tokens} tokens; of {task.context} there are {task.room} without the answer",
         f"{parts[part][1]} or name a model with a longer context (-m).",
     )
 

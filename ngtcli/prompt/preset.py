@@ -49,7 +49,7 @@ class BrokenPreset:
 def preset_folders() -> list[Path]:
     """The folders in which presets are searched, the user's own first."""
     package = Path(__file__).parent.parent
-    shipped = package / "presets"  # in a wheel; in a clone the folder is beside the package
+    shipped = package / "presets"  # in a wheel; in a clone the folder is next to the package
     return [home("config") / "presets", shipped if shipped.is_dir() else package.parent / "presets"]
 
 
