@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.system.json_form import Schema, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
@@ -391,6 +392,17 @@ def settings_where(**declared: Any) -> tuple[str, ...]:
         for name, about in SETTINGS.items()
         if all(getattr(about, what) == value for what, value in declared.items())
     )
+
+
+def settings_schemas() -> dict[str, Schema]:
+    """The schemas of the settings by name, with range or choices."""
+    found: dict[str, Schema] = schema_of(Settings)["properties"]
+    for name, about in SETTINGS.items():
+        if about.choices:
+            found[name] = {"enum": list(about.choices)}
+        elif about.kind in (int, float):
+            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
+    return found
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ngtcli.background.files import SHIPPED
 from ngtcli.background.loaded import make_shipped
-from ngtcli.decode.costs import calibrate, remembered_costs
+from ngtcli.decode.calibration import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve
 from ngtcli.tokens.tokenizer import Tokenizer

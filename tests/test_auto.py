@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.config import Settings
 from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
 from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto
@@ -263,10 +263,8 @@ def test_what_comes_moves_the_escapes() -> None:
     assert escapes.max() <= 0.999
 
 
-@pytest.mark.parametrize(
-    "sampling", [SamplingSettings(), SamplingSettings(temperature=0.9, seed=3)]
-)
-def test_auto_changes_no_token(sampling: SamplingSettings) -> None:
+@pytest.mark.parametrize("sampling", [Settings(), Settings(temperature=0.9, seed=3)])
+def test_auto_changes_no_token(sampling: Settings) -> None:
     model = make_target("llama", seed=4)
     costs = Costs({SHORT: CostCurve({1: 1e-3, 64: 2e-3})})
     for settings_ in (DraftSettings(), DraftSettings(costs=costs)):

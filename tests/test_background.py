@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.config import Options
-from ngtcli.draft.auto.drafter import Auto, make
+from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
@@ -134,7 +134,7 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
     counts = build_counts([(text, 1.0)], least=())
-    drafter = make(DraftSettings(background=counts, pool=pool), Options())
+    drafter = Auto.make(DraftSettings(background=counts, pool=pool), Options())
     assert isinstance(drafter, Auto)
     return drafter
 
@@ -158,9 +158,9 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
     counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
-    batch = BatchDrafter(background=counts)
+    batch = AutoDrafters(background=counts)
     drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
-    trees = batch.propose(drafters, [2, 2])
+    trees = batch.propose_within(drafters, [2, 2])
     assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
 
 

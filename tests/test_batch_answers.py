@@ -83,9 +83,9 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
     alone = [next(s.answers([one], 1)) for s, one in zip(sessions, asked, strict=True)]
     together, score = list[int](), BatchTarget.score
 
-    def counted(target: BatchTarget, roots: Any) -> Any:
+    def counted(target: BatchTarget, roots: Any, watch: Any) -> Any:
         together.append(len(roots))
-        return score(target, roots)
+        return score(target, roots, watch)
 
     monkeypatch.setattr(BatchTarget, "score", counted)
     found = {a.key: a for a in sessions[0].answers(asked, 6, lambda key: sessions[key - 10])}

@@ -20,6 +20,7 @@ from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions
 from ngtcli.batch.runner import Runner
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.decode.steps import PassesReport, Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
@@ -29,7 +30,6 @@ from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.schema import build
 from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
 from ngtcli.session.session import Session
 from ngtcli.system.storage import home
@@ -108,7 +108,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     """Commands answer with these instead of a model."""
-    opened = lambda settings, *_: FakeSession(settings, answers)  # noqa: E731
+    opened = lambda settings, *_, **__: FakeSession(settings, answers)  # noqa: E731
     monkeypatch.setattr("ngtcli.cli.batch_run.open_session", opened)
 
 
@@ -164,15 +164,6 @@ def test_answers_stand_in_the_order_of_the_lines_and_errors_in_their_places(
         validator.validate(row)
 
 
-def test_lines_with_the_same_documents_are_answered_one_after_another(
-    source: Path, fake: FakeAnswers
-) -> None:
-    run(source)
-    tides = [text.split()[1] for text in fake.asked if text.startswith("Tide")]
-    summaries = [tide for tide in tides if tide != "four"][:-2]  # two are asked something
-    assert summaries == sorted(summaries, key=summaries.index)
-
-
 @pytest.mark.parametrize("stop_at", [1, 4, 8])
 def test_an_interrupted_run_goes_on_where_it_was(
     source: Path, fake: FakeAnswers, stop_at: int
@@ -206,6 +197,7 @@ def test_changed_lines_or_settings_are_refused_and_named(source: Path, fake: Fak
     before = (source.parent / "out.jsonl").read_bytes()
     other = run(source, "--max-tokens", "9")
     assert other.returncode == 2 and b"max_tokens 256, now 9" in other.stderr
+    assert b"shard 1/1, now 1/2" in run(source, "--shard", "1/2").stderr
     assert run(source, "--threads", "1").returncode == 7  # it changes no answer
     source.write_text(source.read_text() + '{"context": "More."}\n')
     changed = run(source)
@@ -430,15 +422,6 @@ def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
         assert run(source, "--shard", wrong, name="x.jsonl").returncode == 2
 
 
-def test_a_limit_answers_the_first_lines_and_without_it_the_rest_follow(
-    source: Path, fake: FakeAnswers
-) -> None:
-    assert run(source, "--limit", "4").returncode == 0
-    assert [row["id"] for row in read(source)] == IDS[:4] and len(fake.asked) == 4
-    assert run(source).returncode == 7 and len(fake.asked) == 10
-    assert [row["id"] for row in read(source)] == IDS
-
-
 def test_a_stream_is_answered_to_stdout_a_line_each(source: Path, fake: FakeAnswers) -> None:
     piped = ngt("batch", "-", stdin=source.read_bytes(), cwd=source.parent)
     named = ngt("batch", str(source))
@@ -551,6 +534,15 @@ def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line
     assert done.stderr.count(b"preset mine has no place for a question: preset ask words") == 1
 
 
+def test_a_line_that_names_an_output_that_is_yet_to_be_made_is_refused(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"paths": ["./folder/../out.jsonl"]}')
+    done = ngt("batch", "in.jsonl", "-o", "out.jsonl", cwd=tmp_path)
+    assert done.returncode == 2 and b"line 1 reads" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.parametrize("named", ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal"])
 def test_a_line_that_names_the_output_is_refused_before_that_is_emptied(
     tmp_path: Path, fake: FakeAnswers, named: str
@@ -567,15 +559,6 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied(
     assert {name: (tmp_path / name).read_bytes() for name in before} == before and not fake.asked
 
 
-def test_a_line_that_names_an_output_that_is_yet_to_be_made_is_refused(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"paths": ["./folder/../out.jsonl"]}')
-    done = ngt("batch", "in.jsonl", "-o", "out.jsonl", cwd=tmp_path)
-    assert done.returncode == 2 and b"line 1 reads" in done.stderr
-    assert not (tmp_path / "out.jsonl").exists()
-
-
 def test_a_file_whose_name_begins_as_a_home_is_read_from_beside_the_input(
     tmp_path: Path, fake: FakeAnswers
 ) -> None:
@@ -584,16 +567,6 @@ def test_a_file_whose_name_begins_as_a_home_is_read_from_beside_the_input(
     done = ngt("batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert done.returncode == 0 and [d["name"] for d in row["documents"]] == ["~"], row
-
-
-def test_what_is_checked_for_being_written_is_the_path_that_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "~").mkdir()
-    monkeypatch.chdir(tmp_path)
-    Path("~/out.jsonl").touch()
-    with pytest.raises(UsageError, match="line 3 reads ~/out.jsonl"):
-        Written(tmp_path / "~" / "out.jsonl").check(3, ["~/out.jsonl"])
 
 
 def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
@@ -709,45 +682,56 @@ def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream
         assert b"interrupted" in process.stderr.read()
 
 
+def test_what_is_checked_for_being_written_is_the_path_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "~").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Path("~/out.jsonl").touch()
+    with pytest.raises(UsageError, match="line 3 reads ~/out.jsonl"):
+        Written(tmp_path / "~" / "out.jsonl").check(3, ["~/out.jsonl"])
+
+
 # --- a file each ---
 
 
-def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_changed(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "out"
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A folder with a.txt, b.txt and c.txt."""
+    docs = tmp_path / "docs"
     docs.mkdir()
-    for name in ("a", "b", "c"):
+    for name in "abc":
         (docs / f"{name}.txt").write_text(f"Text {name} of three.")
-    files = [str(docs / f"{name}.txt") for name in "abc"]
-    done = ngt("summarize", *files, "-o", f"{out}/")
+    return docs
+
+
+def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_changed(
+    tmp_path: Path, three: Path, fake: FakeAnswers
+) -> None:
+    out = tmp_path / "out"
+    done = ngt("summarize", str(three), "-o", f"{out}/")
     assert done.returncode == 0 and done.stdout == b"", done.stderr
-    assert sorted(p.name for p in out.glob("*")) == [
-        ".ngt.journal",
-        *(f"{n}.txt.txt" for n in "abc"),
-    ]
+    names = [".ngt.journal", *(f"{n}.txt.txt" for n in "abc")]
+    assert sorted(path.name for path in out.iterdir()) == names
     assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
-    (docs / "b.txt").write_text("Text b is another one.")
+    (three / "b.txt").write_text("Text b is another one.")
     (out / "c.txt.txt").unlink()
     fake.asked = []
-    again = ngt("summarize", *files, "-o", str(out))  # it is there: no slash is needed
+    again = ngt("summarize", str(three), "-o", str(out))  # it is there: no slash is needed
     assert again.returncode == 0 and b"1 of 3 files" in again.stderr
     assert len(fake.asked) == 2 and (out / "b.txt.txt").read_text() == "Text b is another\n"
     fake.asked = []
-    assert ngt("summarize", *files, "-o", str(out), "--max-tokens", "9").returncode == 0
+    assert ngt("summarize", str(three), "-o", str(out), "--max-tokens", "9").returncode == 0
     assert len(fake.asked) == 3  # other settings
 
 
 def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_answer(
-    tmp_path: Path, fake: FakeAnswers
+    tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "out"
-    docs.mkdir()
+    out = tmp_path / "out"
     out.mkdir()
-    for name in "abc":
-        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
     (out / "b.txt.txt").write_text("my own notes")
-    command = "summarize", str(docs), "-o", str(out)
+    command = "summarize", str(three), "-o", str(out)
     done = ngt(*command)
     assert done.returncode == 2 and fake.asked == [] and b"--restart" in done.stderr
     assert b"out/b.txt.txt: it is there, and this command did not write it" in done.stderr
@@ -760,18 +744,15 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     fake.asked = []
     assert ngt(*command).returncode == 0 and fake.asked == []
     assert ngt(*command, "--restart").returncode == 0 and len(fake.asked) == 3
-    one = ngt("summarize", str(docs), "-o", str(tmp_path / "one.txt"), "--restart")
+    one = ngt("summarize", str(three), "-o", str(tmp_path / "one.txt"), "--restart")
     assert one.returncode == 2 and b"--restart does nothing with one summary" in one.stderr
 
 
 def test_a_summary_that_was_edited_since_is_kept_and_refused_by_name(
-    tmp_path: Path, fake: FakeAnswers
+    tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "out"
-    docs.mkdir()
-    for name in "ab":
-        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
-    command = "summarize", str(docs), "-o", str(out), "--per-file"
+    out = tmp_path / "out"
+    command = "summarize", str(three), "-o", str(out), "--per-file"
     assert ngt(*command).returncode == 0
     with (out / "a.txt.txt").open("a") as file:
         file.write("EDITED\n")
@@ -782,23 +763,20 @@ def test_a_summary_that_was_edited_since_is_kept_and_refused_by_name(
     assert b"a.txt.txt: it was changed after this command wrote it\n" in done.stderr
     assert (out / "a.txt.txt").read_text().endswith("EDITED\n")
     (out / "a.txt.txt").unlink()
-    assert ngt(*command, "--max-tokens", "9").returncode == 0 and len(fake.asked) == 2
+    assert ngt(*command, "--max-tokens", "9").returncode == 0 and len(fake.asked) == 3
 
 
 def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(
-    tmp_path: Path, fake: FakeAnswers
+    tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
-    docs, out = tmp_path / "docs", tmp_path / "out"
-    docs.mkdir()
-    for name in "abc":
-        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    out = tmp_path / "out"
 
     def comes(text: str) -> None:
         if "Text b" in text:
             (out / "b.txt.txt").write_text("mine")
 
     fake.before = comes
-    done = ngt("summarize", str(docs), "-o", f"{out}/")
+    done = ngt("summarize", str(three), "-o", f"{out}/")
     assert done.returncode == 7 and b"b.txt.txt: it is there" in done.stderr
     assert (out / "b.txt.txt").read_text() == "mine"
     assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt.txt" for n in "abc"}
@@ -825,28 +803,15 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
 
 
 def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
-    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("ngtcli.batch.output.write_atomically", full)
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")
-    files = [str(tmp_path / f"{name}.txt") for name in "abc"]
-    done = ngt("summarize", *files, "-o", f"{tmp_path}/out/")
+    done = ngt("summarize", str(three), "-o", f"{tmp_path}/out/")
     assert done.returncode == 1 and b"no space left" in done.stderr
     assert len(fake.asked) == 1
-
-
-def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
-    wrong = ngt("summarize", HARBOUR, "-o", str(tmp_path / "a" / "b.txt"))
-    assert wrong.returncode == 2 and b"no such folder" in wrong.stderr
-    long = ngt("summarize", HARBOUR, "-o", str(tmp_path / ("a" * 300)) + "/")
-    assert long.returncode == 2 and b"file name too long" in long.stderr
-    for flags in (["--dry-run"], ["--html", str(tmp_path / "a.html")], ["--explain"]):
-        done = ngt("summarize", HARBOUR, "-o", str(tmp_path), *flags)
-        assert done.returncode == 2 and flags[0].encode() in done.stderr
 
 
 def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_over(
@@ -869,3 +834,15 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
     done = ngt("summarize", str(notes), "-o", str(notes))
     assert done.returncode == 2 and b"a.txt: this command reads it" in done.stderr
     assert (notes / "a.txt").read_text() == "Text a of three."
+
+
+def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
+    for output, more, words in (
+        (tmp_path / "a" / "b.txt", [], b"no such folder"),
+        (f"{tmp_path / ('a' * 300)}/", [], b"file name too long"),
+        (tmp_path, ["--dry-run"], b"--dry-run"),
+        (tmp_path, ["--html", f"{tmp_path}/a.html"], b"--html"),
+        (tmp_path, ["--explain"], b"--explain"),
+    ):
+        done = ngt("summarize", HARBOUR, "-o", str(output), *more)
+        assert done.returncode == 2 and words in done.stderr

@@ -23,23 +23,22 @@ from hypothesis import strategies as st
 
 import ngtcli.decode.batch as run_module
 import ngtcli.decode.batch_target as target_module
+from ngtcli.config import Settings
 from ngtcli.decode import attention
-from ngtcli.decode.batch import Batch, Begun, Member
-from ngtcli.decode.batch_drafts import JointDrafts, OwnDrafts
+from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import BatchTarget, why_not
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.loop import Run
+from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree
 
 SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
-SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=7)
+SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=7)
 
 
 @lru_cache
@@ -80,7 +79,7 @@ def together(
     texts: Sequence[Sequence[int]],
     drafts: Any,
     size: int,
-    sampling: SamplingSettings = GREEDY,
+    sampling: Settings = GREEDY,
     limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
 ) -> list[Member]:
     """The texts' ends in their own order; each joins as soon as there is room."""
@@ -91,7 +90,7 @@ def together(
             i, ids = waiting.pop(0)
             context = Context(ids, outside=(tuple(ids),), vocabulary=97)
             text = Continuation(model, context, sampling, limits(i))
-            ended += batch.add(Begun(i, text, context))
+            ended += batch.add(Member(i, text, context))
         assert len(batch.running) <= size
         ended += batch.step()
     assert sorted(m.given for m in ended) == [*range(len(texts))]
@@ -103,13 +102,13 @@ def outputs(members: Sequence[Member]) -> list[list[int]]:
     return [m.text.output for m in members]
 
 
-def own(method: str = "none", most: int = 24) -> OwnDrafts:
-    return OwnDrafts(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
+def own(method: str = "none", most: int = 24) -> Drafters[Any]:
+    return Drafters(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
 
 
-def joint(pool: Pool | None = None) -> JointDrafts:
+def joint(pool: Pool | None = None) -> AutoDrafters:
     curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
-    return JointDrafts(BatchDrafter(curve, pool), 8)
+    return AutoDrafters(curve, pool, most=8)
 
 
 def rising(i: int) -> Limits:
@@ -121,7 +120,7 @@ def rising(i: int) -> Limits:
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([GREEDY, SAMPLED]))
 def test_each_text_has_the_tokens_of_its_run_alone(
-    family: str, seed: int, size: int, sampling: SamplingSettings
+    family: str, seed: int, size: int, sampling: Settings
 ) -> None:
     model, texts = target(family), prompts(6, seed=seed)
     alone = [
@@ -131,8 +130,8 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
         own(),
-        OwnDrafts(lambda: Scripted(guess), 16),
-        OwnDrafts(lambda: Scripted(told(right)), 16),
+        Drafters(lambda: Scripted(guess), 16),
+        Drafters(lambda: Scripted(told(right)), 16),
         joint(Pool(1000)),
     ):
         found = together(model, texts, drafts, size, sampling, rising)
@@ -146,7 +145,7 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
     model, texts = target("qwen3"), prompts(5, seed=3)
     alone = [plain(model, text, max_tokens=20) for text in texts]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
-    found = together(model, texts, OwnDrafts(lambda: Scripted(told(right)), 24), 3)
+    found = together(model, texts, Drafters(lambda: Scripted(told(right)), 24), 3)
     assert outputs(found) == alone
     for member, output in zip(found, alone, strict=True):
         statistics = member.text.statistics
@@ -176,9 +175,7 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     model = target("llama")
     long = [[1, *range(30, 60)] * 6][0][: model.context - 9]
     texts = [long, *prompts(4, seed=9), long[5:]]
-    sampling = SamplingSettings(
-        temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3
-    )
+    sampling = Settings(temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3)
     limits = Limits(max_tokens=30, stop=("E", "!!"), num_draft=8)
     found = together(model, texts, joint(), 3, sampling, lambda i: limits)
     for member, ids in zip(found, texts, strict=True):
@@ -189,9 +186,7 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     assert {m.text.finish_reason for m in found} >= {"context"}
 
 
-def run_text(
-    model: TargetModel, ids: Sequence[int], sampling: SamplingSettings, limits: Limits
-) -> str:
+def run_text(model: TargetModel, ids: Sequence[int], sampling: Settings, limits: Limits) -> str:
     """The text of the last token of a run alone."""
     context = Context(ids)
     steps = [*Run(model, make_drafter("none"), context, sampling, limits)]
@@ -231,11 +226,11 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int = 1000, texts: int = 1000):
         real, self.refused = BatchTarget.score, 0
 
-        def score(target: BatchTarget, roots: Sequence[Any]) -> Any:
+        def score(target: BatchTarget, roots: Sequence[Any], watch: Any) -> Any:
             if sum(root.rows for root in roots) > rows or len(roots) > texts:
                 self.refused += 1
                 raise MemoryError
-            return real(target, roots)
+            return real(target, roots, watch)
 
         monkeypatch.setattr(BatchTarget, "score", score)
 
@@ -247,7 +242,7 @@ def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
     model, ids = target("qwen3"), prompts(7, seed=6)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     memory = Memory(monkeypatch, rows, texts)
-    assert outputs(together(model, ids, OwnDrafts(lambda: Scripted(guess), 16), 5)) == alone
+    assert outputs(together(model, ids, Drafters(lambda: Scripted(guess), 16), 5)) == alone
     assert memory.refused
 
 

@@ -18,7 +18,7 @@ from test_fixed_shapes import a_tree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
-from ngtcli.decode.costs import MOST_ROWS, calibrate
+from ngtcli.decode.calibration import MOST_ROWS, calibrate
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model

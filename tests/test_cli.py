@@ -15,9 +15,8 @@ from helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
 from warm import Warm
 
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.decode.drafting import Path as VerifiedPath
-from ngtcli.decode.drafting import verify
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.tree import DraftTree, verify
+from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -401,7 +400,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
             return verify(tree, choose)
         return VerifiedPath((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))
 
-    monkeypatch.setattr("ngtcli.decode.drafting.verify", broken)
+    monkeypatch.setattr("ngtcli.decode.loop.verify", broken)
     drafts = ("--no-calibrate", "--drafts", "4")  # else none may pay on a busy machine
     done = ngt("check", HARBOUR, "--json", *drafts, "--max-tokens", "12")
     assert done.returncode == 6, done.stderr

@@ -10,7 +10,7 @@ import torch
 from helpers import FakeBackend, make_hf, make_target
 
 from ngtcli.config import Settings
-from ngtcli.decode import costs
+from ngtcli.decode import calibration
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model, use_attention
@@ -42,8 +42,8 @@ def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
     model = make_target()
-    curve = costs.calibrate(model)
-    assert curve.rows.tolist() == list(row_sizes("cpu", costs.MOST_ROWS))
+    curve = calibration.calibrate(model)
+    assert curve.rows.tolist() == list(row_sizes("cpu", calibration.MOST_ROWS))
     assert all(s > 0 for s in curve.seconds)
     model.start(8)
     model.prefill([5, 6])
@@ -52,13 +52,13 @@ def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() 
 
 def test_a_short_context_is_timed_as_far_as_it_goes() -> None:
     model = make_target(max_position_embeddings=20)
-    assert costs.calibrate(model).rows.max() < 20
+    assert calibration.calibrate(model).rows.max() < 20
 
 
 def test_time_that_runs_out_leaves_the_rest_to_extrapolation() -> None:
-    curve = costs.calibrate(make_target(), limit_s=0.0)
+    curve = calibration.calibrate(make_target(), limit_s=0.0)
     assert curve.rows.tolist() == [1, 4, 16, 64]
-    shortest = costs.calibrate(make_target(), limit_s=0.0, longest_s=0.0)
+    shortest = calibration.calibrate(make_target(), limit_s=0.0, longest_s=0.0)
     assert shortest.rows.tolist() == [1, 4]
     assert shortest.at(64) >= shortest.at(4)
 
@@ -71,8 +71,8 @@ def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatc
         seen.add(rows)
         return 100.0 if slow else float(rows)
 
-    monkeypatch.setattr(costs, "_seconds_of_a_pass", passed)
-    curve = costs.calibrate(make_target(), limit_s=0.0)
+    monkeypatch.setattr(calibration, "_seconds_of_a_pass", passed)
+    curve = calibration.calibrate(make_target(), limit_s=0.0)
     assert curve.by_rows() == {1: 1.0, 4: 4.0, 16: 16.0, 64: 64.0}
 
 
@@ -83,21 +83,21 @@ def test_of_two_costs_that_contradict_each_other_the_quicker_counts() -> None:
 
 def test_curves_are_stored_by_model_and_dtype() -> None:
     model, other = make_target("llama"), make_target("qwen2")
-    file = costs.remembered_costs(model)
+    file = calibration.remembered_costs(model)
     assert file.load() is None
     stored = Costs({SHORT: CostCurve(MEASURED)})
     stored.at_length(2000)
     stored.curves[SHORT] = CostCurve({1: 0.04, 8: 0.1}, MEASURED)
     file.save(stored)
-    found = costs.remembered_costs(model).load()
+    found = calibration.remembered_costs(model).load()
     assert found is not None
     assert list(found.curves) == [1024, 4096]
     for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
         assert (curve.by_rows(), curve.measured) == (of, MEASURED)
-    assert costs.remembered_costs(other).load() is None
+    assert calibration.remembered_costs(other).load() is None
     half = make_target("llama")
     half.dtype = torch.bfloat16
-    assert costs.remembered_costs(half).load() is None
+    assert calibration.remembered_costs(half).load() is None
     assert file.path.stat().st_mode & 0o777 == 0o600
 
 
@@ -136,14 +136,14 @@ BAD_CURVES: list[object] = [
 def test_a_damaged_or_unbelievable_cost_file_is_measured_again_with_a_line(text: str) -> None:
     said: list[str] = []
     session = tiny_session(said)
-    path = costs.remembered_costs(session.model).path
+    path = calibration.remembered_costs(session.model).path
     path.parent.mkdir(parents=True)
     path.write_text(text)
     session.memory.load()
     found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows()[1] == MEASURED[1]
     assert len(said) == 1 and said[0].startswith("the cost file is measured again: ")
-    assert costs.remembered_costs(session.model).load() is not None  # and stored
+    assert calibration.remembered_costs(session.model).load() is not None  # and stored
     again = tiny_session(said)
     again.memory.load()
     assert again.memory.costs is not None and len(said) == 1
@@ -153,7 +153,7 @@ def test_a_damaged_or_unbelievable_cost_file_is_measured_again_with_a_line(text:
 def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind: str) -> None:
     said: list[str] = []
     session = tiny_session(said)
-    path = costs.remembered_costs(session.model).path
+    path = calibration.remembered_costs(session.model).path
     path.parent.mkdir(parents=True)
     if kind == "pipe":
         os.mkfifo(path)
@@ -171,7 +171,7 @@ def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind:
 def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> None:
     said: list[str] = []
     session = tiny_session(said, persist=False)
-    path = costs.remembered_costs(session.model).path
+    path = calibration.remembered_costs(session.model).path
     path.parent.mkdir(parents=True)
     path.write_text(of_curve({"1": 0.02, "8": 0.09}))
     stored = path.read_text()
@@ -220,7 +220,7 @@ def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None
     session = LocalSession(Settings(method="auto", calibrate=False))
     session.memory.load()
     assert session.memory.costs is None
-    assert costs.remembered_costs(load_model("builtin")).load() is None
+    assert calibration.remembered_costs(load_model("builtin")).load() is None
 
 
 def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:
@@ -292,9 +292,9 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
 def test_costs_of_another_attention_are_kept_apart() -> None:
     model = make_target("llama")
     known = PassCosts(model, True, lambda _: None, lambda _: None)
-    first, path = known.load(True), costs.remembered_costs(model).path
+    first, path = known.load(True), calibration.remembered_costs(model).path
     use_attention(model, "eager")
     assert known.load(False) is None
     second = known.load(True)
     assert second is not None and second is not first
-    assert costs.remembered_costs(model).path != path
+    assert calibration.remembered_costs(model).path != path

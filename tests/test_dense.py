@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli.schema import build
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.schema import build
 from ngtcli.retrieve import nearest, ranking, vectors
 from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
 from ngtcli.retrieve.ranking import Rankers, fused, rank

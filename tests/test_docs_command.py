@@ -9,13 +9,13 @@ import pytest
 from helpers import ngt
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli.schema import build
 from ngtcli.documents import catalog
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.splitting import parts_folder
-from ngtcli.render.schema import build
 from ngtcli.retrieve.index import index_of
 from ngtcli.system.storage import home
 from tests.tools import document_files as made

@@ -9,10 +9,9 @@ from helpers import NaiveNode, algorithm_1, check_tree, make_drafter, padded, pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decode.drafting import verify
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names, parse_method
-from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order
+from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order, verify
 from ngtcli.errors import UsageError
 from ngtcli.trie.ngram import build_trie
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from torch import nn
 
+from ngtcli.cli.schema import build
+from ngtcli.config import Settings
 from ngtcli.decode.exact_check import (
     ExactRows,
     _Case,
@@ -27,7 +29,6 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_layers, packable
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
@@ -36,7 +37,6 @@ from ngtcli.draft.registry import method_names
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.schema import build
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.tools import exactness
 
@@ -179,7 +179,7 @@ class Guessing(Drafter):
         assert list(ids) == self.told
 
 
-def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: SamplingSettings,
+def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: Settings,
         limits: Limits, rows: int | None) -> tuple[Run, str]:  # fmt: skip
     context = Context(prompt, outside=(prompt,), references=(prompt,), vocabulary=12, rows=rows)
     done = Run(model, drafter, context, sampling, limits)
@@ -189,10 +189,10 @@ def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: SamplingS
 
 SAMPLINGS = st.sampled_from(
     [
-        SamplingSettings(),
-        SamplingSettings(temperature=0.7, seed=3),
-        SamplingSettings(temperature=1.5, top_p=0.8, seed=4, presence_penalty=0.6),
-        SamplingSettings(repetition_penalty=1.3, frequency_penalty=0.5),
+        Settings(),
+        Settings(temperature=0.7, seed=3),
+        Settings(temperature=1.5, top_p=0.8, seed=4, presence_penalty=0.6),
+        Settings(repetition_penalty=1.3, frequency_penalty=0.5),
     ]
 )
 
@@ -203,7 +203,7 @@ SAMPLINGS = st.sampled_from(
     st.sampled_from(["none", "stop", "end"]),
 )  # fmt: skip
 def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
-    seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: SamplingSettings, end: str
+    seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: Settings, end: str
 ) -> None:
     rng, model = random.Random(seed), RoundingModel(seed)
     prompt = [rng.randrange(12) for _ in range(prompt_tokens)]
@@ -231,7 +231,7 @@ def _divergences(rows: int | None) -> tuple[int, int, int]:
     different = passes = retracted = 0
     for seed in range(60):
         model = RoundingModel(seed)
-        limits, greedy = Limits(40, ROWS - 1), SamplingSettings()
+        limits, greedy = Limits(40, ROWS - 1), Settings()
         truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
         model.count = 0
         drafter = Guessing(truth.output, seed)
@@ -260,7 +260,7 @@ def test_every_method_may_draft_exactly(method: str) -> None:
     texts = []
     for seed in range(4):
         model = RoundingModel(seed, 120)
-        first, _ = run(model, make_drafter("none"), [1, 2, 3], SamplingSettings(), Limits(40), 64)
+        first, _ = run(model, make_drafter("none"), [1, 2, 3], Settings(), Limits(40), 64)
         texts.append([1, 2, 3, *first.output, 1, 2, 3])  # what follows is likely to repeat it
     supply(method, texts)
     pool = Pool(10_000, False)
@@ -268,7 +268,7 @@ def test_every_method_may_draft_exactly(method: str) -> None:
     accepted = 0
     for seed in range(8):
         model, prompt = RoundingModel(seed % 4, 120), texts[seed % 4]
-        sampling = SamplingSettings(temperature=0.3 * (seed // 4), seed=seed)
+        sampling = Settings(temperature=0.3 * (seed // 4), seed=seed)
         truth, _ = run(model, make_drafter("none"), prompt, sampling, Limits(40), 64)
         found, _ = run(model, drafter, prompt, sampling, Limits(40), 64)
         assert found.output == truth.output

@@ -14,8 +14,7 @@ from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Span, share_copied, sources_of
 from ngtcli.prompt.build import Excerpt
 from tests.tools.document_files import PAGED, paged_pdf
-from tests.tools.spans import Case, failures, misplaced
-from tests.tools.spans_check import Check
+from tests.tools.spans_check import Case, Check, failures, misplaced
 
 
 def flat(text: str) -> str:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers import check_tree, make_drafter, make_target
 
+from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.loop import Run
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods import lookahead, recycling
@@ -19,8 +19,8 @@ from ngtcli.draft.methods.lookahead import Lookahead
 from ngtcli.draft.methods.recycling import Recycling, static_tree
 from ngtcli.errors import UsageError
 
-GREEDY = SamplingSettings()
-SAMPLED = SamplingSettings(temperature=0.8, top_p=0.9, seed=5)
+GREEDY = Settings()
+SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=5)
 
 
 def decode(model, drafter, prompt: Sequence[int], sampling=GREEDY, **limits) -> Run:
@@ -151,7 +151,7 @@ def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> Non
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_a_draft_model_equal_to_the_target_is_always_right(sampling: SamplingSettings) -> None:
+def test_a_draft_model_equal_to_the_target_is_always_right(sampling: Settings) -> None:
     model, twin = make_target("llama", seed=1), make_target("llama", seed=1)
     settings = DraftSettings(assistant=AssistantModel(twin, sampling))
     drafter = make_drafter("draft-model:gamma=5", settings)
@@ -164,7 +164,7 @@ def test_a_draft_model_equal_to_the_target_is_always_right(sampling: SamplingSet
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_a_draft_model_of_another_mind_changes_nothing(sampling: SamplingSettings) -> None:
+def test_a_draft_model_of_another_mind_changes_nothing(sampling: Settings) -> None:
     model, other = make_target("llama", seed=1), make_target("qwen2", seed=9)
     settings = DraftSettings(assistant=AssistantModel(other, sampling))
     drafter = make_drafter("draft-model", settings)
@@ -175,7 +175,7 @@ def test_a_draft_model_of_another_mind_changes_nothing(sampling: SamplingSetting
 
 def test_the_assistant_drafts_its_own_greedy_text_after_any_rejection() -> None:
     other = make_target("qwen2", seed=9)
-    assistant = AssistantModel(other, SamplingSettings())
+    assistant = AssistantModel(other, Settings())
     rng = random.Random(0)
     ids = [rng.randrange(4, 97) for _ in range(9)]
     assistant.reset(ids)
@@ -197,7 +197,7 @@ def test_a_draft_model_has_to_be_named() -> None:
 
 
 @cache
-def plain_answers(family: str, sampling: SamplingSettings) -> list[tuple[list[int], list[int]]]:
+def plain_answers(family: str, sampling: Settings) -> list[tuple[list[int], list[int]]]:
     """Prompts, the last of which leaves little room in the context, and their plain answers."""
     model, none = make_target(family, seed=6), make_drafter("none", DraftSettings())
     asked = [*prompts(3), [5] * 150]

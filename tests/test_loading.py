@@ -27,10 +27,11 @@ from helpers import (
 from test_families import FAMILIES as MANY
 from test_families import WINDOW, LongBackend, build, target
 
+from ngtcli.config import Settings
 from ngtcli.decode import probe
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.sampling import Sampler
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
@@ -162,10 +163,10 @@ def test_a_missing_model_is_told_without_torch() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize(
     "sampling",
-    [GREEDY, SamplingSettings(temperature=0.8), SamplingSettings(repetition_penalty=1.2)],
+    [GREEDY, Settings(temperature=0.8), Settings(repetition_penalty=1.2)],
     ids=["greedy", "sampled", "penalized"],
 )
-def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: SamplingSettings) -> None:
+def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: Settings) -> None:
     hf = make_hf("llama")
     model = target_model(hf, Tokenizer(FakeBackend()), "broken")
     with torch.no_grad():
@@ -186,7 +187,7 @@ def test_choosing_does_not_cost_more_behind_a_long_prompt(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         torch, "tensor", lambda data, **k: sizes.append(_size(data)) or make(data, **k)
     )
-    for settings in (SamplingSettings(temperature=1.0), SamplingSettings(repetition_penalty=1.2)):
+    for settings in (Settings(temperature=1.0), Settings(repetition_penalty=1.2)):
         sampler = Sampler(settings, prompt)
         for step in range(3):
             sampler.choose(scores, [3] * step)

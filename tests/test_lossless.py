@@ -23,12 +23,12 @@ from helpers import (
     supply,
 )
 
+from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names
@@ -244,14 +244,14 @@ def test_a_real_checkpoint_with_grouped_queries() -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        SamplingSettings(temperature=0.8, seed=1),
-        SamplingSettings(temperature=1.3, top_p=0.9, seed=2),
-        SamplingSettings(temperature=1.0, top_k=5, seed=3, repetition_penalty=1.3),
-        SamplingSettings(temperature=2.0, min_p=0.05, seed=4, presence_penalty=1.0),
-        SamplingSettings(repetition_penalty=1.2, frequency_penalty=0.7),
+        Settings(temperature=0.8, seed=1),
+        Settings(temperature=1.3, top_p=0.9, seed=2),
+        Settings(temperature=1.0, top_k=5, seed=3, repetition_penalty=1.3),
+        Settings(temperature=2.0, min_p=0.05, seed=4, presence_penalty=1.0),
+        Settings(repetition_penalty=1.2, frequency_penalty=0.7),
     ],
 )
-def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: SamplingSettings) -> None:
+def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Settings) -> None:
     model = make_target()
     accepted = 0
     for prompt in prompts(5, seed=9):
@@ -270,20 +270,18 @@ def test_sampled_greedy_penalties_match_transformers() -> None:
         out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
                           repetition_penalty=1.4, max_new_tokens=30, pad_token_id=0)  # fmt: skip
         expected = out[0, len(prompt) :].tolist()
-        assert plain(model, prompt, SamplingSettings(repetition_penalty=1.4), max_tokens=30) == (
-            expected
-        )
+        assert plain(model, prompt, Settings(repetition_penalty=1.4), max_tokens=30) == (expected)
 
 
 def test_a_tree_verified_token_follows_the_target_distribution() -> None:
     """Chi-square over 4,000 seeds: first and second token against the exact warped distribution."""
     model = make_target()
     prompt = prompts(1, seed=11)[0]
-    base = SamplingSettings(temperature=1.5, top_k=6)
+    base = Settings(temperature=1.5, top_k=6)
     model.start(64)
     model.prefill(prompt[:-1])
-    from ngtcli.decode.drafting import verify
     from ngtcli.decode.sampling import Sampler
+    from ngtcli.draft.tree import verify
 
     first = model.forward(prompt[-1], DraftTree())[0].float()
     expected = Sampler(base, prompt).distribution(first)
@@ -296,7 +294,7 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
     draws, follow = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
     total = 4000
     for seed in range(total):
-        sampler = Sampler(SamplingSettings(temperature=1.5, top_k=6, seed=seed), prompt)
+        sampler = Sampler(Settings(temperature=1.5, top_k=6, seed=seed), prompt)
         path = verify(tree, lambda node, tokens, s=sampler: s.choose(scores[node + 1], tokens))
         draws[path.tokens[0]] += 1
         if path.tokens[0] == top[0]:
@@ -310,9 +308,9 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
 
 
 @cache
-def plain_answers() -> list[tuple[TargetModel, list[int], SamplingSettings, list[int]]]:
+def plain_answers() -> list[tuple[TargetModel, list[int], Settings, list[int]]]:
     """What each method is held against: of two models, greedy and sampled, three prompts each."""
-    samplings = (GREEDY, SamplingSettings(temperature=0.8, top_p=0.95, seed=5))
+    samplings = (GREEDY, Settings(temperature=0.8, top_p=0.95, seed=5))
     return [
         (model, prompt, sampling, plain(model, prompt, sampling))
         for model in (make_target("llama"), make_target("gemma2-sliding"))

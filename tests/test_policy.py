@@ -1,6 +1,7 @@
 """How many nodes pay: against brute force on made-up costs, and over a text that changes."""
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.auto.policy import Policy, Repeats, best_size, count_accepted
+from ngtcli.draft.auto.policy import Pause, Policy, Repeats, best_size, count_accepted
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context
 
@@ -39,15 +40,15 @@ def test_repeats_are_those_of_a_plain_search(prompt: list[int], steps: list[list
 def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     policy = Policy(CURVES["cheap"])
     chances = np.full(8, 0.2)
-    assert policy.choose(chances) == 8
+    assert policy.choose(chances)[0] == 8
     nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
     for _ in range(6):  # none of the eight is what came
         count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
-    assert policy.choose(chances) == 0
+    assert policy.choose(chances) == (0, 0)
     assert policy.report().came_true < 0.2
     for _ in range(300):  # time passes
         policy.choose(np.zeros(0))
-    assert policy.choose(chances) == 8
+    assert policy.choose(chances)[0] == 8
 
 
 @given(
@@ -97,29 +98,37 @@ CURVES = {
 }
 
 
+def step(
+    policy: Policy, pause: Pause, chances: list[float], repeats: Callable[[], bool] = never
+) -> int | None:
+    """The nodes of a step, as `auto` decides them; None in a pause."""
+    if pause.goes_on(repeats):
+        policy.skip("paused")
+        return None
+    size, paying = policy.choose(np.array(chances))
+    policy.stand_downs += pause.learn(paying > 0)
+    return size
+
+
 @pytest.mark.parametrize("name", list(CURVES))
 @given(st.lists(st.floats(0.0, 1.0), min_size=0, max_size=64))
 def test_the_budget_is_the_best_of_all(name: str, draws: list[float]) -> None:
     chances = np.array(sorted(draws, reverse=True))
-    chosen = Policy(CURVES[name]).choose(chances)
+    chosen, _ = Policy(CURVES[name]).choose(chances)
     rates = [(1 + chances[:k].sum()) / CURVES[name].at(1 + k) for k in range(len(chances) + 1)]
     assert rates[chosen] == pytest.approx(max(rates))
 
 
 def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
     chances = np.full(64, 0.3)
-    assert Policy(CURVES["steep"]).choose(chances) == 0
-    assert Policy(CURVES["flat"]).choose(chances) == 64
-    assert Policy(CURVES["stepped"]).choose(np.full(64, 0.02)) == 7
+    assert Policy(CURVES["steep"]).choose(chances) == (0, 0)
+    assert Policy(CURVES["flat"]).choose(chances) == (64, 64)
+    assert Policy(CURVES["stepped"]).choose(np.full(64, 0.02)) == (7, 7)
 
 
 def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
-    policy = Policy(CURVES["steep"])
-    looks = []
-    for step in range(600):
-        if not policy.begin_step(never):
-            looks.append(step)
-            policy.choose(np.full(8, 0.01))
+    policy, pause = Policy(CURVES["steep"]), Pause()
+    looks = [s for s in range(600) if step(policy, pause, [0.01] * 8) is not None]
     assert looks[: CONFIG.patience] == list(range(CONFIG.patience))
     gaps = np.diff(looks[CONFIG.patience - 1 :])
     assert gaps[0] == CONFIG.first_pause + 1
@@ -128,12 +137,11 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
 
 
 def test_a_cost_measured_too_high_is_found_out() -> None:
-    policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
+    policy, pause = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0})), Pause()
     sizes = []
     for _ in range(CONFIG.exploration * 400):
-        if policy.begin_step(always):
-            continue
-        size = policy.choose(np.full(8, 0.5))
+        size = step(policy, pause, [0.5] * 8, always)
+        assert size is not None
         policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
         sizes.append(size)
     assert sizes[0] == 0
@@ -153,10 +161,10 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
     rng, rates = random.Random(0), []
     for answer in range(12):
         policy.start(policy.curve)
-        tokens, time = 0.0, 0.0
-        for step in range(256):
-            size = 0 if policy.begin_step(never) else policy.choose(np.array(chances))
-            slow = factor if answer == 1 and step < steps else 1.0
+        pause, tokens, time = Pause(), 0.0, 0.0
+        for at in range(256):
+            size = step(policy, pause, chances) or 0
+            slow = factor if answer == 1 and at < steps else 1.0
             policy.curve.learn(1 + size, cost(1 + size) * slow * rng.uniform(0.9, 1.1))
             tokens, time = tokens + 1 + sum(chances[:size]), time + cost(1 + size)
         rates.append(tokens / time)
@@ -165,11 +173,12 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
 
 def test_a_calibration_that_was_disturbed_is_mended() -> None:
     policy = Policy(CostCurve({1: 1.0, 2: 4.0, 8: 4.0, 64: 4.0}))
-    sizes = []
-    for step in range(4096):
-        if step % 256 == 0:
+    sizes, pause = [], Pause()
+    for at in range(4096):
+        if at % 256 == 0:
             policy.start(policy.curve)
-        size = 0 if policy.begin_step(never) else policy.choose(np.array([0.5, 0.25, 0.12, 0.06]))
+            pause = Pause()
+        size = step(policy, pause, [0.5, 0.25, 0.12, 0.06]) or 0
         policy.curve.learn(1 + size, 1.0)
         sizes.append(size)
     assert sizes[:3] == [0] * 3
@@ -177,11 +186,11 @@ def test_a_calibration_that_was_disturbed_is_mended() -> None:
 
 
 def test_a_text_that_repeats_ends_the_pause_at_once() -> None:
-    policy = Policy(CURVES["steep"])
+    policy, pause = Policy(CURVES["steep"]), Pause()
     for _ in range(CONFIG.patience):
-        policy.choose(np.full(8, 0.01))
-    assert policy.begin_step(never)
-    assert not policy.begin_step(always)
+        assert step(policy, pause, [0.01] * 8) is not None
+    assert step(policy, pause, [0.01] * 8) is None
+    assert step(policy, pause, [0.01] * 8, always) is not None
 
 
 def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
@@ -214,7 +223,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 32, 64)
 @given(st.lists(st.floats(0.001, 1.0), min_size=64, max_size=64), st.floats(0.0, 0.2))
 def test_where_passes_are_padded_the_nodes_fill_a_size(draws: list[float], slope: float) -> None:
     curve = CostCurve({rows: 1.0 + slope * rows for rows in SIZES}, sizes=SIZES)
-    nodes = Policy(curve).choose(np.array(sorted(draws, reverse=True)))
+    nodes, _ = Policy(curve).choose(np.array(sorted(draws, reverse=True)))
     assert nodes + 1 in SIZES or nodes == 64
 
 
@@ -233,7 +242,7 @@ def test_a_padded_pass_costs_what_its_size_does(nodes: int) -> None:
 
 def test_trials_of_another_number_of_nodes_fill_a_size_too() -> None:
     policy = Policy(CostCurve({rows: 1.0 + 0.05 * rows for rows in SIZES}, sizes=SIZES))
-    chosen = {policy.choose(0.8 ** np.arange(1, 64)) for _ in range(8 * CONFIG.exploration)}
+    chosen = {policy.choose(0.8 ** np.arange(1, 64))[0] for _ in range(8 * CONFIG.exploration)}
     assert len(chosen) > 2 and all(nodes + 1 in SIZES for nodes in chosen - {63})
 
 

@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.reading import skipped_json, tell
+from ngtcli.cli.reading import distinct, tell
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system.json_form import to_json
 
 MANY = Loaded(
     (),
@@ -51,8 +52,8 @@ def test_nothing_is_said_where_nothing_was_left_out(capsys: pytest.CaptureFixtur
 
 def test_json_names_each_once() -> None:
     twice = [*MANY.skipped, *MANY.skipped]
-    assert len(skipped_json(twice)) == 56
-    assert skipped_json(twice)[0] == {"name": "d/0.txt", "reason": "empty"}
+    assert len(distinct(twice)) == 56
+    assert to_json(distinct(twice)[0]) == {"name": "d/0.txt", "reason": "empty"}
 
 
 @pytest.fixture

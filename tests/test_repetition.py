@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_batch_decoding import joint, own, target, together
 
+from ngtcli.config import Settings
 from ngtcli.decode.continuation import LEAST, LONGEST, Repetition
 from ngtcli.decode.loop import Run
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 
-LOOPING = SamplingSettings(frequency_penalty=-30.0)  # what was said is said again
+LOOPING = Settings(frequency_penalty=-30.0)  # what was said is said again
 
 
 def repeats(ids: Sequence[int], times: int) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from helpers import END, SHARED, make_drafter, make_target
 
+from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
@@ -23,7 +23,7 @@ PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40,
 def live(model: Any, method: str, prompt: list[int], num_draft: int, most: int = 40) -> Run:
     context = Context(prompt, None, (tuple(prompt),))
     drafter = make_drafter(method, DraftSettings())
-    run = Run(model, drafter, context, SamplingSettings(), Limits(most, num_draft)).finish()
+    run = Run(model, drafter, context, Settings(), Limits(most, num_draft)).finish()
     return run
 
 

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
@@ -31,7 +32,6 @@ from ngtcli.prompt.build import Excerpt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.render.schema import build
 from ngtcli.retrieve import index as module
 from ngtcli.retrieve import store
 from ngtcli.retrieve.index import K1, B, index_of, words

@@ -20,25 +20,26 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from ngtcli.config import Settings
 from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import BLOCK, Sampler, SamplingSettings, draw
+from ngtcli.decode.sampling import BLOCK, Sampler, draw
 from ngtcli.decode.scores import first_highest, highest, least_of_sum
 
 WARPED = [
-    SamplingSettings(temperature=0.7),
-    SamplingSettings(temperature=1.0, top_k=1),
-    SamplingSettings(temperature=1.3, top_k=40),
-    SamplingSettings(temperature=0.8, top_p=0.9),
-    SamplingSettings(temperature=1.0, top_p=0.001),
-    SamplingSettings(temperature=2.0, top_p=0.999),
-    SamplingSettings(temperature=0.8, min_p=0.05),
-    SamplingSettings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
+    Settings(temperature=0.7),
+    Settings(temperature=1.0, top_k=1),
+    Settings(temperature=1.3, top_k=40),
+    Settings(temperature=0.8, top_p=0.9),
+    Settings(temperature=1.0, top_p=0.001),
+    Settings(temperature=2.0, top_p=0.999),
+    Settings(temperature=0.8, min_p=0.05),
+    Settings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
 ]
 
 
-def by_transformers(s: SamplingSettings, scores: torch.Tensor) -> torch.Tensor:
+def by_transformers(s: Settings, scores: torch.Tensor) -> torch.Tensor:
     """Probabilities (vocabulary,) as `generate` has them."""
     warpers = LogitsProcessorList([TemperatureLogitsWarper(s.temperature)])
     if s.top_k:
@@ -53,9 +54,7 @@ def by_transformers(s: SamplingSettings, scores: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("spread", [0.3, 3.0, 9.0])
 @pytest.mark.parametrize("warped", WARPED)
-def test_the_warped_distribution_is_that_of_transformers(
-    warped: SamplingSettings, spread: float
-) -> None:
+def test_the_warped_distribution_is_that_of_transformers(warped: Settings, spread: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (97, 40_000):
         scores = torch.randn(size, generator=generator) * spread
@@ -69,7 +68,7 @@ def test_the_warped_distribution_is_that_of_transformers(
 
 
 @pytest.mark.parametrize("warped", WARPED)
-def test_of_tokens_that_tie_at_the_border_all_survive(warped: SamplingSettings) -> None:
+def test_of_tokens_that_tie_at_the_border_all_survive(warped: Settings) -> None:
     scores = torch.randn(500, generator=torch.Generator().manual_seed(1)).mul(4).round()
     kept = Sampler(warped, ()).distribution(scores) > 0
     assert kept.any()
@@ -80,7 +79,7 @@ def test_of_tokens_that_tie_at_the_border_all_survive(warped: SamplingSettings) 
 
 
 @pytest.mark.parametrize("warped", WARPED)
-def test_rows_together_give_the_tokens_of_each_row_alone(warped: SamplingSettings) -> None:
+def test_rows_together_give_the_tokens_of_each_row_alone(warped: Settings) -> None:
     """The form for devices with a memory of their own, all rows at once."""
     scores = torch.randn(9, 1500, generator=torch.Generator().manual_seed(2)) * 3
     alone = Sampler(warped, [1, 2])
@@ -151,10 +150,8 @@ def test_the_least_of_a_sum_is_that_of_sorting(size: int, kinds: int, share: flo
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("warped", [SamplingSettings(), *WARPED])
-def test_no_token_is_chosen_where_scores_are_no_numbers(
-    warped: SamplingSettings, value: float
-) -> None:
+@pytest.mark.parametrize("warped", [Settings(), *WARPED])
+def test_no_token_is_chosen_where_scores_are_no_numbers(warped: Settings, value: float) -> None:
     scores = torch.randn(600)
     scores[17] = value
     assert Sampler(warped, ()).choose(scores) == -1
@@ -164,7 +161,7 @@ def test_no_token_is_chosen_where_scores_are_no_numbers(
 def test_a_masked_token_is_never_drawn() -> None:
     scores = torch.zeros(1200)
     scores[5:1190] = -math.inf
-    sampler = Sampler(SamplingSettings(temperature=5.0), ())
+    sampler = Sampler(Settings(temperature=5.0), ())
     drawn = {sampler.choose(scores, [0] * depth) for depth in range(300)}
     assert drawn == {*range(5), *range(1190, 1200)}
 
@@ -178,7 +175,7 @@ def test_penalties_are_the_same_whatever_was_committed(
     """Against counts of the whole text, for a text cut anywhere into prompt, output and path."""
     prompt = min(prompt, len(said))
     at = min(prompt + committed, len(said))
-    penalties = SamplingSettings(
+    penalties = Settings(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=0.2
     )
     sampler = Sampler(penalties, said[:prompt])
@@ -218,7 +215,7 @@ def test_a_draft_model_does_not_go_through_the_text_at_each_step(
 ) -> None:
     target = make_target()
     monkeypatch.setattr(TargetModel, "prefill", lambda self, ids: None)
-    assistant = AssistantModel(target, SamplingSettings())
+    assistant = AssistantModel(target, Settings())
     text = Counted(random.Random(0).choices(range(97), k=100))
     assistant.reset(text)
     assistant.continue_(text, 2)
@@ -229,10 +226,8 @@ def test_a_draft_model_does_not_go_through_the_text_at_each_step(
     assert text.looked < 60
 
 
-@pytest.mark.parametrize(
-    "warped", [SamplingSettings(), SamplingSettings(temperature=0.9, top_p=0.9)]
-)
-def test_a_draft_model_catches_up_with_whatever_was_accepted(warped: SamplingSettings) -> None:
+@pytest.mark.parametrize("warped", [Settings(), Settings(temperature=0.9, top_p=0.9)])
+def test_a_draft_model_catches_up_with_whatever_was_accepted(warped: Settings) -> None:
     """What it says is what a new one says of the same text."""
     rng = random.Random(1)
     old, prompt = AssistantModel(make_target(), warped), prompts(1, seed=3)[0]

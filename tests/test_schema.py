@@ -12,10 +12,11 @@ from jsonschema import Draft202012Validator, ValidationError
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import COMMANDS, app, load
+from ngtcli.cli.schema import build, exit_codes
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.schema import FINISH_REASONS, build, exit_codes
-from ngtcli.render.schema_types import of_type
+from ngtcli.render.answer_object import FINISH_REASONS
+from ngtcli.system.json_form import schema_of
 
 HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
 TINY = {
@@ -216,5 +217,5 @@ def test_the_exit_codes_are_those_of_the_manual() -> None:
 
 def test_what_has_no_schema_is_not_guessed() -> None:
     with pytest.raises(TypeError):
-        of_type(complex)
-    assert of_type(int | None) == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+        schema_of(complex)
+    assert schema_of(int | None) == {"anyOf": [{"type": "integer"}, {"type": "null"}]}

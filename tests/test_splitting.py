@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from warm import Warm
 
+from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
@@ -32,7 +33,6 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.render.schema import build
 from ngtcli.session.answer import failed
 from ngtcli.session.parts import KeptParts
 from ngtcli.system.storage import home

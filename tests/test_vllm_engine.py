@@ -449,6 +449,6 @@ time.sleep(60)
 
 
 def test_numba_is_not_loaded_before_vllm_runs() -> None:
-    words = "import ngtcli.cli.vllm_engine, ngtcli.engines.vllm_engine, sys"
+    words = "import ngtcli.cli.sessions, ngtcli.engines.vllm_engine, sys"
     line = f"{words}; sys.exit(bool({{'numba', 'torch'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0

@@ -9,10 +9,10 @@ import torch
 import transformers
 from helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
+from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -21,7 +21,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 # --- tiny models ---
 
-GREEDY = SamplingSettings()
+GREEDY = Settings()
 _COMMON = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,

@@ -222,12 +222,12 @@ class Lines:
         """Whether there is a line to answer."""
         return bool(self._kinds)
 
-    def first_kind(self) -> str:
-        """The kind whose lines have waited longest. Raises StopIteration where none wait."""
-        return next(iter(self._kinds))
+    def take(self, kind: str | None = None) -> Line | None:
+        """The next line of a kind, None where none waits; those with the last one's texts first.
 
-    def take(self, kind: str) -> Line | None:
-        """The next line of a kind, None where none waits; those with the last one's texts first."""
+        Without a kind it is the one whose lines have waited longest.
+        """
+        kind = next(iter(self._kinds), "") if kind is None else kind
         of_kind = self._kinds.get(kind)
         if not of_kind:
             return None
@@ -303,11 +303,7 @@ class StreamLines(Lines):
             raise _empty(self._name)
         return False
 
-    def first_kind(self) -> str:
-        with self._changed:
-            return super().first_kind()
-
-    def take(self, kind: str) -> Line | None:
+    def take(self, kind: str | None = None) -> Line | None:
         with self._changed:
             return super().take(kind)
 

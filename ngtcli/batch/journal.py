@@ -34,20 +34,19 @@ class LineFile:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        self._file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
+        self.file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self.file.fileno()).st_size
 
     def append(self, text: str, sync: bool = True) -> None:
         """Write a line, with `sync` to disk, or nothing. Raises OSError."""
-        file = self._file
+        file = self.file
         data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
         try:
-            while data:
-                data = data[file.write(data) :]
+            write_all(file, data)
             if sync:
                 os.fsync(file.fileno())
         except OSError:
@@ -57,11 +56,11 @@ class LineFile:
 
     def cut(self, size: int) -> None:
         """Keep the first `size` bytes."""
-        self._file.truncate(size)
+        self.file.truncate(size)
 
     def read(self, start: int, size: int) -> bytes:
         """The bytes from `start` on."""
-        return os.pread(self._file.fileno(), size, start)
+        return os.pread(self.file.fileno(), size, start)
 
     def first_line(self, most: int) -> bytes:
         """The first `most` bytes, up to a line feed. Raises OSError."""
@@ -73,27 +72,44 @@ class LineFile:
 
         Raises OSError, EFBIG for a line of more than `most` bytes.
         """
-        start = self._file.seek(0)
-        with os.fdopen(os.dup(self._file.fileno()), "rb") as buffered:
+        start = self.file.seek(0)
+        with os.fdopen(os.dup(self.file.fileno()), "rb") as buffered:
             while raw := buffered.readline(most + 1):
                 if len(raw) > most:
                     raise OSError(errno.EFBIG, "a line is too long")
                 yield start, raw if raw.endswith(b"\n") else b""
                 start += len(raw)
 
-    def lock(self, path: Path) -> None:
-        """Lock it for as long as it is open. Raises UsageError where another process has."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            hint = "Wait for it, or name another file with -o."
-            raise UsageError(f"{path}: another process is writing it", hint) from None
-        except OSError:  # a file system without locks
-            return
-
     def close(self) -> None:
         """Close it, which ends the lock."""
-        self._file.close()
+        self.file.close()
+
+
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write bytes to a file without a buffer, which may take a part of them at once."""
+    while data:
+        data = data[file.write(data) :]
+
+
+def open_journal(path: Path, output: Path, where: object, what: str = "file") -> LineFile:
+    """The journal of an output, a `what`, locked for as long as it is open.
+
+    Raises UsageError, where it cannot be opened under the name `where`, and where another process
+    has it.
+    """
+    try:
+        journal = LineFile(path, 0o600)
+    except OSError as error:
+        raise failure(where, error, UsageError, what) from None
+    try:
+        fcntl.flock(journal.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        journal.close()
+        hint = "Wait for it, or name another file with -o."
+        raise UsageError(f"{output}: another process is writing it", hint) from None
+    except OSError:  # a file system without locks
+        pass
+    return journal
 
 
 def failure(
@@ -133,20 +149,14 @@ class Head:
         """The head in a line; None for another one's line, or one of another version."""
         try:
             found = parse_json(line, dict)
-            same = (found.pop("format"), found.pop("version")) == (FORMAT, VERSION)
+            version = found.pop("format"), found.pop("version")
             head = cls(**found)
         except (DamagedFileError, KeyError, TypeError):
             return None
-        return head if same and head._is_whole() else None
-
-    def _is_whole(self) -> bool:
-        """Whether all fields are what they should be."""
-        words, answers = (self.input, self.shard, self.engine), self.answers
-        return (
-            all(isinstance(word, str) for word in words)
-            and isinstance(answers, dict)
-            and all(isinstance(of_task, dict) for of_task in answers.values())
-        )
+        kinds = [type(head.input), type(head.shard), type(head.engine), type(head.answers)]
+        if version != (FORMAT, VERSION) or kinds != [str, str, str, dict]:
+            return None
+        return head if all(isinstance(of_task, dict) for of_task in head.answers.values()) else None
 
     def check(self, now: "Head", path: object) -> None:
         """Raise UsageError, which names what differs, unless `now` asks for the same."""

@@ -20,14 +20,16 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ngtcli.batch.input import Line
-from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure
+from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure, open_journal, write_all
 from ngtcli.documents.find import expanded
 from ngtcli.documents.json_object import json_object
-from ngtcli.errors import InputError, UsageError, reason_of
+from ngtcli.errors import InputError, NgtError, UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
@@ -52,12 +54,20 @@ class Read:
 
 
 class StreamOutput:
-    """Writes lines in order, each at once when its turn comes; those before it wait in memory."""
+    """Writes lines in order, each at once when its turn comes; those before it wait in memory.
 
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write, self._next = write, 0
+    They go to `path`, which is emptied, or with `write` where there is none. `close` it.
+    Raises NgtError for what fails at the file.
+    """
+
+    def __init__(self, path: Path | None, write: Callable[[str], object]) -> None:
+        self._path, self._write, self._next = path, write, 0
         self._waiting: dict[int, str] = {}
+        self._file: IO[bytes] | None = None
         self.failed = 0  # how many
+        if path is not None:
+            with self._errors_named():
+                self._file = path.open("wb", buffering=0)  # so closing it writes nothing more
 
     def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take the line of that index, without its line feed. Raises what `write` raises."""
@@ -66,7 +76,23 @@ class StreamOutput:
         while self._next in self._waiting:
             text = self._waiting.pop(self._next)
             self._next += 1
-            self._write(text)
+            if self._file is None:
+                self._write(text)
+            else:
+                with self._errors_named():
+                    write_all(self._file, f"{text}\n".encode())
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise NgtError(f"{self._path}: {reason_of(error)}", "Choose another file.") from None
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
 
 
 class FileOutput:
@@ -91,13 +117,9 @@ class FileOutput:
         self._places: dict[int, tuple[int, int]] = {}  # in the journal: start and size
         self._stale: set[int] = set()  # lines of the file that the journal replaces
         self._file: LineFile | None = None
+        where = f"{path}: its journal {self._journal_path.name}"
+        self._journal = open_journal(self._journal_path, path, where)
         try:
-            self._journal = LineFile(self._journal_path, 0o600)
-        except OSError as error:
-            where = f"{path}: its journal {self._journal_path.name}"
-            raise failure(where, error, UsageError) from None
-        try:
-            self._journal.lock(path)
             self._begin(head, restart)
         except BaseException as error:
             self._release()
@@ -304,16 +326,16 @@ class AnswerFolder:
         self._hashes: dict[str, set[str]] = {}  # of all texts that were written under a name
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._journal = LineFile(path / _FOLDER_JOURNAL, 0o600)
         except OSError as error:
             raise failure(error.filename or path, error, UsageError, "folder") from None
+        journal = path / _FOLDER_JOURNAL
+        self._journal = open_journal(journal, path, journal, "folder")
         try:
-            self._journal.lock(path)
             self._read()
         except BaseException as error:
             self._journal.close()
             if isinstance(error, OSError):
-                raise failure(path / _FOLDER_JOURNAL, error, UsageError, "folder") from None
+                raise failure(journal, error, UsageError, "folder") from None
             raise
 
     def _read(self) -> None:

@@ -60,19 +60,17 @@ class Runner:
     def run(self) -> Generator[LineAnswer, None, None]:
         """All lines as they are done, in any order. Raises what the session raises."""
         while self._lines.wait():
-            kind = self._lines.first_kind()
-            first = self._lines.take(kind)
-            if first is not None:
-                yield from self._of_kind(kind, first)
+            if (first := self._lines.take()) is not None:
+                yield from self._of_kind(first)
 
-    def _of_kind(self, kind: str, first: Line) -> Iterator[LineAnswer]:
-        """Lines of one kind, as long as there are any."""
+    def _of_kind(self, first: Line) -> Iterator[LineAnswer]:
+        """Lines of the kind of the first one, as long as there are any."""
         question = self._read(first)
         if isinstance(question, NgtError):
             yield self._done(first, None, failed(first.index, question))
             return
         session = self._session_for(question.settings)
-        prompts = self._prompts(kind, first, question)
+        prompts = self._prompts(first, question)
         try:
             for answer in session.answers(prompts, self._size, lambda key: self._open[key].session):
                 one = self._open.pop(answer.key)
@@ -104,14 +102,14 @@ class Runner:
             del self._sessions[next(iter(self._sessions))]
         return found
 
-    def _prompts(self, kind: str, first: Line, question: Question) -> Iterator[NumberedPrompt]:
+    def _prompts(self, first: Line, question: Question) -> Iterator[NumberedPrompt]:
         line: Line | None = first
         found: Question | NgtError = question
         while line is not None:
             if (one := self._begin(line, found)) is not None:
                 self._open[line.index] = one
                 yield line.index, one.prompt
-            line = self._lines.take(kind) if len(self._long) < _LONG else None
+            line = self._lines.take(first.kind) if len(self._long) < _LONG else None
             if line is not None:
                 found = self._read(line)
 

@@ -1,10 +1,11 @@
-"""Commands that show what is set and installed: config, presets, models, env, schema."""
+"""Commands that show what is set and installed: config, presets, models, env."""
 
 import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from ngtcli.cli.options import (
     resolve_without_preset,
     with_settings,
 )
-from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.config import (
     PROJECT_FILE,
     SETTINGS,
@@ -29,14 +30,15 @@ from ngtcli.config import (
     Settings,
     environment_and_file_layers,
     merge,
+    settings_schemas,
     shown_settings,
 )
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.preset import load_preset, load_presets, preset_folders
-from ngtcli.render.sinks import dump_json
+from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
+from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 from ngtcli.system.machine import pick_threads
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import read_text
@@ -54,10 +56,16 @@ def config_show(
     values = shown_settings(resolved.settings)
     if json:
         body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS}
-        print_line(dump_json(body))
+        print_json(body)
         return
     rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
     print_table(["setting", "value", "origin"], rows)
+
+
+def config_schema() -> Schema:
+    """The schema of what `ngt config show` prints."""
+    schemas = settings_schemas().items()
+    return shape({n: shape({"value": one, "origin": schema_of(str)}) for n, one in schemas})
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
@@ -81,11 +89,27 @@ def _shown(value: Any) -> str:
 @config_app.command("path")
 def config_path(json: JsonOption = False) -> None:
     """Print the settings files, the strongest first."""
-    files = [str(Path(PROJECT_FILE).absolute()), str(home("config") / "config.yaml")]
-    print_line(dump_json(files) if json else "\n".join(files))
+    _print_paths([Path(PROJECT_FILE).absolute(), home("config") / "config.yaml"], json)
+
+
+def _print_paths(paths: Sequence[Path], json: bool) -> None:
+    if json:
+        print_json(paths)
+    else:
+        print_line("\n".join(map(str, paths)))
 
 
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetRow:
+    """A preset in a list."""
+
+    name: str
+    description: str
+    path: Path
+
 
 NameArgument = Annotated[str, typer.Argument(autocompletion=presets)]
 
@@ -94,14 +118,15 @@ NameArgument = Annotated[str, typer.Argument(autocompletion=presets)]
 def presets_list(json: JsonOption = False) -> None:
     """List presets, those that cannot be used with what is wrong with them."""
     good, bad = load_presets()
-    rows = [{"name": p.name, "description": p.description, "path": str(p.path)} for p in good]
-    rows += [{"name": p.name, "error": p.error, "path": str(p.path)} for p in bad]
-    rows.sort(key=lambda row: row["name"])
+    listed = [PresetRow(p.name, p.description, p.path) for p in good]
+    rows: list[PresetRow | BrokenPreset] = [*bad, *listed]
+    rows.sort(key=lambda row: row.name)
     if json:
-        print_line(dump_json(rows))
+        print_json(rows)
         return
     cells = [
-        [r["name"], f"broken: {r['error']}" if "error" in r else r["description"]] for r in rows
+        [row.name, row.description if isinstance(row, PresetRow) else f"broken: {row.error}"]
+        for row in rows
     ]
     print_table(["name", "description"], cells)
 
@@ -111,50 +136,69 @@ def presets_show(name: NameArgument, json: JsonOption = False) -> None:
     """Print a preset."""
     preset = load_preset(name)
     if json:
-        body = {
-            **asdict(preset),
-            "path": str(preset.path),
-            "settings": dict(preset.settings.values),
-        }
-        print_line(dump_json(body))
+        print_json({**to_json(preset), "settings": preset.settings.values})
     else:
         print_line(visible(read_text(preset.path).rstrip("\n")))
+
+
+def preset_schema() -> Schema:
+    """The schema of what `ngt presets show` prints."""
+    values = settings_schemas()
+    own = {"settings": shape(values, list(values)), "provenance": {"type": "object"}}
+    return shape({**schema_of(Preset)["properties"], **own})
 
 
 @presets_app.command("path")
 def presets_path(json: JsonOption = False) -> None:
     """Print the folders presets are read from, the user's own first."""
-    folders = [str(f) for f in preset_folders()]
-    print_line(dump_json(folders) if json else "\n".join(folders))
+    _print_paths(preset_folders(), json)
 
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be used without a download."""
+
+    name: str
+    bytes: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolders:
+    """Where models are."""
+
+    builtin: str
+    hub: str
+
+
 @models_app.command("path")
 def models_path(json: JsonOption = False) -> None:
     """Print where the built-in model and downloaded models are."""
-    builtin, hub = BUILTIN_PATH, _hub_folder()
+    folders = ModelFolders(str(BUILTIN_PATH), str(_hub_folder()))
     if json:
-        print_line(dump_json({"builtin": str(builtin), "hub": str(hub)}))
+        print_json(folders)
     else:
-        print_line(f"{builtin}\n{hub}")
+        print_line(f"{folders.builtin}\n{folders.hub}")
 
 
 @models_app.command("list")
 def models_list(json: JsonOption = False) -> None:
     """List models that can be used without a download."""
-    rows = [("builtin", _folder_size(BUILTIN_PATH), str(BUILTIN_PATH))]
+    found = [Model("builtin", _folder_size(BUILTIN_PATH), str(BUILTIN_PATH))]
     if _hub_folder().is_dir():
         from huggingface_hub import scan_cache_dir
 
         for repo in sorted(scan_cache_dir(_hub_folder()).repos, key=lambda r: r.repo_id):
             if repo.repo_type == "model":
-                rows.append((repo.repo_id, repo.size_on_disk, str(repo.repo_path)))
+                found.append(Model(repo.repo_id, repo.size_on_disk, str(repo.repo_path)))
     if json:
-        print_line(dump_json([{"name": n, "bytes": b, "path": p} for n, b, p in rows]))
+        print_json(found)
     else:
-        print_table(["name", "size", "path"], [[n, f"{b / 1e6:.0f} MB", p] for n, b, p in rows])
+        rows = [[model.name, f"{model.bytes / 1e6:.0f} MB", model.path] for model in found]
+        print_table(["name", "size", "path"], rows)
 
 
 def _hub_folder() -> Path:
@@ -171,6 +215,32 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numb
 ASK_S = 5.0  # longest wait for nvidia-smi; guessed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Versions, the device, threads and folders."""
+
+    ngt: str
+    python: str
+    platform: str
+    device: str
+    processor: str
+    threads: int
+    passes: str
+    parsers: str
+    torch: str
+    transformers: str
+    tokenizers: str
+    safetensors: str
+    numpy: str
+    numba: str
+    typer: str
+    rich: str
+    config_folder: str = field(metadata=json_key(name="config folder"))
+    cache_folder: str = field(metadata=json_key(name="cache folder"))
+    model_folder: str = field(metadata=json_key(name="model folder"))
+    executable: str
+
+
 def env(
     full: Annotated[
         bool, typer.Option("--full", help="Ask torch for the device; takes seconds.")
@@ -180,25 +250,25 @@ def env(
     """Show versions, the device and the folders used."""
     settings: Settings = merge(environment_and_file_layers()).settings
     device, name = _device_of_torch() if full else _likely_device()
-    facts: dict[str, Any] = {
-        "ngt": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device,
-        "processor": name,
-        "threads": pick_threads(settings.threads),
-        "passes": _passes(settings, device),
-        "parsers": _parsers(),
+    facts = Environment(
+        ngt=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        device=device,
+        processor=name,
+        threads=pick_threads(settings.threads),
+        passes=_passes(settings, device),
+        parsers=_parsers(),
         **{package: _version(package) for package in PACKAGES},
-        "config folder": str(home("config")),
-        "cache folder": str(home("cache")),
-        "model folder": str(BUILTIN_PATH),
-        "executable": shutil.which("ngt") or sys.argv[0],
-    }
+        config_folder=str(home("config")),
+        cache_folder=str(home("cache")),
+        model_folder=str(BUILTIN_PATH),
+        executable=shutil.which("ngt") or sys.argv[0],
+    )
     if json:
-        print_line(dump_json(facts))
+        print_json(facts)
     else:
-        print_table(["what", "value"], [[k, v] for k, v in facts.items()])
+        print_table(["what", "value"], [[k, v] for k, v in to_json(facts).items()])
 
 
 def _passes(settings: Settings, device: str) -> str:
@@ -252,14 +322,3 @@ def _device_of_torch() -> tuple[str, str]:
     import torch
 
     return device, torch.cuda.get_device_name()
-
-
-def schema(
-    command: Annotated[
-        list[str] | None, typer.Argument(help="A command, as in ngt schema trie list.")
-    ] = None,
-) -> None:
-    """Print the JSON Schema of what --json prints, of one command or of all that have one."""
-    from ngtcli.render.schema import build
-
-    print_line(dump_json(build(" ".join(command or []))))

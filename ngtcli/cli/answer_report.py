@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.reading import skipped_json
+from ngtcli.cli.reading import distinct
 from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Sources
@@ -42,7 +42,7 @@ def answer_json(
         "settings": shown_settings(request.settings),
         "preset": request.preset.name,
         "documents": _documents(request),
-        "skipped": skipped_json(request.loaded.skipped),
+        "skipped": to_json(distinct(request.loaded.skipped)),
         "truncated": [asdict(cut) for cut in answer.prompt.cuts],
         "retrieval": _retrieval(answer.prompt),
         "parts": to_json(parts),
@@ -69,7 +69,7 @@ def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) 
         "context": context,
         "prompt_tokens": len(prompt.ids) if prompt else None,
         "documents": _documents(request),
-        "skipped": skipped_json(request.loaded.skipped),
+        "skipped": to_json(distinct(request.loaded.skipped)),
         "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
         "retrieval": _retrieval(prompt) if prompt else None,
         "prompt": prompt.text if prompt else None,

@@ -26,6 +26,7 @@ from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
@@ -59,7 +60,7 @@ def run(request: AnswerRequest) -> None:
         if request.dry_run:
             dry_run(request, notes)
             return
-        session = open_session(request, notes)
+        session = _session(request, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted")
         raise typer.Exit(INTERRUPTED) from None
@@ -99,21 +100,14 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
     )  # fmt: skip
 
 
-def open_session(request: AnswerRequest, notes: Notes) -> "Session":
+def _session(request: AnswerRequest, notes: Notes) -> "Session":
     """The session for what is asked, with the model loaded."""
     if request.settings.model == "builtin" and notes.terminal:
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    if request.settings.engine == "vllm":
-        from ngtcli.cli.vllm_engine import open_vllm
-
-        return open_vllm(request.settings, 1, notes.status, notes.warn)
-    notes.status("Starting …")
-    from ngtcli.session.local import LocalSession  # here: it loads torch
-
-    return LocalSession(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
+    return open_session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
 def _show(

@@ -45,7 +45,7 @@ COMMANDS = {
     "env": ("Show versions, the device and the folders used.", "about:env"),
     "schema": (
         "Print the JSON Schema of what --json prints, of one command or of all that have one.",
-        "about:schema",
+        "schema:schema",
     ),
     "docs": ("Documents as they are read: text, pages, tokens, warnings.", "docs:docs_app"),
     "trie": ("The cached n-gram tries of documents.", "trie:trie_app"),

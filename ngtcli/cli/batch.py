@@ -3,8 +3,8 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -180,7 +180,7 @@ class _Batch:
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
             lines = StreamLines(stream, self._most, self._choice, name)
-            output = StreamOutput(stack.enter_context(_writer(out)))
+            output = stack.enter_context(closing(StreamOutput(out, print_line)))
             self._answer(lines, None, output, "what is done is put out")
         self._run.check_failed(output.failed, lines.count, self._hint)
 
@@ -260,31 +260,3 @@ def _open_lines(source: str) -> IO[bytes]:
     if stream is None:
         raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
     return stream
-
-
-@contextmanager
-def _writer(path: Path | None) -> Iterator[Callable[[str], object]]:
-    """What writes a line: to standard output, or to `path`, which is emptied. Raises NgtError."""
-    if path is None:
-        yield print_line
-        return
-    with _errors_named(path):
-        file = path.open("wb", buffering=0)  # so that closing it writes nothing more
-
-    def write(line: str) -> None:
-        data = f"{line}\n".encode()
-        with _errors_named(path):
-            while data:
-                data = data[file.write(data) :]
-
-    with file:
-        yield write
-
-
-@contextmanager
-def _errors_named(path: Path) -> Iterator[None]:
-    """Raise what fails at a file as NgtError."""
-    try:
-        yield
-    except OSError as error:
-        raise NgtError(f"{path}: {reason_of(error)}", "Choose another file.") from None

@@ -11,6 +11,7 @@ from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
+from ngtcli.cli.sessions import open_session
 from ngtcli.config import Settings
 from ngtcli.errors import INTERRUPTED, FailedLinesError, counted, short, unexpected
 from ngtcli.grounding.sources import Sources, sources_of
@@ -19,7 +20,6 @@ from ngtcli.system import process
 
 if TYPE_CHECKING:
     from ngtcli.session.answer import FinishedAnswer
-    from ngtcli.session.session import Notify, Session
 
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _SHOWN = 5  # remarks on single lines; -v shows all
@@ -46,20 +46,6 @@ def finished_parts(answer: LineAnswer) -> "tuple[FinishedAnswer, Collector, Sour
     selection = finished.prompt.selection
     excerpts = selection.excerpts if selection else None
     return finished, kept, sources_of(kept.text, documents, excerpts)
-
-
-def open_session(settings: Settings, size: int, status: "Notify", warn: "Notify") -> "Session":
-    """What answers `size` texts together, 0: as many as it can. Loads the model."""
-    if settings.engine == "vllm":
-        from ngtcli.cli.vllm_engine import open_vllm
-
-        return open_vllm(settings, size, status, warn)
-    status("Starting …")
-    from ngtcli.session.local import LocalSession  # here: it loads torch
-
-    session = LocalSession(settings, status, warn)
-    session.model.keeps_chunks = True  # lines with the same documents follow one another
-    return session
 
 
 class Run:
@@ -101,7 +87,7 @@ class Run:
         try:
             if not lines.wait():
                 return
-            session = open_session(self._settings, self._size, self._show, self.warn)
+            session = open_session(self._settings, self._show, self.warn, size=self._size)
             from ngtcli.batch.runner import Runner  # here: it loads torch
 
             process.unwind_on_interrupt()

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from ngtcli.cli.options import JsonOption
-from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.output import Place, Removed, print_json, print_line, print_table
 from ngtcli.errors import NgtError, UsageError, counted, nearest
-from ngtcli.render.sinks import dump_json
 from ngtcli.system.cache import STORES, Store, clear, held
 from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import home
@@ -23,7 +22,7 @@ def cache_list(json: JsonOption = False) -> None:
     """List what the cache holds, its files and its size, and what makes it."""
     rows = [held(home("cache"), store) for store in STORES]
     if json:
-        print_line(dump_json(to_json(rows)))
+        print_json(rows)
         return
     header = ["name", "holds", "made by", "files", "size", "bounded"]
     cells = []
@@ -38,11 +37,11 @@ def cache_list(json: JsonOption = False) -> None:
 @cache_app.command("show")
 def cache_show(name: Name, json: JsonOption = False) -> None:
     """Show what one of them holds, what makes it, and where it is."""
-    row = to_json(held(home("cache"), _named([name])[0]))
+    row = held(home("cache"), _named([name])[0])
     if json:
-        print_line(dump_json(row))
+        print_json(row)
     else:
-        print_table(["what", "value"], [[key, str(value)] for key, value in row.items()])
+        print_table(["what", "value"], list(to_json(row).items()))
 
 
 @cache_app.command("clear")
@@ -71,7 +70,7 @@ def clear_named(*names: str) -> tuple[int, int]:
 def print_removed(files: int, size: int, json: bool) -> None:
     """Say how much was deleted."""
     if json:
-        print_line(dump_json({"files": files, "bytes": size}))
+        print_json(Removed(files, size))
     else:
         print_line(f"{counted(files, 'file')}, {size / 1e6:.1f} MB removed")
 
@@ -79,7 +78,10 @@ def print_removed(files: int, size: int, json: bool) -> None:
 def print_folder(name: str | None, json: bool) -> None:
     """Print the folder of a store, or of the cache."""
     folder = str(home("cache") / _named([name])[0].folder if name else home("cache"))
-    print_line(dump_json({"path": folder}) if json else folder)
+    if json:
+        print_json(Place(folder))
+    else:
+        print_line(folder)
 
 
 def _named(names: Sequence[str]) -> list[Store]:

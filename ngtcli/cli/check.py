@@ -8,18 +8,18 @@ import typer
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_own_engine
-from ngtcli.cli.output import print_line, print_table
-from ngtcli.cli.reading import read_documents, skipped_json
+from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.config import Settings
+from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
 from ngtcli.measure.prompts import QUESTIONS, example_texts
 from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line
 
 if TYPE_CHECKING:
-    from ngtcli.measure.check import Comparison
+    from ngtcli.measure.check import CheckReport, Comparison, GenerateReport
 
 DRAFTS = "8,32,64"
 
@@ -56,8 +56,7 @@ def check(
     items = _items(texts.documents, asked.documents, chosen)
     found = _compare(items, settings, num_drafts, notes)
     if json:
-        skipped = skipped_json([*texts.skipped, *asked.skipped])
-        print_line(dump_json({**_report(settings, found, num_drafts), "skipped": skipped}))
+        print_json(_report(settings, found, num_drafts, [*texts.skipped, *asked.skipped]))
     else:
         _print(found, num_drafts)
     _check_identical(found)
@@ -128,30 +127,40 @@ def _compare(
 
 
 def _report(
-    settings: Settings, found: "Sequence[Comparison]", num_drafts: list[int]
-) -> dict[str, Any]:
-    return {
-        "model": settings.model,
-        "method": settings.method,
-        "dtype": settings.dtype,
-        "exact": all(c.exact for c in found),
-        "prompts": len(found) // len(num_drafts),
-        "num_draft": num_drafts,
-        "runs": len(found),
-        "identical": sum(c.identical for c in found),
-        "results": [c.as_json() for c in found],
-        "generate": _against_generate(found, num_drafts),
-    }
+    settings: Settings,
+    found: "Sequence[Comparison]",
+    num_drafts: list[int],
+    skipped: Sequence[Skipped],
+) -> "CheckReport":
+    from ngtcli.measure.check import CheckReport  # here: it loads torch
+
+    return CheckReport(
+        model=settings.model,
+        method=settings.method,
+        dtype=settings.dtype,
+        exact=all(c.exact for c in found),
+        prompts=len(found) // len(num_drafts),
+        num_draft=num_drafts,
+        runs=len(found),
+        identical=sum(c.identical for c in found),
+        results=found,
+        generate=_against_generate(found, num_drafts),
+        skipped=distinct(skipped),
+    )
 
 
-def _against_generate(found: "Sequence[Comparison]", num_drafts: list[int]) -> list[dict[str, int]]:
+def _against_generate(
+    found: "Sequence[Comparison]", num_drafts: list[int]
+) -> "list[GenerateReport]":
     """For each number of drafts, how many plain answers are as `generate` gives them."""
+    from ngtcli.measure.check import GenerateReport  # here: it loads torch
+
     rows = []
     for num_draft in num_drafts:
         tried = [c.as_generate for c in found if c.num_draft == num_draft]
-        told = [same for same in tried if same is not None]
-        if told:
-            rows.append({"num_draft": num_draft, "prompts": len(told), "identical": sum(told)})
+        known = [same for same in tried if same is not None]
+        if known:
+            rows.append(GenerateReport(num_draft, len(known), sum(known)))
     return rows
 
 
@@ -178,8 +187,8 @@ def _print(found: "Sequence[Comparison]", num_drafts: list[int]) -> None:
     print_table(["num_draft", "prompts", "tokens", "acceptance length", "identical"], table)
     for row in _against_generate(found, num_drafts):
         print_line(
-            f"For information: {row['identical']} of {row['prompts']} plain answers at num_draft"
-            f" {row['num_draft']} are those of transformers' generate in this dtype."
+            f"For information: {row.identical} of {row.prompts} plain answers at num_draft"
+            f" {row.num_draft} are those of transformers' generate in this dtype."
         )
     for c in found:
         if not c.identical:

@@ -1,6 +1,8 @@
 """`ngt docs`: what is read of documents, and what is kept of them."""
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,22 +12,24 @@ from ngtcli.cli.cache import clear_named, print_folder, print_removed
 from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
-from ngtcli.cli.output import print_line, print_table
+from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import (
+    distinct,
     read_documents,
-    skipped_json,
     standard_input,
     tell_skipped,
     tell_warnings,
 )
 from ngtcli.config import SETTINGS, settings_where
+from ngtcli.documents.content import Section
+from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, Survey, TokenCounter, survey
 from ngtcli.documents.passages import Cutting, Passage, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
+from ngtcli.system.json_form import json_key
 from ngtcli.system.reading import read_bounded
 
 docs_app = typer.Typer(
@@ -71,6 +75,51 @@ class _Counter:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentList:
+    """What `ngt docs list` prints."""
+
+    documents: Sequence[Row]
+    skipped: Sequence[Skipped]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPassage:
+    """A passage that questions find a document by: its characters, and where it stands."""
+
+    start: int
+    end: int
+    tokens: int
+    page: int
+    heading: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownDocument:
+    """What was read of a document."""
+
+    name: str
+    path: str
+    format: str
+    pages: int
+    dropped: int
+    warnings: Sequence[str]
+    secret: bool
+    characters: int
+    tokens: int
+    sections: Sequence[Section]
+    text: str
+    passages: Sequence[ShownPassage] | None = field(metadata=json_key(omit=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocuments:
+    """What `ngt docs show` prints."""
+
+    documents: Sequence[ShownDocument]
+    skipped: Sequence[Skipped]
+
+
 @docs_app.command("list")
 @with_some_settings(*_READ)
 def docs_list(
@@ -89,8 +138,7 @@ def docs_list(
     found = survey(paths, settings, TokenCounter(counter.key, counter), notes.status)
     notes.clear()
     if json:
-        rows = [row.as_json() for row in found.rows]
-        print_line(dump_json({"documents": rows, "skipped": skipped_json(found.skipped)}))
+        print_json(DocumentList(found.rows, distinct(found.skipped)))
         return
     header = ["document", "format", "pages", "characters", "tokens"]
     print_table(header, [_cells(row) for row in found.rows])
@@ -146,53 +194,54 @@ def docs_show(
     shown = [_shown(d, counter, cut) for d in loaded.documents]
     notes.clear()
     if json:
-        print_line(dump_json({"documents": shown, "skipped": skipped_json(loaded.skipped)}))
+        print_json(ShownDocuments(shown, distinct(loaded.skipped)))
         return
-    for facts in shown:
-        _print_facts(facts)
+    for document in shown:
+        _print_document(document)
 
 
-def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> dict[str, Any]:
-    """A document as --json shows it; with its passages, where it is to be cut."""
-    about = document.about.as_json()
-    sections = about.pop("sections")
-    facts = {"name": document.name, "path": document.path, **about}
-    facts |= {"characters": len(document.text), "tokens": counter(document.text)}
-    facts |= {"sections": sections, "text": document.text}
-    if cut is not None:
-        facts["passages"] = [_passage(document, p, counter) for p in passages_of(document, cut)]
-    return facts
+def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownDocument:
+    """A document as it is shown; with its passages, where it is to be cut."""
+    about = document.about
+    found = None if cut is None else passages_of(document, cut)
+    return ShownDocument(
+        name=document.name,
+        path=document.path,
+        format=about.format,
+        pages=about.pages,
+        dropped=about.dropped,
+        warnings=about.warnings,
+        secret=about.secret,
+        characters=len(document.text),
+        tokens=counter(document.text),
+        sections=about.sections,
+        text=document.text,
+        passages=None if found is None else [_passage(document, p, counter) for p in found],
+    )
 
 
-def _passage(document: Document, passage: Passage, counter: _Counter) -> dict[str, Any]:
+def _passage(document: Document, passage: Passage, counter: _Counter) -> ShownPassage:
     section = place(document, passage.start)
     tokens = counter(document.text[passage.start : passage.end])
-    return {
-        "start": passage.start, "end": passage.end, "tokens": tokens, "page": section.page,
-        "heading": section.heading,
-    }  # fmt: skip
+    return ShownPassage(passage.start, passage.end, tokens, section.page, section.heading)
 
 
-def _print_facts(facts: dict[str, Any]) -> None:
+def _print_document(shown: ShownDocument) -> None:
     names = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
-    lines = {name: facts[name] for name in names if facts[name]}
-    lines |= {f"warning {i}": words for i, words in enumerate(facts["warnings"], 1)}
+    lines = {name: getattr(shown, name) for name in names if getattr(shown, name)}
+    lines |= {f"warning {i}": words for i, words in enumerate(shown.warnings, 1)}
     print_table(["what", "value"], [[name, value] for name, value in lines.items()])
-    if "passages" in facts:
-        _print_passages(facts)
-    elif facts["sections"]:
-        rows = [[s["start"], s["page"] or "", s["heading"]] for s in facts["sections"]]
-        print_table(["from character", "page", "heading"], rows)
-
-
-def _print_passages(facts: dict[str, Any]) -> None:
-    header = ["from character", "to", "tokens", "page", "heading", "begins"]
-    rows = [
-        [p["start"], p["end"], p["tokens"], p["page"] or "", p["heading"],
-         facts["text"][p["start"] : p["end"]][:_BEGINNING]]
-        for p in facts["passages"]
-    ]  # fmt: skip
-    print_table(header, rows)
+    if shown.passages is not None:
+        header = ["from character", "to", "tokens", "page", "heading", "begins"]
+        rows = [
+            [p.start, p.end, p.tokens, p.page or "", p.heading,
+             shown.text[p.start : p.end][:_BEGINNING]]
+            for p in shown.passages
+        ]  # fmt: skip
+        print_table(header, rows)
+    elif shown.sections:
+        places = [[s.start, s.page or "", s.heading] for s in shown.sections]
+        print_table(["from character", "page", "heading"], places)
 
 
 @docs_app.command("clear")

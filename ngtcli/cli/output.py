@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from ngtcli.cli.streams import terminal_width
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, shortened
+from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color
+from ngtcli.system.json_form import to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import write_atomically
 
@@ -118,6 +120,11 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
+def print_json(value: object) -> None:
+    """A dataclass, or a list or mapping of them, as indented JSON."""
+    print_line(dump_json(to_json(value)))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on a terminal, tab-separated values without headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
@@ -130,6 +137,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     table = Table("", [Column(title, left=True) for title in columns], cells)
     width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
     print_line(to_terminal([table], width=width, colour=colour))
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """How much was deleted."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is."""
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

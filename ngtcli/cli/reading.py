@@ -89,6 +89,6 @@ def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -
             notes.warn(f"old office files are read when converted: {command}")
 
 
-def skipped_json(skipped: Sequence[Skipped]) -> list[dict[str, str]]:
-    """The `skipped` of --json: name and reason of every file that was left out, once."""
-    return [s.as_json() for s in dict.fromkeys(skipped)]
+def distinct(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
+    """Every file that was left out, once, as --json has it."""
+    return tuple(dict.fromkeys(skipped))

@@ -1,8 +1,9 @@
 """`ngt trie`: the cached tries of documents, and the datastores and backgrounds beside them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,15 +12,15 @@ from ngtcli.cli.cache import clear_named, print_folder, print_removed
 from ngtcli.cli.checks import refuse_beside
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
-from ngtcli.cli.output import print_line, print_table
-from ngtcli.cli.reading import read_documents, skipped_json, standard_input
+from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.cli.reading import distinct, read_documents, standard_input
 from ngtcli.config import SETTINGS, Settings, settings_where
-from ngtcli.documents.load import Document
+from ngtcli.documents.find import Skipped
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import one_line, visible
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import json_key, to_json
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import (
@@ -39,6 +40,47 @@ trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_
 # The settings that decide which trie a text has, and how texts are read.
 _READ = ("model", "n", "lp", *settings_where(reading=True))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltTrie:
+    """What `ngt trie build` prints of a trie."""
+
+    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt")))
+    seconds: float = field(metadata=json_key(digits=6))
+    nodes: int
+    tokens: int
+    path: str
+    skipped: Sequence[Skipped]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltFile:
+    """What `ngt trie build` prints of a datastore, or of a background, which has nodes."""
+
+    status: Literal["built"] = "built"
+    name: str
+    tokens: int
+    nodes: int | None = field(metadata=json_key(omit=True))
+    path: str
+    skipped: Sequence[Skipped]
+
+
+@dataclass(frozen=True, slots=True)
+class FrequentGram:
+    """An n-gram of a trie, and how often it stands in the documents."""
+
+    text: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTrie:
+    """What `ngt trie show` prints of the trie of documents."""
+
+    file: TrieFile = field(metadata=json_key(flat=True))
+    most_frequent: Sequence[FrequentGram]
+    skipped: Sequence[Skipped]
 
 
 @trie_app.command("build")
@@ -63,37 +105,40 @@ def trie_build(
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
     kind = "datastore" if rest else "background" if background else "trie"
-    body, line = _build(kind, name, loaded.documents, settings, notes)
+    built, line = _build(kind, name, loaded, settings, notes)
     notes.clear()
-    body["skipped"] = skipped_json(loaded.skipped)
-    print_line(dump_json(body) if json else f"{line}\n{one_line(body['path'])}")
+    if json:
+        print_json(built)
+    else:
+        print_line(f"{line}\n{one_line(built.path)}")
 
 
 def _build(
-    kind: str, name: str | None, documents: Sequence[Document], settings: Settings, notes: Notes
-) -> tuple[dict[str, Any], str]:
-    """What --json shows of what was built, and a line that says so."""
-    tokenizer = load_tokenizer(settings.model)
+    kind: str, name: str | None, loaded: Loaded, settings: Settings, notes: Notes
+) -> tuple[BuiltTrie | BuiltFile, str]:
+    """What was built, and a line that says so."""
+    tokenizer, documents = load_tokenizer(settings.model), loaded.documents
+    skipped = distinct(loaded.skipped)
     if kind == "trie":
-        return _build_trie(documents, tokenizer, settings, notes)
-    if kind == "datastore":
-        body = _build_datastore(documents, name or "default", tokenizer)
-    else:
-        body = _build_background(documents, name or "own", tokenizer, settings.model)
-    return body, f"built: {kind} {one_line(body['name'])}, {counted(body['tokens'], 'token')}"
+        from ngtcli.trie.store import document_trie  # here: it loads numpy
 
-
-def _build_trie(
-    documents: Sequence[Document], tokenizer: Tokenizer, settings: Settings, notes: Notes
-) -> tuple[dict[str, Any], str]:
-    from ngtcli.trie.store import document_trie  # here: it loads numpy
-
-    trie, report = document_trie(
-        documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
-    )
-    body = {**to_json(report), "tokens": trie.tokens, "path": str(report.path or "")}
-    built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
-    return body, f"{built} in {report.seconds * 1000:.0f} ms"
+        trie, report = document_trie(
+            documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
+        )
+        built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
+        body = BuiltTrie(
+            status=report.status,
+            seconds=report.seconds,
+            nodes=report.nodes,
+            tokens=trie.tokens,
+            path=str(report.path or ""),
+            skipped=skipped,
+        )
+        return body, f"{built} in {report.seconds * 1000:.0f} ms"
+    name = name or ("default" if kind == "datastore" else "own")
+    path, tokens, nodes = _build_file(kind, name, documents, tokenizer, settings.model)
+    file = BuiltFile(name=name, tokens=tokens, nodes=nodes, path=str(path), skipped=skipped)
+    return file, f"built: {kind} {one_line(name)}, {counted(tokens, 'token')}"
 
 
 def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
@@ -122,36 +167,22 @@ def _check_name(name: str, rest: bool, background: bool) -> None:
         check_new_name(name)
 
 
-def _build_background(
-    documents: Sequence[Document], name: str, tokenizer: Tokenizer, model: str
-) -> dict[str, Any]:
-    from ngtcli.background.loaded import build_background  # here: it loads numpy
+def _build_file(
+    kind: str, name: str, documents: Sequence[Document], tokenizer: Tokenizer, model: str
+) -> tuple[Path, int, int | None]:
+    """Build a datastore or a background: its file, tokens, and the nodes of a background."""
+    from ngtcli.background.loaded import build_background  # here: they load numpy
+    from ngtcli.draft.methods import datastore
 
     try:
-        path, counts, tokens = build_background(documents, name, tokenizer, model)
+        if kind == "background":
+            path, counts, tokens = build_background(documents, name, tokenizer, model)
+            return path, tokens, counts.counted
+        built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
+        return datastore.save(built, name, tokenizer.fingerprint, documents), len(built), None
     except OSError as error:
-        raise NgtError(
-            f"the background cannot be written: {error.strerror or error}", "See ngt trie path."
-        ) from None
-    return {
-        "status": "built", "name": name, "tokens": tokens, "nodes": counts.counted,
-        "path": str(path),
-    }  # fmt: skip
-
-
-def _build_datastore(
-    documents: Sequence[Document], name: str, tokenizer: Tokenizer
-) -> dict[str, Any]:
-    from ngtcli.draft.methods import datastore  # here: it loads numpy
-
-    built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
-    try:
-        path = datastore.save(built, name, tokenizer.fingerprint, documents)
-    except OSError as error:
-        raise NgtError(
-            f"the datastore cannot be written: {error.strerror or error}", "See ngt trie path."
-        ) from None
-    return {"status": "built", "name": name, "tokens": len(built), "path": str(path)}
+        what = f"the {kind} cannot be written: {error.strerror or error}"
+        raise NgtError(what, "See ngt trie path.") from None
 
 
 @trie_app.command("list")
@@ -159,7 +190,7 @@ def trie_list(json: JsonOption = False) -> None:
     """List cached tries, datastores and backgrounds, the newest first."""
     found = list_files()
     if json:
-        print_line(dump_json(to_json(found)))
+        print_json(found)
         return
     header = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
     print_table(header, [_cells(file) for file in found])
@@ -181,9 +212,14 @@ def trie_show(
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     tokenizer = load_tokenizer(settings.model)
     loaded = read_documents([path], standard_input([path]), settings, Notes())
-    row, top = _cached(path, loaded.documents, settings, tokenizer)
-    facts = {**row, "most_frequent": top}
-    _print_facts({**facts, "skipped": skipped_json(loaded.skipped)} if json else facts, json)
+    file, top = _cached(path, loaded.documents, settings, tokenizer)
+    shown = ShownTrie(file, top, distinct(loaded.skipped))
+    if json:
+        print_json(shown)
+        return
+    _print_file(file)
+    for gram in top:
+        print_line(f"{gram.count:>8}  {visible(gram.text).strip()!r}")
 
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
@@ -192,13 +228,16 @@ def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
     refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
-    _print_facts(to_json(file), json)
+    if json:
+        print_json(file)
+    else:
+        _print_file(file)
 
 
 def _cached(
     path: str, documents: Sequence[Document], settings: Settings, tokenizer: Tokenizer
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The row of the documents' trie and its most frequent n-grams. Raises InputError."""
+) -> tuple[TrieFile, list[FrequentGram]]:
+    """The file of the documents' trie and its most frequent n-grams. Raises InputError."""
     from ngtcli.trie import store  # here: it loads numpy
 
     key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
@@ -207,13 +246,10 @@ def _cached(
     except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
     file = describe(TRIES.path(key))
-    if trie is None or file is None:
+    if trie is None or not isinstance(file, TrieFile):
         raise InputError(f"{path}: no trie is cached for it", _build_hint(path))
-    top = [
-        {"text": tokenizer.decode(sequence), "count": count}
-        for sequence, count in trie.most_frequent(settings.lp, 10)
-    ]
-    return to_json(file), top
+    frequent = trie.most_frequent(settings.lp, 10)
+    return file, [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
 
 
 def _build_hint(path: str) -> str:
@@ -247,18 +283,11 @@ def _cells(file: CacheFile) -> list[object]:
     return [f"{file.kind} {file.name}", file.key[:12], tokens, nodes, size, "", "", names]
 
 
-def _print_facts(facts: dict[str, Any], json: bool) -> None:
-    """A row and what else is known of its file, a line each; or as JSON."""
-    if json:
-        print_line(dump_json(facts))
-        return
-    for name, value in facts.items():
-        if name == "most_frequent":
-            for item in value:
-                print_line(f"{item['count']:>8}  {visible(item['text']).strip()!r}")
-        else:
-            shown = ", ".join(value) if isinstance(value, list) else value
-            print_line(f"{name}: {one_line(str(shown))}")
+def _print_file(file: CacheFile) -> None:
+    """What is known of a file, a line each."""
+    for name, value in to_json(file).items():
+        shown = ", ".join(value) if isinstance(value, list) else value
+        print_line(f"{name}: {one_line(str(shown))}")
 
 
 pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)
@@ -270,7 +299,7 @@ def pool_show(json: JsonOption = False) -> None:
     """List the pools: one a model."""
     pools = list_pools()
     if json:
-        print_line(dump_json(to_json(pools)))
+        print_json(pools)
         return
     header = ["model", "pieces", "tokens", "size"]
     cells = [[p.model, p.answers, p.tokens, f"{p.bytes / 1e3:.0f} kB"] for p in pools]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from ngtcli.config import Settings
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.sampling import Sampler
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ModelError
 
@@ -16,7 +17,7 @@ class AssistantModel:
     A call costs as much as is new, whatever the length of the text.
     """
 
-    def __init__(self, model: TargetModel, sampling: SamplingSettings) -> None:
+    def __init__(self, model: TargetModel, sampling: Settings) -> None:
         if model.plain_reason:
             raise ModelError(
                 f"{model.name} cannot draft: {model.plain_reason}", "Name another --draft-model."

@@ -1,4 +1,4 @@
-"""Decoding several texts together: they join and leave between passes.
+"""Decoding several texts together: they join and leave between passes (loop.py).
 
 Where memory ends drafts become smaller, then fewer texts run together; those set aside wait, and
 are read again when there is room. None is lost.
@@ -6,23 +6,15 @@ are read again when there is room. None is lost.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
-from ngtcli.decode.batch_drafts import Drafts
-from ngtcli.decode.batch_target import BatchTarget, Root
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.drafting import Path, verify
+from ngtcli.decode.batch_target import BatchTarget
+from ngtcli.decode.loop import Loop, Member
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.steps import Step, Stopwatch
-from ngtcli.draft.drafter import Context
-from ngtcli.draft.origins import PolicyReport
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.drafter import Drafters
 from ngtcli.errors import NgtError
 
 # Texts that run together unless a number is wished; memory may allow fewer. Measured (built-in
@@ -30,61 +22,28 @@ from ngtcli.errors import NgtError
 # second of the processor, and 64 take more than twice the memory of 16.
 MOST = 16
 _AHEAD = 512  # tokens of output that there is room for at first; guess: more than most answers have
-_NOTHING = Path((), ())
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A text to be continued; `given` is what the caller knows it by."""
-
-    given: Any
-    text: Continuation
-    context: Context
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One text of a batch, and its drafter's handle. `error` is what it ended with, if it did.
-
-    One that is `crowded` was left off, as memory does not suffice even for it alone beside what a
-    batch needs; a run of its own may need less.
-    """
-
-    given: Any
-    text: Continuation
-    handle: Any
-    steps: list[Step] = field(default_factory=list)
-    policy: PolicyReport | None = None  # what the drafter reports at the end
-    error: NgtError | None = None
-    crowded: bool = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more comes."""
-        return self.error is not None or bool(self.text.finish_reason)
 
 
 class Batch:
     """At most `size` texts run together; 0: as many as memory allows, `MOST` at most.
 
-    `progress` is told how many ids of how many are read of a prompt. A text's statistics have its
-    share of each step's seconds, in proportion to its rows of the pass, so those of all texts add
-    up to what the steps took.
+    `progress` is called with how many ids of how many are read of a prompt.
     """
 
     def __init__(
         self,
         model: TargetModel,
-        drafts: Drafts,
+        drafters: Drafters[Any],
         size: int,
         progress: Callable[[int, int], object] = lambda read, total: None,
     ) -> None:
         self.running: list[Member] = []  # in the order of the target's sequences
         self._waiting: deque[Member] = deque()
         self._ended: list[Member] = []
-        self._model, self._drafts, self._progress = model, drafts, progress
+        self._model, self._drafters, self._progress = model, drafters, progress
         self._most = size or MOST
         self._target = BatchTarget(model, self._most)
+        self._loop = Loop(model, self._target, drafters)
         self._retries = False  # whether memory may have become free for one that waits
 
     @property
@@ -101,9 +60,10 @@ class Batch:
         """Whether no text is left."""
         return not self.running and not self._waiting
 
-    def add(self, begun: Begun) -> list[Member]:
+    def add(self, member: Member) -> list[Member]:
         """Go on with a text; returns it if it has ended at once."""
-        self._join(Member(begun.given, begun.text, self._drafts.start(begun.context)))
+        member.drafter = self._drafters.start(member.context)
+        self._join(member)
         return self._take_ended()
 
     def step(self) -> list[Member]:
@@ -112,7 +72,8 @@ class Batch:
         while self._retries and self._waiting and self._has_room:
             self._join(self._waiting.popleft())
         if self.running:
-            self._pass()
+            if not self._loop.step(self.running):
+                self._set_aside()
             self._leave()
         return self._take_ended()
 
@@ -137,7 +98,7 @@ class Batch:
         """Read a text; why that is not possible, if it is not."""
         clock, text, target = time.perf_counter(), member.text, self._target
         total = len(text.ids)
-        ahead = min(text.most, total + _AHEAD) + self._drafts.most + 1
+        ahead = min(text.most, total + _AHEAD) + self._drafters.most + 1
         places = min(ahead, self._model.context)
         if self.running and not fits(self._model, partial(target.reserve, places)):
             return too_long(total)
@@ -151,58 +112,13 @@ class Batch:
         return None
 
     def _end(self, member: Member) -> None:
-        member.policy = self._drafts.report(member.handle)
-        self._drafts.finish(member.handle)
+        member.policy = self._drafters.report(member.drafter)
+        self._drafters.finish(member.drafter)
         self._ended.append(member)
 
     def _take_ended(self) -> list[Member]:
         ended, self._ended = self._ended, []
         return ended
-
-    def _pass(self) -> None:
-        """From the drafts to what is learned from their outcome."""
-        watch = Stopwatch()
-        with watch("draft"):
-            handles = [member.handle for member in self.running]
-            trees = self._drafts.propose(handles, [member.text for member in self.running])
-        drafting_s = watch.elapsed_s
-        scored = self._score(trees, watch)
-        if scored is None:
-            return
-        trees, scores = scored
-        with watch("verify"):
-            paths = [*map(self._verified, self.running, trees, scores)]
-        with watch("draft"):
-            for handle, tree, rows in zip(handles, trees, scores, strict=True):
-                self._drafts.learn(handle, tree, rows)
-        with watch("cache"):
-            self._target.keep([path.rows for path in paths])
-        with watch("draft"):
-            rows_in_all = sum(map(len, scores))
-            self._drafts.spent(rows_in_all, watch.elapsed_s - drafting_s)
-            self._learn_tokens(paths)
-        for member, rows in zip(self.running, scores, strict=True):
-            _count_time(member, watch, len(rows) / rows_in_all)
-
-    def _score(
-        self, trees: list[DraftTree], watch: Stopwatch
-    ) -> tuple[list[DraftTree], list[Tensor]] | None:
-        """The trees, cut where memory ends, and their scores; None where even that is too much."""
-        found: list[list[Tensor]] = []
-
-        def work() -> None:
-            roots = [Root(m.text.ids[-1], t) for m, t in zip(self.running, trees, strict=True)]
-            with watch("forward"):
-                found.append(self._target.score(roots))
-
-        while not fits(self._model, work):
-            largest = max(tree.drafts for tree in trees)
-            if not largest:
-                self._set_aside()
-                return None
-            self._drafts.most = largest // 2
-            trees = [tree.cut(len(tree), largest // 2, 0) for tree in trees]
-        return trees, found[0]
 
     def _set_aside(self) -> None:
         """Half as many texts will run, and all are read again."""
@@ -214,26 +130,6 @@ class Batch:
         else:
             members[0].crowded = True
             self._end(members[0])
-
-    def _verified(self, member: Member, tree: DraftTree, scores: Tensor) -> Path:
-        """The accepted path, its tokens emitted; nothing where scores are not numbers."""
-        text = member.text
-        chosen = text.sampler.choose_all(scores, [0, *tree.depths()])
-        try:
-            path = verify(tree, text.chooser(scores, chosen))
-        except NgtError as error:
-            member.error = error
-            return _NOTHING
-        member.steps.append(text.emit(path, tree))
-        return path
-
-    def _learn_tokens(self, paths: Sequence[Path]) -> None:
-        """Give the drafters the emitted tokens, and count the steps."""
-        going = [(m, p) for m, p in zip(self.running, paths, strict=True) if m.error is None]
-        emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
-        self._drafts.observe([m.handle for m, _ in going], emitted)
-        for member, path in going:
-            member.text.commit(member.steps[-1], len(path.rows))
 
     def _leave(self) -> None:
         """Take out those that have ended; the last takes the place of each."""
@@ -248,10 +144,3 @@ class Batch:
             self._target.drop()
         elif self._retries:
             fits(self._model, self._target.refit)
-
-
-def _count_time(member: Member, watch: Stopwatch, share: float) -> None:
-    statistics = member.text.statistics
-    statistics.decode_s += share * watch.elapsed_s
-    for part, seconds in watch.parts.items():
-        statistics.split_s[part] += share * seconds

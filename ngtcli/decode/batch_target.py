@@ -1,7 +1,6 @@
 """The target model over several sequences: one pass serves the draft trees of all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,11 @@ from torch import Tensor
 from ngtcli.decode.attention import Rows, Span, attending
 from ngtcli.decode.kv_cache import Regions
 from ngtcli.decode.layout import capacity_for
+from ngtcli.decode.loop import Root
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import same_scores
+from ngtcli.decode.steps import Stopwatch
 from ngtcli.draft.tree import ROOT, DraftTree
 
 # Of the memory that is free, so much is for caches. Guess: the rest is for scores, prompts being
@@ -25,25 +26,14 @@ _ROPE_OF_LENGTH = {"dynamic", "longrope"}
 _LENGTHS = 5, 9  # ids of the two texts that are tried; a guess
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """What a pass does for one sequence: its last token, and the draft below it."""
-
-    token: int
-    tree: DraftTree
-
-    @property
-    def rows(self) -> int:
-        """Rows of the pass."""
-        return len(self.tree) + 1
-
-
 class BatchTarget:
     """Sequences are numbered from 0; `lengths[i]` rows of sequence i are kept.
 
     Prompts are read into the model's own cache and copied from there. There is room for `size`
     sequences, for fewer where memory does not allow that many of the longest.
     """
+
+    first_use = False  # passes over several sequences are not captured
 
     def __init__(self, model: TargetModel, size: int) -> None:
         self.model, self.size = model, size
@@ -109,19 +99,20 @@ class BatchTarget:
             self._resize(max(self.room, min(self.size, self._most(places))), places)
 
     @torch.inference_mode()
-    def score(self, roots: Sequence[Root]) -> list[Tensor]:
+    def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
         """For each sequence, scores (k + 1, vocabulary) after its root and its k nodes."""
-        ends = np.cumsum([root.rows for root in roots]).tolist()
-        needed = max(n + r.rows for n, r in zip(self.lengths, roots, strict=True))
-        self._reserve(needed, len(roots))
-        cache = self._cache
-        assert cache is not None
-        spans = [
-            Span(end - root.rows, end, i * cache.places, self.lengths[i] + root.rows)
-            for i, (root, end) in enumerate(zip(roots, ends, strict=True))
-        ]
-        scores = self._pass(cache, roots, Rows(spans, cache.places, self.model.device))
-        return [scores[span.first : span.end] for span in spans]
+        with watch("forward"):
+            needed = max(n + r.rows for n, r in zip(self.lengths, roots, strict=True))
+            self._reserve(needed, len(roots))
+            cache = self._cache
+            assert cache is not None
+            ends = np.cumsum([root.rows for root in roots]).tolist()
+            spans = [
+                Span(end - root.rows, end, i * cache.places, self.lengths[i] + root.rows)
+                for i, (root, end) in enumerate(zip(roots, ends, strict=True))
+            ]
+            scores = self._pass(cache, roots, Rows(spans, cache.places, self.model.device))
+            return [scores[span.first : span.end] for span in spans]
 
     def _pass(self, cache: Regions, roots: Sequence[Root], rows: Rows) -> Tensor:
         model, spans = self.model, rows.spans
@@ -233,5 +224,5 @@ def _agrees(model: TargetModel) -> bool:
         target.take(len(ids) + root.rows)
         truth.append(model.forward(root.token, root.tree).clone())
     exact = model.dtype == torch.float32
-    found = target.score(roots)
+    found = target.score(roots, Stopwatch())
     return all(same_scores(a, b, exact) for a, b in zip(map(list, found), truth, strict=True))

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from ngtcli.decode.drafting import Path
+from ngtcli.config import Settings
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import Sampler, SamplingSettings
+from ngtcli.decode.sampling import Sampler
 from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
 from ngtcli.tokens.tokenizer import Detokenizer
 
@@ -93,7 +93,7 @@ class Continuation:
     """
 
     def __init__(
-        self, model: TargetModel, context: Context, sampling: SamplingSettings, limits: Limits
+        self, model: TargetModel, context: Context, sampling: Settings, limits: Limits
     ) -> None:
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")

@@ -17,90 +17,81 @@ walk goes on through the branch that holds it, but what it finds there is tentat
 the head of the next tree, where its rows count. A branch thus costs rows, and no pass.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from ngtcli.decode.drafting import Drafting, Path
 from ngtcli.decode.layout import rows_alike
 from ngtcli.decode.steps import OWN
-from ngtcli.draft.drafter import Drafter
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.drafter import Drafter, Drafters, Feedback, Text
+from ngtcli.draft.tree import DraftTree, Path
 
 
-class ExactDrafting(Drafting):
-    """Every pass has `rows` rows. The drafter is told tentative tokens as if they were emitted."""
+class ExactDrafters(Drafters[Drafter]):
+    """For one text, where every pass has `rows` rows.
+
+    The drafter is given tentative tokens as if they were emitted.
+    """
 
     def __init__(self, drafter: Drafter, rows: int, prompt: Sequence[int]) -> None:
-        super().__init__(drafter, rows - 1)
-        self.rows = rows
-        self._told = list(prompt)  # the text that the drafter knows
-        self._sure = len(prompt)  # so many tokens of it are emitted, the others tentative
+        super().__init__(lambda: drafter, rows - 1)
+        self.rows: int = rows
+        self._drafter = drafter
+        self._known = list(prompt)  # the text as the drafter knows it
+        self._emitted = len(prompt)  # so many tokens of it, the others are tentative
         self._tentative: Sequence[int] = ()  # found in the last pass
         self._origins: Sequence[str] = ()  # of the tentative tokens
         self._below = DraftTree()  # what the drafter proposed
 
-    def propose(self, ids: Sequence[int], depth: int, left: int) -> DraftTree:
+    def propose(self, drafters: Sequence[Drafter], texts: Sequence[Text]) -> list[DraftTree]:
         """The tentative tokens, and below them a draft; the budget and depth hold for both."""
-        most = min(self._most, left)
-        head = self._told[len(ids) :][: max(0, min(depth, most))]
+        (text,), self.proposed = texts, False
+        depth, left, most = text.depth, text.left, min(self.most, text.left)
+        head = self._known[len(text.ids) :][: max(0, min(depth, most))]
         used = len(head)
-        below = self._ask(self._told, depth - used, most - used, left - used)
+        below = self._ask(self._drafter, self._known, depth - used, most - used, left - used)
         self._below = _fitted(below, depth - used, most - used, left - used)
-        return self._below.under(head, self._origins[:used])
+        return [self._below.under(head, self._origins[:used])]
 
-    def halve(self, tree: DraftTree) -> None:
-        """None: a smaller draft would leave the pass as large as it is."""
-
-    def padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
-        """As many rows for any draft: a GPU may add up one row in another order than several."""
-        missing = self._most + 1 - len(scores)
-        if scores.device.type == "cpu" or not missing:
-            return scores, depths
-        return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
-
-    def verify(self, tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
+    def accept(self, tree: DraftTree, path: Path) -> Path:
         """The path as far as its rows count: nodes 0, 1, 2, … below each other.
 
         The last token, which these rows have chosen, may be that of one more node.
         """
-        walked = super().verify(tree, choose)
-        alike = rows_alike(self._sure - 1, self._most + 1)
-        kept = sum(place == node < alike - 1 for place, node in enumerate(walked.nodes))
-        self._tentative = walked.tokens[kept + 1 :]
-        self._origins = [*(tree.origin(node) for node in walked.nodes[kept + 1 :]), OWN]
-        return Path(walked.nodes[: kept + 1], walked.tokens[: kept + 1], kept)
+        alike = rows_alike(self._emitted - 1, self.rows)
+        kept = sum(place == node < alike - 1 for place, node in enumerate(path.nodes))
+        self._tentative = path.tokens[kept + 1 :]
+        self._origins = [*(tree.origin(node) for node in path.nodes[kept + 1 :]), OWN]
+        return Path(path.nodes[: kept + 1], path.tokens[: kept + 1], kept)
 
-    def learn(self, tree: DraftTree, scores: Tensor) -> None:
+    def learn(self, drafter: Drafter, feedback: Feedback) -> None:
         """As for the drafter's own proposal: its root is the last tentative token."""
         if self.proposed:
-            super().learn(self._below, scores[len(tree) - len(self._below) :])
+            head = len(feedback.tree) - len(self._below)
+            drafter.learn(Feedback(self._below, feedback.top[head:]))
 
-    def observe(self, emitted: Sequence[int]) -> None:
+    def observe(self, drafters: Sequence[Drafter], emitted: Sequence[Sequence[int]]) -> None:
         """Give the drafter the emitted tokens that it does not know yet, and the tentative ones."""
-        same = 0
-        for known, token in zip(self._told[self._sure :], emitted, strict=False):
+        (tokens,), same = emitted, 0
+        for known, token in zip(self._known[self._emitted :], tokens, strict=False):
             if known != token:
                 break
             same += 1
-        self._retract(self._sure + same)
-        self._sure += len(emitted)
-        new = [*emitted[same:], *self._tentative]
-        self._told += new
+        self._retract(self._emitted + same)
+        self._emitted += len(tokens)
+        new = [*tokens[same:], *self._tentative]
+        self._known += new
         if new:
-            super().observe(new)
+            self._drafter.observe(new)
 
     def end(self) -> None:
-        """Take the tentative tokens back: they are no part of the answer."""
-        self._retract(self._sure)
+        """Take the tentative tokens back: they are not part of the answer."""
+        self._retract(self._emitted)
 
     def _retract(self, length: int) -> None:
-        """Take back what the drafter was told beyond `length` tokens."""
-        wrong = len(self._told) - length
+        """Take back what the drafter was given beyond `length` tokens."""
+        wrong = len(self._known) - length
         if wrong > 0:
-            del self._told[length:]
-            self._drafter.retract(wrong, self._told)
+            del self._known[length:]
+            self._drafter.retract(wrong, self._known)
 
 
 def _fitted(tree: DraftTree, depth: int, most: int, probe_depth: int) -> DraftTree:

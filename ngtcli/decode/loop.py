@@ -1,29 +1,213 @@
-"""The decoding loop: draft, one pass, verify, commit. Plain decoding has empty drafts."""
+"""The decoding loop: draft, one pass, verify, commit. Plain decoding has empty drafts.
+
+A single text is a batch of one. What texts decoded together need besides is in batch.py.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
+import torch
 from torch import Tensor
 
+from ngtcli.config import Settings
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.drafting import Drafting
-from ngtcli.decode.exact import ExactDrafting
+from ngtcli.decode.exact import ExactDrafters
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
+from ngtcli.decode.scores import highest
 from ngtcli.decode.steps import Limits, Statistics, Step, Stopwatch
-from ngtcli.draft.drafter import Context, Drafter
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback
+from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.tree import DraftTree, Path, verify
+from ngtcli.errors import NgtError
+
+_NOTHING = Path((), ())
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A text that is decoded; `given` is what the caller knows it by.
+
+    `steps` are those that it has done, `policy` is what its drafter reports at the end, `error`
+    what it ended with, if it did. One that is `crowded` was left off, as memory does not suffice
+    even for it alone with what a batch needs; a run of its own may need less.
+    """
+
+    given: Any
+    text: Continuation
+    context: Context
+    drafter: Any = None
+    steps: list[Step] = field(default_factory=list)
+    policy: PolicyReport | None = None
+    error: NgtError | None = None
+    crowded: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.error is not None or bool(self.text.finish_reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a pass does for one text: its last token, and the draft below it."""
+
+    token: int
+    tree: DraftTree
+
+    @property
+    def rows(self) -> int:
+        """Rows of the pass."""
+        return len(self.tree) + 1
+
+
+class Target(Protocol):
+    """The target model over the texts of a pass."""
+
+    @property
+    def first_use(self) -> bool:
+        """Whether the last pass was the first of its kind, which takes longer."""
+
+    def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
+        """For each text, scores (k + 1, vocabulary) after its root and its k nodes."""
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keep, of each text's rows in the last pass, those of its root and of these nodes."""
+
+
+class SingleTarget:
+    """The model over one text, in its own cache."""
+
+    def __init__(self, model: TargetModel) -> None:
+        self._model = model
+
+    @property
+    def first_use(self) -> bool:
+        return self._model.passes.first_use
+
+    def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
+        with watch("tree"):
+            layout = self._model.lay_out(roots[0].token, roots[0].tree)
+        with watch("forward"):
+            return [self._model.score(layout)]
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        self._model.keep(paths[0])
+
+
+class Loop:
+    """Does the steps of texts: `step` is one for each of them, by one pass.
+
+    A text's statistics have its share of a step's seconds, in proportion to its rows of the pass,
+    so those of all texts add up to what the steps took. With `split_times` the device is waited for
+    between the parts of a step, so that `split_s` has the time of each on an asynchronous device,
+    too.
+    """
+
+    def __init__(
+        self, model: TargetModel, target: Target, drafters: Drafters[Any], split_times: bool = False
+    ) -> None:
+        self._model, self._target, self._drafters = model, target, drafters
+        self._wait = model.finish_device_work if split_times else None
+
+    def step(self, members: Sequence[Member]) -> bool:
+        """One step, from the drafts to what is learned from their outcome.
+
+        False, and nothing is done, where memory does not suffice even without drafts.
+        """
+        watch, drafters = Stopwatch(self._wait), self._drafters
+        with watch("draft"):
+            trees = drafters.propose([m.drafter for m in members], [m.text for m in members])
+        drafting_s = watch.elapsed_s
+        scored = self._score(members, trees, watch)
+        if scored is None:
+            return False
+        trees, scores = scored
+        with watch("verify"):
+            paths = [*map(self._emit, members, trees, scores)]
+        with watch("draft"):
+            for member, tree, rows in zip(members, trees, scores, strict=True):
+                self._learn(member, tree, rows)
+        with watch("cache"):
+            self._target.keep([path.rows for path in paths])
+        rows_in_all = sum(map(len, scores))
+        with watch("draft"):
+            if not self._target.first_use:
+                drafters.spent(drafters.rows or rows_in_all, watch.elapsed_s - drafting_s)
+            self._commit(members, paths)
+        for member, rows in zip(members, scores, strict=True):
+            _count_time(member, watch, len(rows) / rows_in_all)
+        return True
+
+    def _score(
+        self, members: Sequence[Member], trees: list[DraftTree], watch: Stopwatch
+    ) -> tuple[list[DraftTree], list[Tensor]] | None:
+        """The trees and their scores; None where memory does not suffice.
+
+        Before, drafts are cut to half their nodes, and none to come is larger. In an exact run a
+        smaller draft would leave the pass as large as it is.
+        """
+        found: list[list[Tensor]] = []
+
+        def work() -> None:
+            roots = [Root(m.text.ids[-1], tree) for m, tree in zip(members, trees, strict=True)]
+            found.append(self._target.score(roots, watch))
+
+        while not fits(self._model, work):
+            if self._drafters.rows or not any(map(len, trees)):
+                return None
+            self._drafters.most = max(tree.drafts for tree in trees) // 2
+            trees = [tree.cut(len(tree), self._drafters.most, 0) for tree in trees]
+        return trees, found[0]
+
+    def _emit(self, member: Member, tree: DraftTree, scores: Tensor) -> Path:
+        """The accepted path, its tokens emitted; nothing where scores are not numbers."""
+        text = member.text
+        chosen = text.sampler.choose_all(*self._padded(scores, [0, *tree.depths()]))
+        try:
+            path = self._drafters.accept(tree, verify(tree, text.chooser(scores, chosen)))
+        except NgtError as error:
+            member.error = error
+            return _NOTHING
+        member.steps.append(text.emit(path, tree))
+        return path
+
+    def _padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
+        """As many rows for any draft: a GPU may add up one row in another order than several."""
+        missing = (self._drafters.rows or 0) - len(scores)
+        if scores.device.type == "cpu" or missing < 1:
+            return scores, depths
+        return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
+
+    def _learn(self, member: Member, tree: DraftTree, scores: Tensor) -> None:
+        """Give the drafter the best ids of each row, if it asks for them."""
+        if self._drafters.most and member.error is None and (top_k := member.drafter.top_k):
+            top = highest(scores, top_k)[1].cpu().numpy()
+            self._drafters.learn(member.drafter, Feedback(tree, top))
+
+    def _commit(self, members: Sequence[Member], paths: Sequence[Path]) -> None:
+        """Give the drafters the emitted tokens, and count the steps."""
+        going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
+        emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
+        self._drafters.observe([m.drafter for m, _ in going], emitted)
+        for member, path in going:
+            member.text.commit(member.steps[-1], len(path.rows))
+
+
+def _count_time(member: Member, watch: Stopwatch, share: float) -> None:
+    statistics = member.text.statistics
+    statistics.decode_s += share * watch.elapsed_s
+    for part, seconds in watch.parts.items():
+        statistics.split_s[part] += share * seconds
 
 
 class Run:
     """One generation: iterate over it for its steps, or `finish` it; `statistics` grows meanwhile.
 
-    With `split_times` the device is waited for between the parts of a step, so that
-    `statistics.split_s` has the time of each on an asynchronous device, too. `progress` is told how
-    many ids of the prompt are read.
-    Raises ContextOverflowError when the prompt leaves no room for a single token.
+    `split_times` as in Loop. `progress` is called with the number of ids of the prompt that are
+    read. Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
     def __init__(
@@ -31,42 +215,41 @@ class Run:
         model: TargetModel,
         drafter: Drafter,
         context: Context,
-        sampling: SamplingSettings,
+        sampling: Settings,
         limits: Limits,
         split_times: bool = False,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
-        self._text = Continuation(model, context, sampling, limits)
         self._progress = progress
-        self._drafting = _drafting(model, drafter, context, limits)
-        self._watch = Stopwatch(model.finish_device_work if split_times else None)
-        self.statistics.split_s = self._watch.parts
+        self._member = Member(None, Continuation(model, context, sampling, limits), context)
+        self._drafters = _drafters(model, drafter, context, limits)
+        self._loop = Loop(model, SingleTarget(model), self._drafters, split_times)
 
     @property
     def output(self) -> list[int]:
         """The ids emitted, end token included."""
-        return self._text.output
+        return self._member.text.output
 
     @property
     def statistics(self) -> Statistics:
         """What the run has done so far."""
-        return self._text.statistics
+        return self._member.text.statistics
 
     @property
     def finish_reason(self) -> str:
         """Why the run has ended, as in its last step; "" before."""
-        return self._text.finish_reason
+        return self._member.text.finish_reason
 
     @property
     def proposed(self) -> bool:
         """Whether the drafter was queried in the last step."""
-        return self._drafting.proposed
+        return self._drafters.proposed
 
     @property
     def rows(self) -> int | None:
         """What every pass has; None where that depends on the drafts."""
-        return 1 if self.model.plain_reason else self._drafting.rows
+        return 1 if self.model.plain_reason else self._drafters.rows
 
     @property
     def exact(self) -> bool:
@@ -74,12 +257,17 @@ class Run:
         return self.rows is not None
 
     def __iter__(self) -> Iterator[Step]:
+        member = self._member
         self._prefill()
         try:
             while not self.finish_reason:
-                yield self._step()
+                if not self._loop.step([member]):
+                    raise too_long(len(member.text.ids))
+                if member.error is not None:
+                    raise member.error
+                yield member.steps.pop()
         finally:
-            self._drafting.end()
+            self._drafters.end()
 
     def finish(self) -> Self:
         """Run all steps; the run itself."""
@@ -88,65 +276,22 @@ class Run:
         return self
 
     def _prefill(self) -> None:
-        clock = time.perf_counter()
-        self.drafter.reset(self.context)
-        rows, room = self._drafting.rows, self._text.most
-        room += 0 if rows else self.limits.num_draft + 1
-        read_prompt(self.model, self._text.ids[:-1], room, self._progress, rows=rows)
+        clock, text = time.perf_counter(), self._member.text
+        self._start()
+        rows = self._drafters.rows
+        room = text.most + (0 if rows else self.limits.num_draft + 1)
+        read_prompt(self.model, text.ids[:-1], room, self._progress, rows=rows)
         self.statistics.prefill_s = time.perf_counter() - clock
 
-    def _step(self) -> Step:
-        """One step, from the draft to what is learned from its outcome; each part is timed."""
-        watch = self._watch
-        watch.start()
-        with watch("draft"):
-            tree = self._propose()
-        drafting_s = watch.elapsed_s
-        tree, scores = self._score(tree)
-        with watch("verify"):
-            path = self._drafting.verify(tree, self._chooser(scores, tree))
-            step = self._text.emit(path, tree)
-        with watch("draft"):
-            self._drafting.learn(tree, scores)
-        with watch("cache"):
-            self.model.keep(path.rows)
-        with watch("draft"):
-            if not self.model.passes.first_use:
-                rows = self._drafting.rows or len(tree) + 1
-                self.drafter.spent(rows, watch.elapsed_s - drafting_s)
-            self._drafting.observe([token.id for token in step.tokens])
-            self._text.commit(step, len(path.rows))
-        self.statistics.decode_s += watch.elapsed_s
-        return step
-
-    def _score(self, tree: DraftTree) -> tuple[DraftTree, Tensor]:
-        """The scores of a draft. Where memory ends it is cut, and none to come is larger."""
-        scores: list[Tensor] = []
-
-        def work() -> None:
-            with self._watch("tree"):
-                layout = self.model.lay_out(self._text.ids[-1], tree)
-            with self._watch("forward"):
-                scores.append(self.model.score(layout))
-
-        while not fits(self.model, work):
-            smaller = self._drafting.halve(tree)
-            if smaller is None:
-                raise too_long(len(self._text.ids))
-            tree = smaller
-        return tree, scores[0]
-
-    def _propose(self) -> DraftTree:
-        """A draft that fits the context, no deeper than can still be emitted."""
-        return self._drafting.propose(self._text.ids, self._text.depth, self._text.left)
-
-    def _chooser(self, scores: Tensor, tree: DraftTree) -> Callable[[int, Sequence[int]], int]:
-        padded = self._drafting.padded(scores, [0, *tree.depths()])
-        return self._text.chooser(scores, self._text.sampler.choose_all(*padded))
+    def _start(self) -> None:
+        """Start the drafter on the prompt."""
+        self._member.drafter = self._drafters.start(self.context)
 
 
-def _drafting(model: TargetModel, drafter: Drafter, context: Context, limits: Limits) -> Drafting:
+def _drafters(
+    model: TargetModel, drafter: Drafter, context: Context, limits: Limits
+) -> Drafters[Drafter]:
     """Exact where the rows are given. A model that decodes plainly is exact without."""
     if context.rows is not None and not model.plain_reason:
-        return ExactDrafting(drafter, context.rows, context.ids)
-    return Drafting(drafter, 0 if model.plain_reason else limits.num_draft)
+        return ExactDrafters(drafter, context.rows, context.ids)
+    return Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)

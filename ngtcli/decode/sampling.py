@@ -18,39 +18,35 @@ distribution, and of 150,000 tokens only some 800 need a number.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ngtcli.config import Settings
 from ngtcli.decode.scores import first_highest, highest, least_of_sum
 
 
-@dataclass(frozen=True, slots=True)
-class Penalties:
-    """Those of `SamplingSettings`; 1, 0, 0 change nothing."""
+def penalizes(settings: Settings) -> bool:
+    """Whether scores depend on what was said before."""
+    return settings.repetition_penalty != 1.0 or bool(
+        settings.presence_penalty or settings.frequency_penalty
+    )
 
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
 
-    def __bool__(self) -> bool:
-        return (self.repetition, self.presence, self.frequency) != (1, 0, 0)
+def _weakened(scores: Tensor, times: Tensor, settings: Settings) -> Tensor:
+    """The scores, (n,), of tokens that were said, `times` (n,) of them in the output.
 
-    @property
-    def of_output(self) -> bool:
-        """Whether it matters how often a token stands in the output."""
-        return bool(self.presence or self.frequency)
-
-    def weaken(self, scores: Tensor, times: Tensor) -> Tensor:
-        """The scores, (n,), of tokens that were said, `times` (n,) of them in the output."""
-        if self.repetition != 1.0:  # as RepetitionPenaltyLogitsProcessor of `transformers`
-            pick = torch.minimum if self.repetition > 1.0 else torch.maximum
-            scores = pick(scores * self.repetition, scores / self.repetition)
-        if self.of_output:
-            scores = scores - self.presence * times.clamp(max=1) - self.frequency * times
-        return scores
+    The presence penalty is subtracted once, the frequency penalty for each time.
+    """
+    repetition = settings.repetition_penalty
+    if repetition != 1.0:  # as RepetitionPenaltyLogitsProcessor of `transformers`
+        pick = torch.minimum if repetition > 1.0 else torch.maximum
+        scores = pick(scores * repetition, scores / repetition)
+    if settings.presence_penalty or settings.frequency_penalty:
+        once = settings.presence_penalty * times.clamp(max=1)
+        scores = scores - once - settings.frequency_penalty * times
+    return scores
 
 
 class Spoken:
@@ -60,10 +56,10 @@ class Spoken:
     committed is looked at once.
     """
 
-    def __init__(self, penalties: Penalties, prompt: Sequence[int]) -> None:
-        self._penalties = penalties
-        # The presence and frequency penalties concern the output only.
-        self._known = set(prompt) if penalties.repetition != 1.0 else set[int]()
+    def __init__(self, settings: Settings, prompt: Sequence[int]) -> None:
+        self._settings = settings
+        # The repetition penalty counts the prompt, too, the others the output only.
+        self._known = set(prompt) if settings.repetition_penalty != 1.0 else set[int]()
         self._ids = torch.tensor(sorted(self._known), dtype=torch.long)
         self._times = torch.empty(0)  # (vocabulary,), of each token in the output
         self._new: list[int] = []  # committed, not yet counted
@@ -76,13 +72,12 @@ class Spoken:
         """A penalised copy of scores, (vocabulary,), for the token after the output and `path`."""
         self._count(scores)
         changed = scores.clone()
-        times = self._times[self._ids] if self._penalties.of_output else self._times
-        changed[self._ids] = self._penalties.weaken(scores[self._ids], times)
+        changed[self._ids] = _weakened(scores[self._ids], self._times[self._ids], self._settings)
         if path:
             counts = Counter(path)
             ids = torch.tensor(list(counts), device=scores.device)
             times = torch.tensor(list(counts.values()), device=scores.device) + self._times[ids]
-            changed[ids] = self._penalties.weaken(scores[ids], times)
+            changed[ids] = _weakened(scores[ids], times, self._settings)
         return changed
 
     def _count(self, scores: Tensor) -> None:
@@ -165,40 +160,15 @@ def _signed(value: int) -> int:
 _FIRST = 64  # of the likeliest tokens, looked at first for top-p; guess: mostly enough
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingSettings:
-    """Temperature 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and penalties 1 / 0 / 0 do nothing.
+class Sampler:
+    """Chooses tokens for one run, behind the run's `prompt` and the output committed so far.
 
-    The repetition penalty (Keskar et al. 2019) counts prompt and output; the presence and
-    frequency penalties are subtracted from the scores of tokens in the output, once, and once for
-    each time they occur.
+    Temperature 0 is greedy.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
-    def penalties(self) -> Penalties:
-        return Penalties(self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
-
-
-class Sampler:
-    """Chooses tokens for one run, behind the run's `prompt` and the output committed so far."""
-
-    def __init__(self, settings: SamplingSettings, prompt: Sequence[int]) -> None:
+    def __init__(self, settings: Settings, prompt: Sequence[int]) -> None:
         self.settings, self._length = settings, len(prompt)
-        penalties = settings.penalties
-        self._spoken = Spoken(penalties, prompt) if penalties else None
+        self._spoken = Spoken(settings, prompt) if penalizes(settings) else None
 
     def commit(self, tokens: Sequence[int]) -> None:
         """The output goes on with `tokens`."""
@@ -231,7 +201,7 @@ class Sampler:
 
     def _choices(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
         """For rows of float32 scores; -1 where a row's best is not finite, or NaN."""
-        if self.settings.greedy:
+        if self.settings.temperature == 0.0:
             return first_highest(scores)
         tokens = draw(warp(scores, self.settings), self.settings.seed, positions)
         choices: list[int] = tokens.tolist()
@@ -248,7 +218,7 @@ def _floats(scores: Tensor) -> Tensor:
     return (scores.cpu() if scores.device.type == "mps" else scores).float()
 
 
-def warp(scores: Tensor, settings: SamplingSettings) -> Tensor:
+def warp(scores: Tensor, settings: Settings) -> Tensor:
     """Weights in proportion to the warped probabilities, float32 (rows, vocabulary).
 
     Temperature, top-k, top-p and min-p in the order of `transformers`' generate, with its

@@ -55,14 +55,13 @@ PARTS = ("draft", "tree", "forward", "verify", "cache")
 
 
 class Stopwatch:
-    """Splits the seconds of a step into PARTS: `start`, then `with watch("draft"): …` part by part.
+    """Splits the seconds of a step into PARTS: `with watch("draft"): …`, part by part.
 
     A part's time begins where that of the part before it ended, so nothing between two is lost;
     parts do not nest. `wait_for_device` is called before a part ends. Without it the work of an
     asynchronous device counts for the part that waits for its result.
 
     >>> watch = Stopwatch()
-    >>> watch.start()
     >>> with watch("draft"):
     ...     pass
     >>> watch.elapsed_s >= watch.parts["draft"] > 0.0
@@ -73,10 +72,6 @@ class Stopwatch:
         self.parts = dict.fromkeys(PARTS, 0.0)
         self._wait = wait_for_device
         self._part = ""
-        self._began = self._last = time.perf_counter()
-
-    def start(self) -> None:
-        """Begin a step."""
         self._began = self._last = time.perf_counter()
 
     @property

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, conv
 from ngtcli.documents.parsers import INSTALL, MissingExtra
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError, UsageError, reason_of, shortened
+from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.reading import identity
 
 Read = TypeVar("Read")
@@ -59,12 +60,8 @@ class Skipped:
 
     name: str
     reason: str
-    kind: str = ""
-    needs: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        """Name and reason."""
-        return {"name": self.name, "reason": self.reason}
+    kind: str = field(default="", metadata=HIDDEN)
+    needs: str = field(default="", metadata=HIDDEN)
 
 
 def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:

@@ -8,8 +8,8 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import IO, Any
+from dataclasses import dataclass, field
+from typing import IO
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog, Entry
@@ -174,10 +174,6 @@ class Row:
     tokens: int
     dropped: int
     warnings: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from ngtcli.draft.auto.config import CONFIG
 
 Floats = npt.NDArray[np.float64]
 SHORT = CONFIG.short_context
+_LONGEST = 2**40  # tokens of context: the border of the last curve
 _MOST_ROWS = 4096  # of a pass: four times the most draft nodes there can be; derived
 
 
@@ -185,3 +186,33 @@ class Costs:
             curve = self.curves[nearest]
             self.curves[border] = CostCurve(curve.by_rows(), curve.measured, curve.sizes)
         return self.curves[border]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `read_costs` reads."""
+        return {
+            str(border): {"seconds": curve.by_rows(), "measured": curve.measured}
+            for border, curve in self.curves.items()
+        }
+
+
+def read_costs(stored: Any, sizes: tuple[int, ...]) -> Costs:
+    """The costs from their JSON, of passes that are padded to `sizes`. Raises ValueError."""
+    return Costs({_border(length): _curve(curve, sizes) for length, curve in stored.items()})
+
+
+def _border(text: str) -> int:
+    border = SHORT
+    while str(border) != text:
+        border *= 4
+        if border > _LONGEST:
+            raise ValueError("a length of context that is not known")
+    return border
+
+
+def _curve(stored: Any, sizes: tuple[int, ...]) -> CostCurve:
+    if not isinstance(stored, dict) or stored.keys() != {"seconds", "measured"}:
+        raise ValueError("another form")
+    seconds = read_points(stored["seconds"])
+    if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
+        raise ValueError("more rows that cost less")  # what is stored never falls
+    return CostCurve(seconds, read_points(stored["measured"]), sizes)

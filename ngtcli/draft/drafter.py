@@ -4,9 +4,9 @@ A drafter proposes; it never decides. Whatever it proposes, verification emits t
 own tokens, so a drafter can make a run slower but not different.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,12 @@ from ngtcli.draft.costs import Costs
 from ngtcli.draft.options import check_range
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie
 
 _DEFAULTS = Settings()
+_EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ def draft_settings(settings: Settings) -> DraftSettings:
 
 
 class Drafter:
-    """Anything that proposes a draft tree: subclasses write `reset`, `propose` and `observe`.
+    """Anything that proposes a draft tree: subclasses write `propose`, and what else they want.
 
-    The other methods are for drafters that want more; here they do nothing. What is learned may
+    The other methods do nothing here. What is learned may
     outlive `reset`, if a drafter says so. `origins` names what its drafts may come from; `top_k` is
     how many of the best ids of each row `learn` is to be given after a proposal, 0 for none.
     """
@@ -93,9 +94,16 @@ class Drafter:
     origins: tuple[str, ...] = ()
     top_k: int = 0
 
+    def __init__(self, options: Any = None) -> None:
+        pass
+
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Any) -> Self:
+        """By the shared settings and the own options. Raises UsageError if something is missing."""
+        return cls(options)
+
     def reset(self, context: Context) -> None:
         """Start on a new prompt."""
-        raise NotImplementedError
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """A tree of at most `budget` nodes to follow `ids` (prompt and output so far).
@@ -105,8 +113,7 @@ class Drafter:
         raise NotImplementedError
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted in a step, in order."""
-        raise NotImplementedError
+        """Learn the tokens that were emitted in a step, in order; `propose` has them in its ids."""
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
         """The last `count` tokens observed were not emitted after all; the text is `ids`.
@@ -143,3 +150,98 @@ class Feedback:
 
     tree: DraftTree
     top: npt.NDArray[np.int64]
+
+
+class Text(Protocol):
+    """A text that drafts are to follow."""
+
+    ids: list[int]  # of prompt and output
+
+    @property
+    def depth(self) -> int:
+        """How deep a draft may be: behind it one more token can be emitted."""
+
+    @property
+    def left(self) -> int:
+        """Tokens of the context that are left."""
+
+
+AnyDrafter = TypeVar("AnyDrafter", bound=Drafter)
+
+
+class Drafters(Generic[AnyDrafter]):
+    """The drafters of the texts that one pass serves, one text or several.
+
+    Here each drafts by itself, and the nodes of a pass are divided evenly. `make` makes a drafter;
+    one whose text has ended is used again. A text gets `most` nodes at most. `rows` is what every
+    pass has, None where it has as many as its drafts need. `proposed` says whether a drafter was
+    queried in the last step.
+    """
+
+    rows: int | None = None
+
+    def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
+        self.most, self.proposed = most, False
+        self._make = make
+        self._active: list[AnyDrafter] = []
+        self._free: list[AnyDrafter] = []
+
+    def start(self, context: Context) -> AnyDrafter:
+        """The drafter of a text that begins."""
+        drafter = self._free.pop() if self._free else self._make()
+        drafter.reset(context)
+        self._active.append(drafter)
+        return drafter
+
+    def propose(self, drafters: Sequence[AnyDrafter], texts: Sequence[Text]) -> list[DraftTree]:
+        """A draft for each text, no deeper than its `depth`.
+
+        The tree, with all its rows, also fits what is `left` of the context: some models keep
+        tables with a row for each place in the cache. Probes, which are not emitted, may be as deep
+        as that allows.
+        """
+        self.proposed = False
+        share = self.most // max(1, len(drafters))
+        return [
+            self._ask(drafter, text.ids, text.depth, min(share, text.left), text.left)
+            for drafter, text in zip(drafters, texts, strict=True)
+        ]
+
+    def _ask(
+        self, drafter: AnyDrafter, ids: Sequence[int], depth: int, most: int, probe_depth: int
+    ) -> DraftTree:
+        if depth < 1 or most < 1:
+            return _EMPTY
+        self.proposed = True
+        return drafter.propose(ids, most).cut(depth, most, probe_depth)
+
+    def accept(self, tree: DraftTree, path: Path) -> Path:
+        """What counts of the path that verification found in a tree."""
+        return path
+
+    def learn(self, drafter: AnyDrafter, feedback: Feedback) -> None:
+        """Give a drafter the best ids after each row of its tree."""
+        drafter.learn(feedback)
+
+    def observe(self, drafters: Sequence[AnyDrafter], emitted: Sequence[Sequence[int]]) -> None:
+        """Give each drafter the tokens that a step emitted."""
+        for drafter, tokens in zip(drafters, emitted, strict=True):
+            drafter.observe(tokens)
+
+    def spent(self, rows: int, seconds: float) -> None:
+        """A step over `rows` rows of all texts took `seconds`, drafting left out."""
+        for drafter in self._active:
+            drafter.spent(rows, seconds)
+
+    def report(self, drafter: AnyDrafter) -> PolicyReport | None:
+        """What was decided in a text's run; None where nothing is."""
+        return drafter.report()
+
+    def finish(self, drafter: AnyDrafter) -> None:
+        """A text has ended."""
+        self._active = [other for other in self._active if other is not drafter]
+        drafter.finish()
+        self._free.append(drafter)
+
+    def end(self) -> None:
+        """No more passes come: the texts have ended, or were broken off."""

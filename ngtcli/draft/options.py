@@ -1,16 +1,31 @@
-"""Options written as text: how they become fields of a dataclass, and their ranges."""
+"""Options of methods: how they are declared, checked, and read from text."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from ngtcli.config import KINDS
 from ngtcli.errors import UsageError, nearest, plain_number
 
-Options = TypeVar("Options")
+AnyOptions = TypeVar("AnyOptions")
 
 
-def read_options(defaults: Options, options: Mapping[str, str]) -> Options:
+def option(default: Any, low: float, high: float) -> Any:
+    """A field of `MethodOptions`, which has a value from `low` to `high`."""
+    return field(default=default, metadata={"within": (low, high)})
+
+
+@dataclass(frozen=True, slots=True)
+class MethodOptions:
+    """A method's own options; here there are none. Raises UsageError for a value out of range."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if "within" in each.metadata:
+                check_range(each.name, getattr(self, each.name), *each.metadata["within"])
+
+
+def read_options(defaults: AnyOptions, options: Mapping[str, str]) -> AnyOptions:
     """`defaults`, a dataclass, with fields replaced by values written as text. Raises UsageError.
 
     Fields may be int, float, bool ("true" or "false") or str.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
-from ngtcli.draft.drafter import Drafter, DraftSettings
-from ngtcli.draft.options import read_options
+from ngtcli.draft.drafter import Drafter, Drafters, DraftSettings
+from ngtcli.draft.options import MethodOptions, read_options
 from ngtcli.errors import UsageError, nearest
 
 
@@ -15,41 +15,50 @@ from ngtcli.errors import UsageError, nearest
 class Method:
     """An entry of the registry. `needs` says in words what a drafter cannot do without.
 
-    `module` has `make(settings, options)`; the dataclass `Options` stands there too, or in the
-    module `options_module` where importing `module` loads numba and building the drafter compiles.
-    Both are imported when their method is named, and not before.
-    `documents`: the method drafts from the documents' cached trie. `live`: it works only beside a
+    `module`, below ngtcli.draft, has the class `drafter` and the dataclass `Options`, if the method
+    has some. Where importing it loads numba, `Options` stands in `options_module`, and `many` has
+    `make_many(settings, options)` for drafters of several texts that know of each other. All are
+    imported when the method is named, and not before.
+    `documents`: the method drafts from the documents' cached trie. `live`: it works only with a
     running model. `costs`: it reads the measured cost of passes and the pool of earlier answers.
     """
 
     module: str
+    drafter: str
     needs: str = ""
     documents: bool = False
     live: bool = False
     costs: bool = False
     options_module: str = ""
+    many: str = ""
 
     def read(self, options: dict[str, str]) -> Any:
         """The method's own options as its dataclass. Raises UsageError; compiles nothing."""
-        return read_options(import_module(self.options_module or self.module).Options(), options)
+        module = _module(self.options_module or self.module)
+        return read_options(getattr(module, "Options", MethodOptions)(), options)
 
 
+def _module(name: str) -> Any:
+    return import_module(f"ngtcli.draft.{name}")
+
+
+_SCORES = "scores of a running model"
 _METHODS = {
-    "none": Method("ngtcli.draft.methods.none"),
-    "trie": Method("ngtcli.draft.methods.trie", documents=True),
+    "none": Method("methods.none", "NoDrafts"),
+    "trie": Method("methods.trie", "TrieDrafter", documents=True),
     "auto": Method(
-        "ngtcli.draft.auto.drafter", costs=True, options_module="ngtcli.draft.auto.config"
+        "auto.drafter", "Auto", costs=True, options_module="auto.config", many="auto.batch"
     ),
-    "prompt-lookup": Method("ngtcli.draft.methods.prompt_lookup"),
-    "llma": Method("ngtcli.draft.methods.llma"),
-    "akunu": Method("ngtcli.draft.methods.akunu"),
-    "trtllm": Method("ngtcli.draft.methods.trtllm"),
-    "rest": Method("ngtcli.draft.methods.rest", needs="a datastore (ngt trie build --rest)"),
-    "suffix": Method("ngtcli.draft.methods.suffix", needs="the package arctic-inference"),
-    "lookahead": Method("ngtcli.draft.methods.lookahead", "scores of a running model", live=True),
-    "recycling": Method("ngtcli.draft.methods.recycling", "scores of a running model", live=True),
+    "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
+    "llma": Method("methods.llma", "Llma"),
+    "akunu": Method("methods.akunu", "Akunu"),
+    "trtllm": Method("methods.trtllm", "Trtllm"),
+    "rest": Method("methods.rest", "Rest", "a datastore (ngt trie build --rest)"),
+    "suffix": Method("methods.suffix", "Suffix", "the package arctic-inference"),
+    "lookahead": Method("methods.lookahead", "Lookahead", _SCORES, live=True),
+    "recycling": Method("methods.recycling", "Recycling", _SCORES, live=True),
     "draft-model": Method(
-        "ngtcli.draft.methods.draft_model", "a second model (--draft-model)", live=True
+        "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
 _OBJECTS = ("assistant", "costs", "pool", "background")
@@ -79,8 +88,17 @@ class MethodSpec:
         """A new drafter. Raises UsageError where something that it needs is missing."""
         drafter: Drafter
         with _named(self.name):
-            drafter = import_module(self.entry.module).make(self.settings, self.options)
+            kind = getattr(_module(self.entry.module), self.entry.drafter)
+            drafter = kind.make(self.settings, self.options)
         return drafter
+
+    def build_many(self) -> Drafters[Any]:
+        """New drafters for the texts of one pass. Raises UsageError as `build` does."""
+        if not self.entry.many:
+            return Drafters(self.build, self.settings.num_draft)
+        drafters: Drafters[Any]
+        drafters = _module(self.entry.many).make_many(self.settings, self.options)
+        return drafters
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""

@@ -48,7 +48,7 @@ from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import KINDS, Settings
 from ngtcli.documents.load import load
-from ngtcli.draft.auto.batch import BatchDrafter
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.policy import Policy
@@ -123,7 +123,7 @@ class NgramTrieProposer:
         background = _background_of(
             self.options.background, vllm_config.model_config.tokenizer, self._vocabulary
         )
-        self._drafts = BatchDrafter(None, pool, children=1, texts=texts, background=background)
+        self._drafts = AutoDrafters(None, pool, children=1, texts=texts, background=background)
         self._requests: list[_Request | None] = []  # by row
         self._told = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
@@ -213,7 +213,7 @@ class NgramTrieProposer:
         at = [i for i, request in enumerate(self._requests) if request is not None]
         requests = [r for r in self._requests if r is not None]
         room = [min(self._most, self._context - len(r.ids) - 1) for r in requests]
-        trees = self._drafts.propose([r.drafter for r in requests], room)
+        trees = self._drafts.propose_within([r.drafter for r in requests], room)
         chains: list[list[int]] = [[] for _ in self._requests]
         for i, tree in zip(at, trees, strict=True):
             chains[i] = list(tree.tokens)

@@ -1,14 +1,19 @@
 """Does drafting change a token? Runs prompts with and without drafts and compares the ids."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from ngtcli.config import SETTINGS
+from ngtcli.decode.sampling import penalizes
+from ngtcli.documents.find import Skipped
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions, AnswerRun
-from ngtcli.session.local import LocalSession, sampling_settings
+from ngtcli.session.local import LocalSession
+from ngtcli.system.json_form import HIDDEN, json_key, json_property
+
+_GENERATE = "how many plain answers are those of transformers' generate; information only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +28,43 @@ class Comparison:
     name: str
     num_draft: int
     new_tokens: int
-    mean_acceptance_length: float
+    mean_acceptance_length: float = field(metadata=json_key(digits=4))
     divergence: int | None
     margin: float | None
-    exact: bool
-    as_generate: bool | None
+    exact: bool = field(metadata=HIDDEN)
+    as_generate: bool | None = field(metadata=HIDDEN)
 
     @property
+    @json_property(after="num_draft")
     def identical(self) -> bool:
+        """Whether drafting changed no token."""
         return self.divergence is None
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "num_draft": self.num_draft,
-            "identical": self.identical,
-            "new_tokens": self.new_tokens,
-            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
-            "divergence": self.divergence,
-            "margin": self.margin,
-        }
+
+@dataclass(frozen=True, slots=True)
+class GenerateReport:
+    """At one number of drafts, how many plain answers are as `generate` gives them."""
+
+    num_draft: int
+    prompts: int
+    identical: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """All comparisons of `ngt check`; `generate` has a row for each number of drafts."""
+
+    model: str
+    method: str
+    dtype: str = field(metadata=json_key(choices=SETTINGS["dtype"].choices))
+    exact: bool
+    prompts: int
+    num_draft: Sequence[int]
+    runs: int
+    identical: int
+    results: Sequence[Comparison]
+    generate: Sequence[GenerateReport] = field(metadata=json_key(about=_GENERATE))
+    skipped: Sequence[Skipped]
 
 
 def compare(
@@ -87,8 +109,7 @@ def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> 
 
 def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
     """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
-    sampling = sampling_settings(session.settings)
-    if not sampling.greedy or sampling.penalties:
+    if session.settings.temperature or penalizes(session.settings):
         return None
     try:
         return list(generate(session, "hf").begin()(prompt).ids)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from ngtcli.config import Settings
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, Feedback
 from ngtcli.draft.origins import PolicyReport
@@ -30,7 +30,7 @@ from ngtcli.measure.records import Generation
 from ngtcli.measure.traces import Trace
 
 _END = -1  # what follows the last recorded token: no draft has it
-_GREEDY = SamplingSettings()
+_GREEDY = Settings()
 _HIGHEST = 1e4  # above every score of a model with small random weights, and a number in float16
 _BEYOND = 1024  # rows a pass may have behind the recording's end; twice the longest draft there is
 
@@ -105,12 +105,11 @@ class RecordedRun(Run):
     ) -> None:
         limits = Limits(trace.room, num_draft)
         super().__init__(model, Unscored(drafter), context, _GREEDY, limits)
-        self._text = RecordedText(model, context, trace, limits)
-        self.statistics.split_s = self._watch.parts
+        self._member.text = RecordedText(model, context, trace, limits)
 
     def _prefill(self) -> None:
         clock = time.perf_counter()
-        self.drafter.reset(self.context)
+        self._start()
         self.statistics.prefill_s = time.perf_counter() - clock
 
 

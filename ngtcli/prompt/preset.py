@@ -42,8 +42,8 @@ class BrokenPreset:
     """A preset file that cannot be used, and why."""
 
     name: str
-    path: Path
     error: str
+    path: Path
 
 
 def preset_folders() -> list[Path]:
@@ -81,7 +81,7 @@ def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
         try:
             good.append(_read(name, path))
         except UsageError as error:
-            bad.append(BrokenPreset(name, path, str(error)))
+            bad.append(BrokenPreset(name, str(error), path))
     return good, bad
 
 

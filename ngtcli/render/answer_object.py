@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import settings_schemas
 from ngtcli.decode.steps import PassesReport, Statistics, Token
 from ngtcli.documents.find import Skipped
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.system.json_form import Schema, json_key, schema_of, shape
+from ngtcli.system.json_form import Schema, json_key, shape
 from ngtcli.trie.store import TrieReport
 
 FINISH_REASONS = {
@@ -28,17 +28,6 @@ _PARTS = "the parts that were summarized first; none where everything fits"
 _PASSES = "shapes of passes that are captured, the time that took, and why not"
 _POLICY = "what auto decided, in seconds and steps"
 _TASKS = ("summarize", "ask")
-
-
-def settings_schemas() -> dict[str, Schema]:
-    """The schemas of the settings by name, with range or choices."""
-    found: dict[str, Schema] = schema_of(Settings)["properties"]
-    for name, about in SETTINGS.items():
-        if about.choices:
-            found[name] = {"enum": list(about.choices)}
-        elif about.kind in (int, float):
-            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
-    return found
 
 
 def _reasons() -> Schema:

@@ -7,6 +7,7 @@ from typing import Any
 from ngtcli.documents.find import Skipped
 from ngtcli.render.rows import LiveRow, PromptRow, Refusal, ReplayRow, SplitRow, as_rows
 from ngtcli.render.shape_rows import ShapeRow
+from ngtcli.system.json_form import to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class LiveResult:
             "prompts": as_rows(self.prompts),
             "refused": as_rows(self.refused),
             "noise": self.noise,
-            "skipped": as_rows(self.skipped),
+            "skipped": to_json(list(self.skipped)),
             **_invocation(self.invocation),
         }
 
@@ -206,7 +207,7 @@ class RecordResult:
             "new_tokens": self.new_tokens,
             "interrupted": self.interrupted,
             "noise": self.noise,
-            "skipped": as_rows(self.skipped),
+            "skipped": to_json(list(self.skipped)),
             **_invocation(self.invocation),
         }
 

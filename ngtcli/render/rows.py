@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ngtcli.documents.find import Skipped
-
 OVERALL = "overall"  # the task of rows over all tasks
 Pair = tuple[float, float]
 
@@ -204,7 +202,7 @@ class Refusal:
         return {"method": self.method, "reason": self.reason}
 
 
-AnyRow = LiveRow | ReplayRow | SplitRow | PromptRow | Refusal | Skipped
+AnyRow = LiveRow | ReplayRow | SplitRow | PromptRow | Refusal
 
 
 def as_rows(rows: Sequence[AnyRow]) -> list[dict[str, Any]]:

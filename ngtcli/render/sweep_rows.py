@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ngtcli.documents.find import Skipped
-from ngtcli.render.rows import Pair, as_rows
+from ngtcli.render.rows import Pair
+from ngtcli.system.json_form import to_json
 
 
 def as_written(value: Any) -> str:
@@ -87,7 +88,7 @@ class SweepReport:
             "planned": self.planned,
             "complete": self.complete,
             "cells": [cell.as_json() for cell in self.cells],
-            "skipped": as_rows(self.skipped),
+            "skipped": to_json(list(self.skipped)),
             "skipped_cells": [asdict(cell) for cell in self.skipped_cells],
             "best": self.best,
             "tied": list(self.tied),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
@@ -13,10 +13,9 @@ from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, Drafter, draft_settings
+from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ModelError
@@ -39,27 +38,12 @@ from ngtcli.trie.store import TrieReport, document_trie
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
-def sampling_settings(settings: Settings) -> SamplingSettings:
-    """The settings that say how a token is chosen."""
-    return SamplingSettings(
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        min_p=settings.min_p,
-        seed=settings.seed,
-        repetition_penalty=settings.repetition_penalty,
-        presence_penalty=settings.presence_penalty,
-        frequency_penalty=settings.frequency_penalty,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
     """What an answer starts from: what its drafter knows, how its trie was had, how it is made."""
 
     context: Context
     trie: TrieReport
-    sampling: SamplingSettings
     limits: Limits
 
 
@@ -121,7 +105,7 @@ class LocalSession(Session):
         other.memory = self.memory.with_settings(settings)
         other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
         if self._assistant is not None:
-            other._assistant = AssistantModel(self._assistant.model, sampling_settings(settings))
+            other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
     def status(self, message: str) -> None:
@@ -158,7 +142,7 @@ class LocalSession(Session):
                 "Name a draft model of the same family.",
             )
         self._capture(model)
-        return AssistantModel(model, sampling_settings(s))
+        return AssistantModel(model, s)
 
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
         """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
@@ -174,24 +158,26 @@ class LocalSession(Session):
         parsed = self.parse_method(method)
         if parsed.spec not in self._drafters:
             self.status("Preparing to draft …")
-            self._drafters[parsed.spec] = self._build(parsed, lambda: self.memory.pool)
+            parsed = self._with_memory(parsed, lambda: self.memory.pool)
+            self._drafters[parsed.spec] = parsed.build()
         return self._drafters[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
-        return self._build(self.parse_method(method), self.memory.empty_pool)
+        return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
 
-    def _build(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> Drafter:
-        if parsed.entry.costs:
-            self.memory.load()
-            own = replace(
-                parsed.settings,
-                costs=self.memory.costs,
-                pool=pool(),
-                background=self.memory.backgrounds.load(),
-            )
-            parsed = replace(parsed, settings=own)
-        return parsed.build()
+    def new_drafters(self) -> Drafters[Any]:
+        """Drafters for several texts of one pass; they share the session's pool."""
+        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+
+    def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
+        """The method with costs, pool and background in its settings, if it reads them."""
+        if not parsed.entry.costs:
+            return parsed
+        self.memory.load()
+        background = self.memory.backgrounds.load()
+        own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
+        return replace(parsed, settings=own)
 
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it."""
@@ -216,7 +202,7 @@ class LocalSession(Session):
             self.model,
             drafter,
             start.context,
-            start.sampling,
+            self.settings,
             start.limits,
             options.split_times,
             lambda read: self.reading(read, total),
@@ -257,7 +243,7 @@ class LocalSession(Session):
             self._folder_counts(prompt, method) if num_draft else None,
         )
         limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
-        return AnswerStart(context, report, sampling_settings(s), limits)
+        return AnswerStart(context, report, limits)
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""

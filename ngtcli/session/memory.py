@@ -5,7 +5,7 @@ from copy import copy
 
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings
-from ngtcli.decode.costs import calibrate, remembered_costs
+from ngtcli.decode.calibration import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.pool import TOKENS, Pool, load_pool, pool_path, save_pool

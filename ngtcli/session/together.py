@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ngtcli.decode.batch import Batch, Begun, Member
-from ngtcli.decode.batch_drafts import Drafts, OwnDrafts, joint_drafts
+from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.loop import Member
 from ngtcli.decode.scores import runs_exactly
-from ngtcli.draft.registry import MethodSpec
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
@@ -80,28 +79,27 @@ def _together(
     size: int,
     session_of: SessionOf,
 ) -> Iterator[FinishedAnswer]:
-    method = session.parse_method()
-    batch = Batch(session.model, _drafts(session, method), size, session.reading)
-    source = _begun(prompts, session_of)
+    batch = Batch(session.model, session.new_drafters(), size, session.reading)
+    source = _members(prompts, session_of)
     more = True
     try:
         while more or not batch.done:
             while more and batch.takes_more:
-                begun = next(source, None)
-                if begun is None:
+                member = next(source, None)
+                if member is None:
                     more = False
-                elif isinstance(begun, FinishedAnswer):
-                    yield begun
+                elif isinstance(member, FinishedAnswer):
+                    yield member
                 else:
-                    yield from (_finished(session_of, m) for m in batch.add(begun))
+                    yield from (_finished(session_of, m) for m in batch.add(member))
             yield from (_finished(session_of, m) for m in batch.step())
     finally:
         session.save_memory()
 
 
-def _begun(
+def _members(
     prompts: Iterable[NumberedPrompt], session_of: SessionOf
-) -> Iterator[Begun | FinishedAnswer]:
+) -> Iterator[Member | FinishedAnswer]:
     """The texts that the prompts begin; in place of one that cannot be begun its error."""
     for key, prompt in prompts:
         if isinstance(prompt, NgtError):
@@ -110,11 +108,11 @@ def _begun(
         session = session_of(key)
         try:
             start = session.start(prompt)
-            text = Continuation(session.model, start.context, start.sampling, start.limits)
+            text = Continuation(session.model, start.context, session.settings, start.limits)
         except NgtError as error:
             yield failed(key, error, prompt)
         else:
-            yield Begun((key, prompt, start.trie), text, start.context)
+            yield Member((key, prompt, start.trie), text, start.context)
 
 
 def _finished(session_of: SessionOf, member: Member) -> FinishedAnswer:
@@ -135,12 +133,3 @@ def _finished(session_of: SessionOf, member: Member) -> FinishedAnswer:
         passes,
         trie=trie,
     )
-
-
-def _drafts(session: "LocalSession", method: MethodSpec) -> Drafts:
-    most = method.settings.num_draft
-    if not method.entry.costs:
-        return OwnDrafts(lambda: session.new_drafter(method.spec), most)
-    session.memory.load()
-    memory = session.memory
-    return joint_drafts(memory.costs, memory.pool, most, memory.backgrounds.load())

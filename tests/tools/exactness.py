@@ -17,13 +17,13 @@ from typing import Any
 import torch
 import transformers
 
+from ngtcli.config import Settings
 from ngtcli.decode.exact_check import gives_equal_bits
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -175,7 +175,7 @@ def _decode(
     context = Context(
         prompt, None, (prompt,), (), model.tokenizer.fingerprint, model.vocabulary, shape or None
     )
-    return Run(model, drafter, context, SamplingSettings(), limits).finish()
+    return Run(model, drafter, context, Settings(), limits).finish()
 
 
 def _count(row: Row, drafted: Run, plain: Run) -> None:

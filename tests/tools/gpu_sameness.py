@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ngtcli.config import Settings
 from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -73,7 +73,7 @@ def _answer(
     rows: int | None,
 ) -> Run:  # fmt: skip
     context = replace(context_of(trace, traces), vocabulary=model.vocabulary, rows=rows)
-    return Run(model, drafter, context, SamplingSettings(), limits).finish()
+    return Run(model, drafter, context, Settings(), limits).finish()
 
 
 @torch.inference_mode()

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
-from ngtcli.decode.sampling import SamplingSettings
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.none import NoDrafts
@@ -83,7 +83,7 @@ def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> flo
     """Seconds a token of our loop without drafts, prefill left out; the second of two runs."""
     for _ in range(2):
         context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
-        run = Run(model, NoDrafts(), context, SamplingSettings(), Limits(tokens, 0)).finish()
+        run = Run(model, NoDrafts(), context, Settings(), Limits(tokens, 0)).finish()
     return run.statistics.decode_s / len(run.output)
 
 

@@ -10,6 +10,7 @@ Exit code 6 where an answer of ours differs.
 import argparse
 import hashlib
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -29,7 +30,6 @@ from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import build_prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.sinks import dump_json
-from tests.tools.spans import read as read_paragraphs
 
 _COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -48,6 +48,15 @@ _ENVIRONMENT = {
 }
 _OTHERS = 8  # prompts to warm up on
 _MOST_S = 1800  # seconds that one engine may take; guess
+
+
+def read_paragraphs(path: Path) -> tuple[list[str], list[tuple[int, str]]]:
+    """The paragraphs, and each question with the index of its paragraph."""
+    opened = lzma.open if path.suffix == ".xz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    questions = [(i, qa["question"]) for i, row in enumerate(rows) for qa in row["qas"]]
+    return [row["context"].strip() for row in rows], questions
 
 
 def speculation(method: str, tokens: int) -> dict[str, Any] | None:

@@ -13,18 +13,22 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, compile_loops
 from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.auto.policy import Pause, Policy
+from ngtcli.draft.auto.policy import Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
-from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.costs import SHORT, CostCurve
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Text
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.background import BackgroundCounts
 
-_EMPTY = DraftTree()
+_EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
+# Rows at which the cost of a pass over several sequences is learned, with those that calibration
+# measures over one; a guess.
+_ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
-class BatchDrafter:
+class AutoDrafters(Drafters[Auto]):
     """Drafts for many sequences. `children` is the most of a node: with 1 drafts are chains.
 
     `curve` is the cost of a pass by all its rows; without one every node counts as paying. `pool`
@@ -40,8 +44,12 @@ class BatchDrafter:
         children: int = CONFIG.children,
         texts: Sequence[npt.NDArray[np.int32]] = (),
         background: BackgroundCounts | None = None,
+        most: int = _SETTINGS.num_draft,
+        options: Options = _OPTIONS,
     ) -> None:
         compile_loops()
+        super().__init__(self._new, most)
+        self._options = options
         self.policy = Policy(curve) if curve is not None else None
         self.pool, self._children = pool, children
         self._background = background
@@ -50,36 +58,45 @@ class BatchDrafter:
         if pool is not None:
             self._earlier.learn(pool.answers)
         self._pooled: list[Auto] = []
-        self._pauses: dict[Auto, Pause] = {}
         self._drafting_s = 0.0
 
     def start(self, context: Context, pooled: bool = True) -> Auto:
         """A drafter for a sequence that begins; unless `pooled` it has no part in the pool."""
-        pool = self.pool if pooled else None
-        sources = Sources(self._texts if pool is None else self._earlier, self._background)
-        drafter = Auto(Options(), fitted_escapes(), pool=pool, sources=sources)
+        drafter = self._new(pooled)
         drafter.reset(context)
         if self._children == 1:
             # A tree has room for both. Measured on recordings, steps of chains of at most 16:
             # summarization 1% less, the built-in model 3% less, RAG and questions the same.
-            sources.prefer_first()
-        self._pauses[drafter] = Pause()
-        if pool is not None:
+            drafter.sources.prefer_first()
+        if drafter.pool is not None:
             self._pooled.append(drafter)
         return drafter
+
+    def _new(self, pooled: bool = True) -> Auto:
+        pool = self.pool if pooled else None
+        sources = Sources(self._texts if pool is None else self._earlier, self._background)
+        return Auto(self._options, fitted_escapes(), pool=pool, sources=sources)
 
     def finish(self, drafter: Auto) -> None:
         """A sequence has ended: what it said joins the pool, if it has a part in it."""
         before = self._earlier.cleared
         drafter.finish()
-        del self._pauses[drafter]
         self._pooled = [other for other in self._pooled if other is not drafter]
         if self._earlier.cleared > before:
             for other in self._pooled:
                 other.match_anew()
 
-    def propose(self, drafters: Sequence[Auto], budgets: Sequence[int]) -> list[DraftTree]:
-        """A tree for each sequence, of at most its budget; together no more nodes than pay."""
+    def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
+        """A tree for each text; together no more nodes than pay."""
+        budgets = [min(self.most, text.left) if text.depth > 0 else 0 for text in texts]
+        trees = self.propose_within(drafters, budgets)
+        return [
+            tree.cut(max(0, text.depth), budget)
+            for tree, text, budget in zip(trees, texts, budgets, strict=True)
+        ]
+
+    def propose_within(self, drafters: Sequence[Auto], budgets: Sequence[int]) -> list[DraftTree]:
+        """The same, of at most these budgets of nodes."""
         clock = time.perf_counter()
         trees = [_EMPTY] * len(drafters)
         drafting = self._drafting(drafters, budgets)
@@ -99,8 +116,8 @@ class BatchDrafter:
         """Those that are drafted for: they have a budget and do not pause."""
         found = []
         for i, drafter in enumerate(drafters):
-            if budgets[i] < 1 or self._pauses[drafter].goes_on(drafter.has_repeated):
-                drafter.pause()
+            if budgets[i] < 1 or drafter.pause.goes_on(drafter.has_repeated):
+                drafter.skip()
             else:
                 found.append(i)
         return found
@@ -121,7 +138,7 @@ class BatchDrafter:
         owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
         probabilities = np.concatenate(found)
         order = np.argsort(-probabilities, kind="stable")
-        sizes = self.policy.choose_jointly(probabilities[order], sequences)
+        sizes = self.policy.choose(probabilities[order], sequences)
         shares, paying = (np.bincount(owner[order[:k]], minlength=len(found)) for k in sizes)
         return shares.tolist(), paying.tolist()
 
@@ -134,7 +151,7 @@ class BatchDrafter:
             return
         cheap = policy.drafts_cheaply(sequences)
         for drafter, nodes in zip(drafters, paying, strict=True):
-            policy.stand_downs += self._pauses[drafter].learn(cheap or nodes > 0)
+            policy.stand_downs += drafter.pause.learn(cheap or nodes > 0)
 
     def observe(self, drafters: Sequence[Auto], emitted: Sequence[Sequence[int]]) -> None:
         """Learn the tokens that each sequence emitted in a step."""
@@ -150,3 +167,19 @@ class BatchDrafter:
         """A pass over `rows` rows, of all sequences together, took `seconds`."""
         if self.policy is not None:
             self.policy.curve.learn(rows, seconds)
+
+    def report(self, drafter: Auto) -> PolicyReport | None:
+        """The decisions so far, which are those for all sequences together."""
+        return self.policy.report() if self.policy is not None else None
+
+
+def make_many(settings: DraftSettings, options: Options) -> AutoDrafters:
+    """By what passes over one sequence cost; these costs stay as they are."""
+    curve = None
+    if settings.costs is not None:
+        one = settings.costs.at_length(SHORT)
+        curve = CostCurve(one.by_rows() | {rows: one.at(rows) for rows in _ROWS})
+    return AutoDrafters(
+        curve, settings.pool, background=settings.background, most=settings.num_draft,
+        options=options,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ of costs and of scores cannot be swept on a recording, which has neither costs n
 
 from dataclasses import dataclass
 
-from ngtcli.draft.options import check_range
+from ngtcli.draft.options import MethodOptions, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,7 @@ CONFIG = AutoConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(MethodOptions):
     """`trust` is how many observations the fitted escape probabilities weigh."""
 
-    trust: float = CONFIG.trust
-
-    def __post_init__(self) -> None:
-        check_range("trust", self.trust, 1.0, 1e6)
+    trust: float = option(CONFIG.trust, 1.0, 1e6)

@@ -12,6 +12,7 @@ them on.
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from ngtcli.draft.auto.blend import BACKGROUND, ORDERS
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, arrange, grow
-from ngtcli.draft.auto.policy import Policy, Repeats, count_accepted
+from ngtcli.draft.auto.policy import Pause, Policy, Repeats, count_accepted
 from ngtcli.draft.auto.ranks import ScoreUsefulness
 from ngtcli.draft.auto.sources import Familiarity, MatchState, Sources
 from ngtcli.draft.costs import CostCurve, Costs
@@ -28,6 +29,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS, PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import DraftTree
+from ngtcli.errors import counted
 from ngtcli.trie.background import BackgroundCounts
 
 _EMPTY = DraftTree()
@@ -71,9 +73,17 @@ class Auto(Drafter):
         self._output: list[int] = []
         self._unlearned: list[int] = []
         self._growth: Growth | None = None  # what this step's draft was taken from
-        self._paused = False
+        self.pause = Pause()
+        self._skips = False  # whether nothing is drafted in this step
         self._drafting_s = 0.0
         self.matches.start(self.sources, ())
+
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Options) -> Self:
+        """By the costs, the pool and the background of the settings."""
+        compile_loops()
+        background = settings.background
+        return cls(options, fitted_escapes(), settings.costs, settings.pool, None, background)
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
@@ -87,7 +97,7 @@ class Auto(Drafter):
         self.familiarity.start(self.sources.background, context.ids, context.vocabulary)
         self._prompt, self._repeats = context.ids, Repeats(context.ids)
         self._unlearned, self._growth = [], None
-        self._paused, self._drafting_s = False, 0.0
+        self.pause, self._skips, self._drafting_s = Pause(), False, 0.0
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
@@ -108,9 +118,9 @@ class Auto(Drafter):
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         policy = self.policy
-        self._paused = budget < 1 or (policy is not None and policy.begin_step(self.has_repeated))
         self.top_k = 0
-        if self._paused:
+        if budget < 1 or self._pauses():
+            self.skip()
             return _EMPTY
         clock = time.perf_counter()
         self._learn_output()
@@ -119,11 +129,20 @@ class Auto(Drafter):
         if policy is not None:
             budget = min(budget, policy.curve.filled(self.bound(budget)))
         probabilities = self.search(budget)
-        tree = self.take(
-            len(probabilities) if policy is None else policy.choose(probabilities), budget
-        )
+        nodes = len(probabilities)
+        if policy is not None:
+            nodes, paying = policy.choose(probabilities)
+            policy.stand_downs += self.pause.learn(paying > 0)
+        tree = self.take(nodes, budget)
         self._drafting_s = time.perf_counter() - clock
         return tree
+
+    def _pauses(self) -> bool:
+        """Begin a step; whether it is one of a pause."""
+        if self.policy is None or not self.pause.goes_on(self.has_repeated):
+            return False
+        self.policy.skip(f"paused, {counted(self.pause.left, 'more step')}")
+        return True
 
     def bound(self, budget: int, children: int = CONFIG.children) -> int:
         """`budget`, or less where few nodes paid last: so many are worth a search.
@@ -134,7 +153,7 @@ class Auto(Drafter):
 
     def search(self, budget: int, children: int = CONFIG.children) -> npt.NDArray[np.float64]:
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
-        self._paused = False
+        self._skips = False
         self._learn_output()
         known, tallies = self.familiarity.familiar, self.tallies
         escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
@@ -160,7 +179,7 @@ class Auto(Drafter):
         """Learn the tokens that were emitted in a step; while paused they wait."""
         self._output += tokens
         self._unlearned += tokens
-        if self._paused:
+        if self._skips:
             return
         clock = time.perf_counter()
         if self.policy is not None:
@@ -185,9 +204,9 @@ class Auto(Drafter):
             nodes, parents, probabilities, *_ = self._growth
             count_accepted(nodes, parents, probabilities, np.asarray(tokens, np.int32), tally)
 
-    def pause(self) -> None:
+    def skip(self) -> None:
         """Draft nothing in this step: what is emitted waits to be learned."""
-        self._paused, self._growth = True, None
+        self._skips, self._growth = True, None
 
     def match_anew(self) -> None:
         """Find the end of the text in all sources again, after the pool's counts were cleared."""
@@ -259,9 +278,3 @@ def compile_loops() -> None:
     drafter.learn(Feedback(_EMPTY, np.zeros((1, CONFIG.ranks_read), np.int64)))
     drafter.observe([1])
     drafter.sources.prefer_first()
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    compile_loops()
-    background = settings.background
-    return Auto(options, fitted_escapes(), settings.costs, settings.pool, None, background)

@@ -99,7 +99,7 @@ def best_size(probabilities: Any, costs: Any, drafting_s: float, tally: Any, seq
 
 
 class Policy:
-    """Chooses the number of nodes of each step, and pauses drafting where it does not pay.
+    """Chooses the number of nodes of each step.
 
     `why` says in words what the last step was decided on; `drafting_s` is the average time of a
     proposal in seconds; `tally` counts accepted and expected nodes, fading with the steps.
@@ -110,12 +110,11 @@ class Policy:
         self.drafting_s = 0.0
         self.why = ""
         self.budgets: Counter[int] = Counter()
-        self.stand_downs = 0  # pauses
+        self.stand_downs = 0  # pauses that have begun
         self.tally = np.zeros((2, CONFIG.bins))
         self._age = 0  # steps since the tally faded
         self._proposals, self._trials = 0, 0
         self._plain = 0  # steps since one with drafts
-        self._pause = Pause()
 
     def start(self, curve: CostCurve) -> None:
         """Begin a run: costs are kept, what was counted of the text before is forgotten."""
@@ -124,14 +123,6 @@ class Policy:
         self.stand_downs = 0
         self.tally = np.zeros((2, CONFIG.bins))
         self._age = 0
-        self._pause = Pause()
-
-    def begin_step(self, has_repeated: Callable[[], bool]) -> bool:
-        """Begin a step; whether it is one of a pause. `has_repeated`, of the text, ends a pause."""
-        if not self._pause.goes_on(has_repeated):
-            return False
-        self.skip(f"paused, {counted(self._pause.left, 'more step')}")
-        return True
 
     def skip(self, why: str) -> None:
         """Count a step in which nothing is searched, and why."""
@@ -140,16 +131,11 @@ class Policy:
         self.why = why
         self.budgets[0] += 1
 
-    def choose(self, probabilities: Floats) -> int:
-        """How many nodes pay, of nodes with falling `probabilities` of being accepted."""
-        size, paying = self.choose_jointly(probabilities, 1)
-        self.stand_downs += self._pause.learn(paying > 0)
-        return size
+    def choose(self, probabilities: Floats, sequences: int = 1) -> tuple[int, int]:
+        """(How many nodes to draft, how many pay): these differ where another number is tried.
 
-    def choose_jointly(self, probabilities: Floats, sequences: int) -> tuple[int, int]:
-        """The same of the nodes of all of the `sequences` that a pass serves, and how many pay.
-
-        These differ where another size is tried. Pauses are then each sequence's own.
+        `probabilities`, falling, are those of being accepted, of the nodes of all of the
+        `sequences` that a pass serves.
         """
         costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)

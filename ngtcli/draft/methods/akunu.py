@@ -19,26 +19,21 @@ full.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.options import check_range
+from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(MethodOptions):
     """Tokens of the longest n-gram, of the longest draft, and of the history for contexts.
 
-    The defaults are the chapter's. Raises UsageError for a value out of range.
+    The defaults are the chapter's.
     """
 
-    max_order: int = 4
-    draft_count: int = 4
-    max_history: int = 512
-
-    def __post_init__(self) -> None:
-        check_range("max_order", self.max_order, 2, 64)
-        check_range("draft_count", self.draft_count, 1, 1024)
-        check_range("max_history", self.max_history, 1, 1_000_000)
+    max_order: int = option(4, 2, 64)
+    draft_count: int = option(4, 1, 1024)
+    max_history: int = option(512, 1, 1_000_000)
 
 
 class Akunu(Drafter):
@@ -84,7 +79,3 @@ class Akunu(Drafter):
         counts[token] = counts.get(token, 0) + 1
         if counts[token] > counts.get(self._best.get(context, -1), 0):
             self._best[context] = token
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return Akunu(options)

@@ -9,21 +9,19 @@ without drafts. The default is Chen et al.'s K = 4.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from ngtcli.draft.drafter import Assistant, Context, Drafter, DraftSettings
-from ngtcli.draft.options import check_range
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(MethodOptions):
     """Tokens drafted a step."""
 
-    gamma: int = 4
-
-    def __post_init__(self) -> None:
-        check_range("gamma", self.gamma, 1, 256)
+    gamma: int = option(4, 1, 256)
 
 
 class DraftModel(Drafter):
@@ -32,17 +30,14 @@ class DraftModel(Drafter):
     def __init__(self, assistant: Assistant, options: Options) -> None:
         self._assistant, self._gamma = assistant, options.gamma
 
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Options) -> Self:
+        if settings.assistant is None:
+            raise UsageError("there is no draft model", "Name one with --draft-model.")
+        return cls(settings.assistant, options)
+
     def reset(self, context: Context) -> None:
         self._assistant.reset(context.ids)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         return chain(self._assistant.continue_(ids, min(self._gamma, budget)))
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    if settings.assistant is None:
-        raise UsageError("there is no draft model", "Name one with --draft-model.")
-    return DraftModel(settings.assistant, options)

@@ -19,26 +19,18 @@ paper does not have, the prompt is the reference.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.options import check_range
+from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Tokens of the shortest suffix, tokens per step at most, tokens of the longest suffix.
+class Options(MethodOptions):
+    """Tokens of the shortest suffix, tokens per step at most, tokens of the longest suffix."""
 
-    Raises UsageError for a value out of range.
-    """
-
-    trigger_n: int = 1
-    block_k: int = 20
-    max_n: int = 5
-
-    def __post_init__(self) -> None:
-        check_range("trigger_n", self.trigger_n, 1, 64)
-        check_range("block_k", self.block_k, 1, 1024)
-        check_range("max_n", self.max_n, 1, 64)
+    trigger_n: int = option(1, 1, 64)
+    block_k: int = option(20, 1, 1024)
+    max_n: int = option(5, 1, 64)
 
 
 class Llma(Drafter):
@@ -70,10 +62,3 @@ class Llma(Drafter):
                 length = min(self._options.block_k - 1, budget)
                 return chain(self._references[document][start : start + length])
         return DraftTree()
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass  # the next `propose` sees them in its ids
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return Llma(options)

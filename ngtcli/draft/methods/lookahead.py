@@ -18,26 +18,21 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
-from ngtcli.draft.options import check_range
+from ngtcli.draft.drafter import Context, Drafter, Feedback
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import ROOT, DraftTree
 
 _EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(MethodOptions):
     """N, W and G of the paper."""
 
-    level: int = 5
-    window_size: int = 15
-    guess_set_size: int = 15
+    level: int = option(5, 3, 32)
+    window_size: int = option(15, 2, 256)
+    guess_set_size: int = option(15, 1, 256)
     pool_from_prompt: bool = False
-
-    def __post_init__(self) -> None:
-        check_range("level", self.level, 3, 32)
-        check_range("window_size", self.window_size, 2, 256)
-        check_range("guess_set_size", self.guess_set_size, 1, 256)
 
 
 class Lookahead(Drafter):
@@ -128,10 +123,3 @@ class Lookahead(Drafter):
         elif len(grams) == self.options.guess_set_size:
             del grams[0]
         grams.append(rest)
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return Lookahead(options)

@@ -19,24 +19,17 @@ An index of the first place of every n-gram grows with the text, so no text is s
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.options import check_range
+from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Tokens of the longest n-gram, and of the longest draft.
+class Options(MethodOptions):
+    """Tokens of the longest n-gram, and of the longest draft."""
 
-    Raises UsageError for a value out of range.
-    """
-
-    max_matching_ngram_size: int = 3
-    num_output_tokens: int = 10
-
-    def __post_init__(self) -> None:
-        check_range("max_matching_ngram_size", self.max_matching_ngram_size, 1, 64)
-        check_range("num_output_tokens", self.num_output_tokens, 1, 1024)
+    max_matching_ngram_size: int = option(3, 1, 64)
+    num_output_tokens: int = option(10, 1, 1024)
 
 
 class PromptLookup(Drafter):
@@ -61,16 +54,9 @@ class PromptLookup(Drafter):
                 return chain(ids[start : start + min(self._options.num_output_tokens, budget)])
         return DraftTree()
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass  # the next `propose` sees them in its ids
-
     def _index(self, ids: Sequence[int]) -> None:
         for place in range(self._indexed, len(ids)):
             longest = min(self._options.max_matching_ngram_size, place)
             for size in range(1, longest + 1):
                 self._follows.setdefault(tuple(ids[place - size : place]), place)
         self._indexed = len(ids)
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return PromptLookup(options)

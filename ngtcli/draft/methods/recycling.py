@@ -14,8 +14,8 @@ verifies all 80 nodes (`--num-draft 80`); with a smaller budget the nodes with t
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
-from ngtcli.draft.options import check_range
+from ngtcli.draft.drafter import Drafter, Feedback
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import ROOT, DraftTree, in_depth_first_order
 
 # The paper's tree (its appendix; version 2.2.2 of the authors' code): path of ranks -> children.
@@ -41,13 +41,10 @@ _TREE = tuple(static_tree())
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(MethodOptions):
     """k, under its name in the source; the tree has ranks 0 to 7."""
 
-    output_id_topk: int = 8
-
-    def __post_init__(self) -> None:
-        check_range("output_id_topk", self.output_id_topk, 1, 8)
+    output_id_topk: int = option(8, 1, 8)
 
 
 class Recycling(Drafter):
@@ -58,9 +55,6 @@ class Recycling(Drafter):
         self._unseen = (0,) * self.top_k
         self._successors: dict[int, tuple[int, ...]] = {}
         self._last = 0
-
-    def reset(self, context: Context) -> None:
-        """Does nothing: all prompts share the matrix."""
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The static tree, filled from the matrix below the last token."""
@@ -93,10 +87,3 @@ class Recycling(Drafter):
             (self._last, *feedback.tree.tokens), feedback.top.tolist(), strict=True
         ):
             self._successors[token] = tuple(row)
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return Recycling(options)

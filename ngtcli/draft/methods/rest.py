@@ -29,9 +29,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
-from ngtcli.draft.options import check_range
+from ngtcli.draft.options import MethodOptions, check_range, option
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
 from ngtcli.system.storage import DamagedFileError
@@ -41,24 +41,19 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The source's settings and defaults; `cut` is its `cut_to_choices`.
-
-    Raises UsageError for a value out of range.
-    """
+class Options(MethodOptions):
+    """The source's settings and defaults; `cut` is its `cut_to_choices`."""
 
     datastore: str = "default"
-    max_token_span: int = 16
-    k: int = 5000
+    max_token_span: int = option(16, 2, DEPTH - 1)
+    k: int = option(5000, 1, 1_000_000)
     long: int = 10
-    choices: int = 64
+    choices: int = option(64, 1, 1024)
     cut: bool = True
 
     def __post_init__(self) -> None:
-        check_range("max_token_span", self.max_token_span, 2, DEPTH - 1)
-        check_range("k", self.k, 1, 1_000_000)
+        MethodOptions.__post_init__(self)
         check_range("long", self.long, 1, DEPTH - self.max_token_span)
-        check_range("choices", self.choices, 1, 1024)
 
 
 class Rest(Drafter):
@@ -83,9 +78,6 @@ class Rest(Drafter):
         rows = self._datastore.continuations(found[: options.k], span, options.long)
         paths = most_frequent(rows, options.choices)
         return _tree(cut_to_choices(paths, options.choices) if options.cut else paths, budget)
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
 
 
 def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tuple[range, int]:
@@ -169,7 +161,3 @@ def _tree(paths: Mapping[Path, int], budget: int) -> DraftTree:
     return in_depth_first_order(
         [path[-1] for path in kept], parents, [paths[path] for path in kept]
     )
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return Rest(options)

@@ -14,31 +14,24 @@ most `max_spec_factor` times it). The draft with the larger expected number of a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.options import check_range
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The library's settings. Raises UsageError for a value out of range."""
+class Options(MethodOptions):
+    """The library's settings."""
 
-    max_tree_depth: int = 24
-    max_spec_factor: float = 1.0
-    min_token_prob: float = 0.1
-    max_cached_requests: int = 10_000
-    max_spec_tokens: int = 0
+    max_tree_depth: int = option(24, 2, 1024)
+    max_spec_factor: float = option(1.0, 0, 1024)
+    min_token_prob: float = option(0.1, 0, 1)
+    max_cached_requests: int = option(10_000, -1, 2**31 - 1)
+    max_spec_tokens: int = option(0, 0, 1024)
     tree: bool = False
-
-    def __post_init__(self) -> None:
-        check_range("max_tree_depth", self.max_tree_depth, 2, 1024)
-        check_range("max_spec_factor", self.max_spec_factor, 0, 1024)
-        check_range("min_token_prob", self.min_token_prob, 0, 1)
-        check_range("max_cached_requests", self.max_cached_requests, -1, 2**31 - 1)
-        check_range("max_spec_tokens", self.max_spec_tokens, 0, 1024)
 
 
 class Suffix(Drafter):
@@ -47,6 +40,19 @@ class Suffix(Drafter):
     def __init__(self, cache: Any, options: Options) -> None:
         self._cache, self._options = cache, options
         self._request = 0
+
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Options) -> Self:
+        try:
+            from arctic_inference.suffix_decoding import SuffixDecodingCache
+        except ImportError as error:
+            raise UsageError(
+                f"arctic-inference cannot be imported ({error})",
+                "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++"
+                " compiler).",
+            ) from None
+        cache = SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests)
+        return cls(cache, options)
 
     def reset(self, context: Context) -> None:
         if self._request in self._cache.active_requests:
@@ -68,14 +74,3 @@ class Suffix(Drafter):
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._cache.add_active_response(self._request, list(tokens))
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    try:
-        from arctic_inference.suffix_decoding import SuffixDecodingCache
-    except ImportError as error:
-        raise UsageError(
-            f"arctic-inference cannot be imported ({error})",
-            "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++ compiler).",
-        ) from None
-    return Suffix(SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests), options)

@@ -9,8 +9,8 @@ The trie of the context consists of two: the documents' (cached) and that of the
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Any, Self
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
@@ -79,17 +79,16 @@ Pair = tuple[int | None, Node | None]
 _NO_DOCUMENTS = Context(())
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """There are none but the shared settings."""
-
-
 class TrieDrafter(Drafter):
     """The paper's method; with `learn_output` it also drafts from the output so far."""
 
     def __init__(self, n: int, lp: int, learn_output: bool = False) -> None:
         self.n, self.lp, self.learn_output = n, lp, learn_output
         self.reset(_NO_DOCUMENTS)
+
+    @classmethod
+    def make(cls, settings: DraftSettings, options: Any) -> Self:
+        return cls(settings.n, settings.lp, settings.learn_output)
 
     def reset(self, context: Context) -> None:
         self._documents: NGramTrie | None = context.documents
@@ -182,7 +181,3 @@ class TrieDrafter(Drafter):
                 at += 1
             yield item
         yield from both[at:]
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return TrieDrafter(settings.n, settings.lp, settings.learn_output)

@@ -25,29 +25,22 @@ What decides drafts, all as in the source:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.options import check_range
+from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
 Ngram = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Tokens of the longest value and of the longest key, and which values are kept and used.
+class Options(MethodOptions):
+    """Tokens of the longest value and of the longest key, and which values are kept and used."""
 
-    Raises UsageError for a value out of range.
-    """
-
-    max_draft_len: int = 5
-    max_matching_ngram_size: int = 2
+    max_draft_len: int = option(5, 1, 1024)
+    max_matching_ngram_size: int = option(2, 1, 64)
     is_keep_all: bool = True
     is_use_oldest: bool = True
     is_public_pool: bool = True
-
-    def __post_init__(self) -> None:
-        check_range("max_draft_len", self.max_draft_len, 1, 1024)
-        check_range("max_matching_ngram_size", self.max_matching_ngram_size, 1, 64)
 
 
 class NGramPool:
@@ -127,9 +120,6 @@ class Trtllm(Drafter):
                 return chain(value[:budget])
         return DraftTree()
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass  # the next `propose` sees them in its ids
-
     def _learn(self, ids: Sequence[int]) -> int:
         """Add new text to the pool; the number of tokens of the longest possible key."""
         longest = min(self._options.max_matching_ngram_size, len(ids) - 1)
@@ -137,7 +127,3 @@ class Trtllm(Drafter):
         reach = self._options.max_draft_len + self._options.max_matching_ngram_size - 1
         self._start = max(0, len(ids) - reach)
         return longest
-
-
-def make(settings: DraftSettings, options: Options) -> Drafter:
-    return Trtllm(options)

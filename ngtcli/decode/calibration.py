@@ -8,7 +8,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
-from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
+from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_costs
 from ngtcli.draft.tree import chain
 from ngtcli.system.remembered import Remembered
 
@@ -17,7 +17,6 @@ TIMES = 7
 FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows; a guess
 LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a guess
 MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
-_LONGEST = 2**40  # tokens of context: the border of the last curve
 # Bounds for any device. A pass takes at least the first, the time to start one kernel; over one row
 # it takes at most the second and the time to read the weights at the rate of a slow disk.
 _QUICKEST_S, _SLOWEST_S, _SLOWEST_BYTES_PER_S = 1e-7, 0.1, 1e8
@@ -27,33 +26,14 @@ def remembered_costs(model: TargetModel) -> Remembered[Costs]:
     """Where a model's curves are kept. Reading refuses costs that no device has."""
 
     def read(stored: Any) -> Costs:
-        curves = {_border(length): _curve(model, curve) for length, curve in stored.items()}
-        for length, curve in curves.items():
-            _check_believable(model, length, curve)
-        return Costs(curves)
+        costs = read_costs(stored, _sizes(model))
+        _check_believable(model, costs)
+        return costs
 
     config = model.config.to_json_string(use_diff=False)
     run = (model.dtype, model.attention, model.passes.kind, is_packed(model.hf))
     parts = (*run, model.name, config)
-    return Remembered("costs", model.device, parts, read, _write, most=MOST)
-
-
-def _border(text: str) -> int:
-    border = SHORT
-    while str(border) != text:
-        border *= 4
-        if border > _LONGEST:
-            raise ValueError("a length of context that is not known")
-    return border
-
-
-def _curve(model: TargetModel, stored: Any) -> CostCurve:
-    if not isinstance(stored, dict) or stored.keys() != {"seconds", "measured"}:
-        raise ValueError("another form")
-    seconds = read_points(stored["seconds"])
-    if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
-        raise ValueError("more rows that cost less")  # what is stored never falls
-    return CostCurve(seconds, read_points(stored["measured"]), _sizes(model))
+    return Remembered("costs", model.device, parts, read, Costs.as_json, most=MOST)
 
 
 def _sizes(model: TargetModel) -> tuple[int, ...]:
@@ -61,20 +41,14 @@ def _sizes(model: TargetModel) -> tuple[int, ...]:
     return row_sizes(model.device.type, int(SETTINGS["num_draft"].within[1]) + 1)
 
 
-def _check_believable(model: TargetModel, length: int, curve: CostCurve) -> None:
+def _check_believable(model: TargetModel, costs: Costs) -> None:
     """Raise ValueError for seconds that a pass of a model of this size takes on no device."""
     weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
-    slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
-    for known in (curve.by_rows(), curve.measured):
-        if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
-            raise ValueError("impossible costs")
-
-
-def _write(costs: Costs) -> dict[str, Any]:
-    return {
-        str(length): {"seconds": curve.by_rows(), "measured": curve.measured}
-        for length, curve in costs.curves.items()
-    }
+    for length, curve in costs.curves.items():
+        slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
+        for known in (curve.by_rows(), curve.measured):
+            if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
+                raise ValueError("impossible costs")
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:
