@@ -15,7 +15,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.content import pages_named
 from ngtcli.documents.load import Loaded, distinct_names, load
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, UsageError
 
 
 def names(loaded: Loaded) -> list[str]:
@@ -350,3 +350,9 @@ def test_of_many_pages_ten_places_are_named_and_the_others_counted() -> None:
         "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, and 2 more places"
     )
     assert pages_named(range(1, 21, 2)) == "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19"
+
+
+@pytest.mark.parametrize("name", ["parser_seconds", "parser_mb"])
+def test_limits_of_parsers_are_above_zero(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        Settings(**{name: 0})
