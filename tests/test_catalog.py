@@ -216,9 +216,7 @@ def test_one_reader_for_many_loads_reads_and_writes_what_is_known_once(
     assert len(texts(folder)) == 3 and parsed[3:] == ["pdf"]  # the scan
 
 
-def test_each_load_has_the_bound_for_itself_and_other_settings_read_in_their_own_way(
-    folder: Path,
-) -> None:
+def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
     files = Files(Settings(max_mb=1))
     (folder / "long.txt").write_text("tide " * 150_000)
     for _ in range(3):  # 2.25 MB in all
@@ -227,11 +225,6 @@ def test_each_load_has_the_bound_for_itself_and_other_settings_read_in_their_own
         both = [str(folder / name) for name in ("long.txt", "more.txt")]
         (folder / "more.txt").write_text("tide " * 150_000)
         load(both, settings=Settings(max_mb=1), files=files)
-    (folder / "rows.jsonl").write_text('{"a": "one", "b": "two"}\n')
-    rows, fields = [str(folder / "rows.jsonl")], ("", "b", "a", "")
-    read = [load(rows, settings=Settings(max_mb=1, field=f), files=files) for f in fields]
-    assert read[1:3] == [load(rows, settings=Settings(field=f)) for f in "ba"]
-    assert read[0] == read[3] and len({r.documents[0].text for r in read}) == 3
     files.close()
 
 

@@ -114,13 +114,11 @@ def load(
     where one of them is named outright, InputError for a path that cannot be read or contains no
     document.
 
-    Who loads many times gives `files` and closes them at the end; where they were opened for
-    settings that read in another way, they are not used.
+    Who loads many times gives `files`, opened for the same settings, and closes them at the end.
     """
     settings = settings or Settings()
     listing, reader = Listing(settings, paths, written), Reader(settings.max_mb)
-    if is_own := files is None or not files.reads_as(settings):
-        files = Files(settings)
+    is_own, files = files is None, files or Files(settings)
     try:
         read = listing.each(
             lambda found: files.begin(found, reader),
