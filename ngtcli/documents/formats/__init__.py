@@ -44,7 +44,7 @@ class Format:
 _JSON, _TABLE = "records.parse_json", "records.parse_table"
 PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",))
 HTML = Format("html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"), is_text=True)
-ZIP = Format("zip", "a zip archive", (), parsed_by="archives.parse_zip")
+ZIP = Format("zip", "a zip archive or an office document", (), parsed_by="archives.parse_zip")
 GZ = Format("gz", "a gzip file", (GZIP,), parsed_by="archives.parse_gzip")
 RTF = Format("rtf", "RTF", (".rtf",), ("striprtf",))
 FORMATS = (
