@@ -19,6 +19,8 @@ from ngtcli.documents.find import STDIN, Found, Listing, Skipped
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError
 
+_STDIN_NAME = "stdin"
+
 
 def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) -> list[str]:
     """A name for each (path, number of its last parts below the named path), in order.
@@ -60,9 +62,6 @@ def _numbered(names: Sequence[str], taken: Iterable[str]) -> list[str]:
         used.add(numbered_name)
         numbered.append(numbered_name)
     return numbered
-
-
-_STDIN_NAME = "stdin"
 
 
 @dataclass(frozen=True, slots=True)

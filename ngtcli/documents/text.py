@@ -33,6 +33,10 @@ _GUESSES = (
 _IN_ICONV = {"cp932": "shift_jis", "cp949": "euc-kr"}
 _SAMPLE = 1 << 16  # bytes around the first that is not UTF-8, for the guess; guess
 _FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, surrogates
+# Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
+UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
 
 
 class Unreadable(InputError):
@@ -185,12 +189,6 @@ def guess_encoding(data: bytes) -> str:
     names = {name for match in equal for name in match.could_be_from_charset}
     guess = next((name for name in _GUESSES if name in names), "")
     return _IN_ICONV.get(guess) or guess.replace("cp125", "windows-125").replace("_", "-")
-
-
-# Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
-UNSPACED = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-)
 
 
 def utf8(text: str) -> str:

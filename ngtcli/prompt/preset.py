@@ -15,6 +15,7 @@ _REFINED = ("{documents}", "{summary}")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
+TASKS = ("summarize", "ask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,6 @@ def _text(name: str, value: Any, path: Path) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{path}: {name} is {shown(value)}", "It must be a string.")
     return value
-
-
-TASKS = ("summarize", "ask")
 
 
 def can_ask(preset: Preset) -> bool:

@@ -26,6 +26,19 @@ _SENTENCE_END = tuple('.!?:;…"”»)。！？؟۔׃')
 _HYPHENS = f"-{SOFT_HYPHEN}\u2010"
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _NO_SPACE = re.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff60]{{2}}")
+_DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
+_APART = 0.7  # least white space between a running head and the text, in line heights; guess
+_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
+_PAGES = 3  # fewest pages of which it can be told; guess
+_MOST = 0.5  # share of the pages that have the line; guess
+_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
+_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
+_OF = r"of|von|de|sur|di|van|av|af|из"
+_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
+_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
+_MOST_NUMBERS = 2  # where no words stand with them, as in "2-7"; dates have three
+_NO_LETTER = re.compile(r"[\W\d_]+")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +138,6 @@ def _density(line: Line) -> float:
     """How many characters stand in a width of one line height; wide ones count twice."""
     count = sum(1 + (east_asian_width(c) in "WF") for c in line.text)
     return count * line.height / max(line.right - line.left, line.height)
-
-
-_DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
-_APART = 0.7  # least white space between a running head and the text, in line heights; guess
-_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
-_PAGES = 3  # fewest pages of which it can be told; guess
-_MOST = 0.5  # share of the pages that have the line; guess
-_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
-_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
-_OF = r"of|von|de|sur|di|van|av|af|из"
-_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
-_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
-_MOST_NUMBERS = 2  # where no words stand with them, as in "2-7"; dates have three
-_NO_LETTER = re.compile(r"[\W\d_]+")
-_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

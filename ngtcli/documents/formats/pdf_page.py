@@ -24,6 +24,8 @@ _SPACES = "\t\n\v\f\r"
 _CLEAN = {code: UNKNOWN for code in (*range(1, 32), *range(127, 160)) if chr(code) not in _SPACES}
 _CLEAN |= {0: "", ord(SOFT_HYPHEN): "-"}  # within a line it is drawn
 _Box = tuple[float, float, float, float]
+_TYPED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
+_TICKED = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +175,6 @@ def _turned(box: _Box, turn: int) -> _Box:
     for _ in range(turn):
         left, bottom, right, top = -top, left, -bottom, right
     return left, -top, right, -bottom
-
-
-_TYPED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
-_TICKED = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 
 
 def field_lines(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[str]:
