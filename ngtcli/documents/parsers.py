@@ -37,9 +37,9 @@ _LOOK_S = 30.0  # between two looks at whether a worker still computes; guess
 _WALL = 10  # seconds of wall time for each of CPU time that a file may take; guess
 _SHOWN = 200  # characters of a parser's own words
 _CODE = (
-    "import sys; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]\n"
+    "import sys; numbers = map(int, sys.argv[1:4]); sys.path[:] = sys.argv[4:]\n"
     "sys.dont_write_bytecode = True\n"
-    "from ngtcli.documents.worker import serve; serve(number)"
+    "from ngtcli.documents.worker import serve; serve(*numbers)"
 )
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRAP SYS XFSZ".split()}
@@ -176,18 +176,17 @@ class _Worker:
         left_out = {os.getcwd()} - {own}  # it may be one of documents
         places = [place for place in sys.path if os.path.isabs(place) and place not in left_out]
         self._connection, theirs = Pipe()
-        number = theirs.fileno()
+        numbers = theirs.fileno(), seconds, mb * 1_000_000
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CODE, str(number), *places, own],
+                [sys.executable, "-I", "-S", "-c", _CODE, *map(str, numbers), *places, own],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[number],
+                pass_fds=[theirs.fileno()],
                 cwd=os.sep,
                 env={name: os.environ[name] for name in _KEPT if name in os.environ},
             )
-        self._limits = {"seconds": seconds, "memory": mb * 1_000_000}
         self.is_usable, self._is_late, self._is_hung = True, False, False
 
     @property
@@ -202,7 +201,7 @@ class _Worker:
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done, seconds), daemon=True).start()
         try:
-            for message in (*self._first(), json.dumps(request).encode(), source.data):
+            for message in (json.dumps(request).encode(), source.data):
                 self._connection.send_bytes(message)
             reply = self._connection.recv_bytes(_REPLY), self._connection.recv_bytes(source.most)
             self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: start another
@@ -213,11 +212,6 @@ class _Worker:
             raise _WorkerLost(code, is_late, self._is_hung) from None
         finally:
             done.set()
-
-    def _first(self) -> list[bytes]:
-        """The limits, which the worker is told once."""
-        limits, self._limits = self._limits, {}
-        return [json.dumps(limits).encode()] if limits else []
 
     def _watch(self, done: threading.Event, seconds: float) -> None:
         """End the process if it hangs, or computes on though its own timer should have ended it.

@@ -27,11 +27,13 @@ _FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.p
 _DEPTH = 5000  # nested calls, against the 1000 of Python: what nests deep is parsed; guess
 
 
-def serve(number: int) -> NoReturn:
-    """Parse one file after the other until the connection of that descriptor ends."""
+def serve(number: int, seconds: int, memory: int) -> NoReturn:
+    """Parse one file after the other until the connection of that descriptor ends.
+
+    Each may take `seconds` of CPU time, and this process `memory` bytes.
+    """
     connection: Connection[bytes, bytes] = Connection(number)
-    limits = json.loads(connection.recv_bytes())
-    _confine(limits["memory"])
+    _confine(memory)
     while True:
         try:
             request = json.loads(connection.recv_bytes())
@@ -40,7 +42,7 @@ def serve(number: int) -> NoReturn:
         data = connection.recv_bytes()
         with suppress(Exception):  # `_answer` meets the same and tells it
             _format(request["format"]).parser()  # its libraries' imports do not count for the file
-        signal.setitimer(signal.ITIMER_PROF, limits["seconds"])
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         reply, text = _answer(request["format"], Source(data=data, **request["source"]))
         signal.setitimer(signal.ITIMER_PROF, 0)
         if len(text) > request["source"]["most"]:
