@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ngtcli.config import Settings
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
-from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
-from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
+from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection, Task
+from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
 from ngtcli.retrieve.ranking import Ranked, Scores
 
