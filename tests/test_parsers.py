@@ -143,7 +143,7 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
 SLOW_IMPORT = """
-import sys, time; numbers = map(int, sys.argv[1:4]); sys.path[:] = sys.argv[4:]
+import sys, time; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]
 from ngtcli.documents import formats, worker
 real, seen = formats.import_module, []
 def slow(name):
@@ -153,7 +153,7 @@ def slow(name):
     seen.append(name)
     return real(name)
 formats.import_module = slow
-worker.serve(*numbers)
+worker.serve(int(sys.argv[1]), *limits)
 """
 
 

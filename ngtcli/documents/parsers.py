@@ -37,9 +37,9 @@ _LOOK_S = 30.0  # between two looks at whether a worker still computes; guess
 _WALL = 10  # seconds of wall time for each of CPU time that a file may take; guess
 _SHOWN = 200  # characters of a parser's own words
 _CODE = (
-    "import sys; numbers = map(int, sys.argv[1:4]); sys.path[:] = sys.argv[4:]\n"
+    "import sys; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]\n"
     "sys.dont_write_bytecode = True\n"
-    "from ngtcli.documents.worker import serve; serve(*numbers)"
+    "from ngtcli.documents.worker import serve; serve(int(sys.argv[1]), *limits)"
 )
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRAP SYS XFSZ".split()}

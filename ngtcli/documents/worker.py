@@ -27,7 +27,7 @@ _FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.p
 _DEPTH = 5000  # nested calls, against the 1000 of Python: what nests deep is parsed; guess
 
 
-def serve(number: int, seconds: int, memory: int) -> NoReturn:
+def serve(number: int, seconds: float, memory: int) -> NoReturn:
     """Parse one file after the other until the connection of that descriptor ends.
 
     Each may take `seconds` of CPU time, and this process `memory` bytes.
