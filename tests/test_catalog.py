@@ -20,7 +20,7 @@ from ngtcli.documents.load import load
 from ngtcli.documents.parsers import Pool
 from ngtcli.errors import InputError
 from ngtcli.system.storage import read_json
-from tests.tools import document_files as made
+from tests import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("docx")

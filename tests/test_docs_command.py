@@ -16,8 +16,7 @@ from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
-from tests.tools import document_files as made
-from tests.tools import documents_folder
+from tests import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -150,7 +149,7 @@ def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -
 
 def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
     place = tmp_path / "all"
-    documents_folder.fill(place)
+    made.fill(place)
     body = listed(place)
     left_out = {Path(s["name"]).name for s in body["skipped"]}
     assert left_out == {

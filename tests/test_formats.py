@@ -12,7 +12,7 @@ from ngtcli.documents.content import About, Extracted, Section, Source, Writer
 from ngtcli.documents.formats import format_of
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError
-from tests.tools import document_files as made
+from tests import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")

@@ -16,7 +16,7 @@ from ngtcli.documents.formats.office import as_signs
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
-from tests.tools import document_files as made
+from tests import document_files as made
 
 pytest.importorskip("docx")
 pytest.importorskip("pptx")

@@ -24,9 +24,8 @@ from ngtcli.documents.load import load
 from ngtcli.documents.parsers import FailedParser, Pool
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
-from tests.tools import document_files as made
-from tests.tools.hostile_documents import read_all
-from tests.tools.hostile_files import cases, mutations
+from tests import document_files as made
+from tests.tools.hostile_documents import cases, mutations, read_all
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -399,7 +398,7 @@ def test_workers_load_neither_torch_nor_numpy() -> None:
     code = (
         "import sys\nfrom ngtcli.documents import worker\n"
         "from ngtcli.documents.content import About, Source\n"
-        "from tests.tools.document_files import FILES\n"
+        "from tests.document_files import FILES\n"
         "before = set(sys.modules)\n"
         "from ngtcli.documents.formats import FORMATS, format_of, suffix_of\n"
         "for name, make in FILES.items():\n"
