@@ -35,8 +35,7 @@ from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
@@ -104,9 +103,13 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
     from ngtcli.session.parts import Splitting  # here: it loads torch
 
     return Splitting(
-        session, request.preset, request.documents, notes.status, notes.warn,
+        session,
+        request.preset,
+        request.documents,
+        notes.status,
+        notes.warn,
         begin_part=notes.begin_part,
-    )  # fmt: skip
+    )
 
 
 def _session(request: AnswerRequest, notes: Notes) -> "Session":
@@ -294,9 +297,15 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
     task = Task(
-        request.preset, request.documents, request.question, tokenizer, context, s.max_tokens,
-        config.vocab_size, notes.status,
-    )  # fmt: skip
+        request.preset,
+        request.documents,
+        request.question,
+        tokenizer,
+        context,
+        s.max_tokens,
+        config.vocab_size,
+        notes.status,
+    )
     try:
         if s.overflow in IN_PARTS:
             prompt = _first_part(task, s.overflow, notes)
