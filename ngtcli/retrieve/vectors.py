@@ -56,7 +56,7 @@ class Vectors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Stored:
     """Vectors by the hashes of their texts, and the passages whose vectors they are in order."""
 
     of: str
@@ -73,35 +73,35 @@ def vectors_of(
 ) -> Vectors:
     """The vectors of an index's passages, one at least; `text` gives their texts.
 
-    On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is kept.
+    On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is stored.
     `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
     file, and if the cache cannot be written. Raises ModelError.
     """
     name = key_of(index.key, embedder.fingerprint)
     key = key_of(index.fingerprint, embedder.fingerprint)
     path = FILES.path(f"{name}.{key}")
-    kept = _kept(path, warn)
-    if kept is not None and kept.of == key and len(kept.rows) == len(index):
+    stored = _load(path, warn)
+    if stored is not None and stored.of == key and len(stored.rows) == len(index):
         renew(path)
-        return Vectors(kept.rows, name, key)
+        return Vectors(stored.rows, name, key)
     texts = [text(passage) for passage in range(len(index))]
     hashes = [_hash(one) for one in texts]
-    known = _known(kept, name, set(hashes))
+    known = _known(stored, name, set(hashes))
     missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
     made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
     every = {**known, **made}
     rows = np.stack([every[h] for h in hashes])
     status(f"Keeping {len(rows)} vectors …")
-    _save(path, _Kept(key, hashes, rows), warn)
+    _save(path, _Stored(key, hashes, rows), warn)
     FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
-def _known(kept: _Kept | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
+def _known(stored: _Stored | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
     """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
     known: dict[bytes, Floats] = {}
-    files = (_kept(path, lambda _: None) for path in FILES.others(name))
-    for file in filter(None, chain([kept], files)):
+    files = (_load(path, lambda _: None) for path in FILES.others(name))
+    for file in filter(None, chain([stored], files)):
         if len(known) == len(wanted):
             break
         known |= {h: row for h, row in zip(file.hashes, file.rows, strict=True) if h in wanted}
@@ -116,7 +116,7 @@ class _Making:
     ) -> None:
         self._path, self._known, self._status, self._warn = path, known, status, warn
         self._made: dict[bytes, Floats] = {}
-        self._kept, self._told = time.monotonic(), float("-inf")
+        self._saved, self._told = time.monotonic(), float("-inf")
 
     def make(self, missing: Mapping[bytes, str], embedder: Embedder) -> dict[bytes, Floats]:
         """The vectors of these texts, by the texts' hashes."""
@@ -130,10 +130,10 @@ class _Making:
                 vectors, cut = embedder.passages([missing[h] for h in own])
                 self._made |= zip(own, vectors, strict=True)
                 longer += cut
-                if time.monotonic() - self._kept > _KEEP_S:
-                    self._keep()
+                if time.monotonic() - self._saved > _KEEP_S:
+                    self._save_made()
         except BaseException:
-            self._keep()
+            self._save_made()
             self._warn(f"{len(self._made)} of {len(order)} passages are embedded, and kept")
             raise
         if longer:
@@ -148,24 +148,24 @@ class _Making:
             self._status(words)
             self._told = time.monotonic()
 
-    def _keep(self) -> None:
+    def _save_made(self) -> None:
         every = {**self._known, **self._made}
         if self._made:
             rows = np.stack(list(every.values()))
-            _save(self._path, _Kept(_PARTIAL, list(every), rows), self._warn)
-        self._kept = time.monotonic()
+            _save(self._path, _Stored(_PARTIAL, list(every), rows), self._warn)
+        self._saved = time.monotonic()
 
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_HASH).digest()
 
 
-def _save(path: Path, kept: _Kept, warn: Status) -> None:
-    hashes = np.frombuffer(b"".join(kept.hashes), np.uint8).reshape(-1, _HASH)
-    FILES.keep(path, {"texts": hashes, "vectors": kept.rows}, {"of": kept.of}, warn)
+def _save(path: Path, stored: _Stored, warn: Status) -> None:
+    hashes = np.frombuffer(b"".join(stored.hashes), np.uint8).reshape(-1, _HASH)
+    FILES.keep(path, {"texts": hashes, "vectors": stored.rows}, {"of": stored.of}, warn)
 
 
-def _kept(path: Path, warn: Status) -> _Kept | None:
+def _load(path: Path, warn: Status) -> _Stored | None:
     """What is in the file; None without one, and with a line if it is damaged."""
     try:
         arrays, metadata = FILES.map(path)
@@ -175,4 +175,4 @@ def _kept(path: Path, warn: Status) -> _Kept | None:
         warn(f"{FILES.what} made again: {error}")
         return None
     hashes = [row.tobytes() for row in arrays["texts"]]
-    return _Kept(metadata.get("of", _PARTIAL), hashes, arrays["vectors"])
+    return _Stored(metadata.get("of", _PARTIAL), hashes, arrays["vectors"])

@@ -103,7 +103,7 @@ class ArrayFile:
         metadata: Metadata,
         warn: Callable[[str], object],
     ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` is told why."""
+        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
