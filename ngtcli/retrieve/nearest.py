@@ -19,7 +19,6 @@ from ngtcli.retrieve.store import FOLDER
 from ngtcli.retrieve.vectors import Vectors
 from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import DamagedFileError
 
 FLAT_MOST = 100_000  # vectors that are all compared with a question
 LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
@@ -116,14 +115,14 @@ def nearest_of(
 
 def _load(path: Path, width: int, warn: Status) -> _Stored | None:
     """The index in the file; None without one for this width, and with a line if it is damaged."""
+    if (found := FILES.find(path, warn)) is None:
+        return None
+    arrays, metadata = found
     try:
-        arrays, metadata = FILES.map(path)
         coded = _faiss().deserialize_index(arrays["index"])
         stored = _Stored(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
-    except FileNotFoundError:
-        return None
-    except (DamagedFileError, RuntimeError, ValueError) as error:
-        warn(f"the index of vectors is built again: {error}")
+    except (RuntimeError, ValueError) as error:
+        warn(f"{FILES.what} made again: {error}")
         return None
     coded.nprobe = PROBED
     return stored if coded.d == width else None

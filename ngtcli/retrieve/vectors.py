@@ -1,13 +1,13 @@
-"""The vectors of passages by an embedding model, kept in the cache and mapped into memory.
+"""The vectors of passages by an embedding model, stored in the cache and mapped into memory.
 
-One file for an index and a model. Vectors are kept by the text they are of, so that for other
-documents of the same folder only new texts are embedded; what is made is kept from time to time,
+One file for an index and a model. Vectors are stored by the text they are of, so that for other
+documents of the same folder only new texts are embedded; what is made is stored from time to time,
 and when it is interrupted.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,9 +18,9 @@ from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
 from ngtcli.retrieve.index import Index
 from ngtcli.retrieve.store import FOLDER
 from ngtcli.system import process
-from ngtcli.system.arrays import ANY, Array, ArrayFile
+from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays, Metadata
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.system.storage import key_of
 
 _HASH = 16  # bytes of a text's hash
 FILES = ArrayFile(
@@ -34,8 +34,8 @@ FILES = ArrayFile(
         "vectors": Array("float32", ANY, rows="texts"),
     },
 )
-_PARTIAL = ""  # what a file is of that has not the vectors of all passages
-_KEEP_S = 300.0  # seconds after which what is made is kept; guess
+_PARTIAL = ""  # the key of a file that lacks vectors of some passages
+_SAVE_S = 300.0  # seconds after which what is made is stored; guess
 _TELL_S = 1.0  # seconds between two status lines; guess
 
 Status = Callable[[str], None]
@@ -55,15 +55,6 @@ class Vectors:
     embedded: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Vectors by the hashes of their texts, and the passages whose vectors they are in order."""
-
-    of: str
-    hashes: list[bytes]
-    rows: Floats
-
-
 def vectors_of(
     index: Index,
     text: Callable[[int], str],
@@ -80,10 +71,10 @@ def vectors_of(
     name = key_of(index.key, embedder.fingerprint)
     key = key_of(index.fingerprint, embedder.fingerprint)
     path = FILES.path(f"{name}.{key}")
-    stored = _load(path, warn)
-    if stored is not None and stored.of == key and len(stored.rows) == len(index):
+    stored = FILES.find(path, warn)
+    if stored and stored[1].get("of") == key and len(stored[0]["vectors"]) == len(index):
         renew(path)
-        return Vectors(stored.rows, name, key)
+        return Vectors(stored[0]["vectors"], name, key)
     texts = [text(passage) for passage in range(len(index))]
     hashes = [_hash(one) for one in texts]
     known = _known(stored, name, set(hashes))
@@ -92,24 +83,29 @@ def vectors_of(
     every = {**known, **made}
     rows = np.stack([every[h] for h in hashes])
     status(f"Keeping {len(rows)} vectors …")
-    _save(path, _Stored(key, hashes, rows), warn)
+    FILES.keep(path, _arrays(hashes, rows), {"of": key}, warn)
     FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
-def _known(stored: _Stored | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
+def _known(
+    stored: tuple[Arrays, Metadata] | None, name: str, wanted: set[bytes]
+) -> dict[bytes, Floats]:
     """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
     known: dict[bytes, Floats] = {}
-    files = (_load(path, lambda _: None) for path in FILES.others(name))
-    for file in filter(None, chain([stored], files)):
+    others = (FILES.find(path) for path in FILES.others(name))
+    for arrays, _ in filter(None, chain([stored], others)):
         if len(known) == len(wanted):
             break
-        known |= {h: row for h, row in zip(file.hashes, file.rows, strict=True) if h in wanted}
+        texts = arrays["texts"].tobytes()
+        for i, row in enumerate(arrays["vectors"]):
+            if (text := texts[i * _HASH : (i + 1) * _HASH]) in wanted:
+                known[text] = row
     return known
 
 
 class _Making:
-    """Makes vectors and keeps them on the way."""
+    """Makes vectors and stores them on the way."""
 
     def __init__(
         self, path: Path, known: Mapping[bytes, Floats], status: Status, warn: Status
@@ -130,7 +126,7 @@ class _Making:
                 vectors, cut = embedder.passages([missing[h] for h in own])
                 self._made |= zip(own, vectors, strict=True)
                 longer += cut
-                if time.monotonic() - self._saved > _KEEP_S:
+                if time.monotonic() - self._saved > _SAVE_S:
                     self._save_made()
         except BaseException:
             self._save_made()
@@ -152,7 +148,7 @@ class _Making:
         every = {**self._known, **self._made}
         if self._made:
             rows = np.stack(list(every.values()))
-            _save(self._path, _Stored(_PARTIAL, list(every), rows), self._warn)
+            FILES.keep(self._path, _arrays(list(every), rows), {"of": _PARTIAL}, self._warn)
         self._saved = time.monotonic()
 
 
@@ -160,19 +156,6 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_HASH).digest()
 
 
-def _save(path: Path, stored: _Stored, warn: Status) -> None:
-    hashes = np.frombuffer(b"".join(stored.hashes), np.uint8).reshape(-1, _HASH)
-    FILES.keep(path, {"texts": hashes, "vectors": stored.rows}, {"of": stored.of}, warn)
-
-
-def _load(path: Path, warn: Status) -> _Stored | None:
-    """What is in the file; None without one, and with a line if it is damaged."""
-    try:
-        arrays, metadata = FILES.map(path)
-    except FileNotFoundError:
-        return None
-    except DamagedFileError as error:
-        warn(f"{FILES.what} made again: {error}")
-        return None
-    hashes = [row.tobytes() for row in arrays["texts"]]
-    return _Stored(metadata.get("of", _PARTIAL), hashes, arrays["vectors"])
+def _arrays(hashes: Sequence[bytes], rows: Floats) -> Arrays:
+    """The arrays of a file: vectors, and the hashes of their texts."""
+    return {"texts": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH), "vectors": rows}

@@ -144,6 +144,18 @@ class ArrayFile:
                     write_json(_stamp_path(path), {"stamp": now})
         return arrays, metadata
 
+    def find(
+        self, path: Path, warn: Callable[[str], object] = lambda _: None
+    ) -> tuple[Arrays, Metadata] | None:
+        """As `map`; None without a file, and for a damaged one, which `warn` gets a line about."""
+        try:
+            return self.map(path)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            warn(f"{self.what} made again: {error}")
+            return None
+
     def map_unchecked(
         self, path: Path, wanted: Mapping[str, str] | None = None
     ) -> tuple[Arrays, Metadata]:
