@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from ngtcli.cli.answer_report import (
-    answer_json,
-    eager_words,
-    exact_words,
+    answer_object,
+    copied,
     explanation,
-    origins,
-    policy_words,
+    remarks,
     summary_facts,
     tell_passages,
-    unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.dry_run import dry_run
@@ -30,21 +27,23 @@ from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, counted
-from ngtcli.grounding.sources import Sources, sources_of
-from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import (
-    Collector,
-    ColourSink,
-    PlainSink,
-    ShownToken,
-    Sink,
-    TerminalSink,
-    dump_json,
+from ngtcli.grounding.sources import Sources
+from ngtcli.render.answer_view import (
+    copied_fact,
+    legend,
+    listed,
+    svg,
+    terminal_list,
+    terminal_view,
+    with_marks,
 )
+from ngtcli.render.sinks import ColourSink, PlainSink, ShownToken, TerminalSink, dump_json
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
+from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
+    from ngtcli.decode.steps import Step
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer, FinishedAnswer
     from ngtcli.session.parts import Splitting
@@ -113,15 +112,16 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
 def _show(
     request: AnswerRequest, answer: "Answer", notes: Notes, parts: Sequence["PartReport"]
 ) -> None:
-    """Run the answer into its sinks; on Ctrl-C keep what came."""
-    kept = Collector()
-    sinks: list[Sink] = [kept]
+    """Show the answer as it comes, then deliver it; on Ctrl-C what came of it."""
+    steps: list[Step] = []
+    sink: PlainSink | None = None
     if request.whole:
         process.unwind_on_interrupt()  # even an empty answer is delivered
     else:
-        sinks.append(_sink(request, answer, notes))
+        sink = _sink(request, answer, notes)
     try:
-        _run_into(sinks, kept, request, answer, notes)
+        for step in answer:
+            _show_step(request, answer, step, steps, sink, notes)
     except KeyboardInterrupt:
         answer.interrupted = True
     except Exception:
@@ -129,48 +129,54 @@ def _show(
             raise
         answer.interrupted = True
     notes.clear()
-    for sink in sinks:
+    if sink is not None:
         sink.close()
-    selection = answer.prompt.selection
-    excerpts = selection.excerpts if selection else None
-    if excerpts is None and sum(len(d.text) for d in request.documents) > _LONG:
+    if answer.prompt.selection is None and sum(len(d.text) for d in request.documents) > _LONG:
         notes.status("Comparing the answer with the documents …")
-    sources = sources_of(kept.text, request.documents, excerpts)
+    finished = answer.finished(steps=steps)
+    sources = copied(finished, request.documents)
     notes.clear()
+    facts = [copied_fact(sources), *summary_facts(request.settings, answer)]
     with process.unbroken():
-        _deliver(request, answer, kept, sources, parts, notes)
-        write_beside(request, answer, kept, sources)
-    _conclude(request, answer, sources, notes)
+        _deliver(request, answer, finished, sources, parts, notes)
+        if request.html:
+            write_page(_page(request, finished, sources, facts), request.html)
+        if request.svg:
+            write_page(_picture(request, finished, sources, facts), request.svg)
+    _conclude(request, answer, facts, notes)
 
 
-def _run_into(
-    sinks: Sequence[Sink], kept: Collector, request: AnswerRequest, answer: "Answer", notes: Notes
+def _show_step(
+    request: AnswerRequest,
+    answer: "Answer",
+    step: "Step",
+    steps: list["Step"],
+    sink: PlainSink | None,
+    notes: Notes,
 ) -> None:
-    for step in answer:
-        if request.whole:
-            written = counted(len(kept.tokens), "token")
-            notes.status(f"Writing the answer: {written} …")
-        elif kept.tokens:
-            notes.clear()
-        else:
-            process.unwind_on_interrupt()
-            notes.begin_answer()
-        for sink in sinks:
-            sink.step(step.tokens)
-        if request.explain:
-            notes.say(explanation(answer, step), dim=True)
+    """Show a step, and add it to the `steps`."""
+    if sink is None:
+        written = counted(sum(len(earlier.tokens) for earlier in steps), "token")
+        notes.status(f"Writing the answer: {written} …")
+    elif any(earlier.tokens for earlier in steps):
+        notes.clear()
+    else:
+        process.unwind_on_interrupt()
+        notes.begin_answer()
+    steps.append(step)
+    if sink is not None:
+        sink.step(step.tokens)
+    if request.explain:
+        notes.say(explanation(answer, step), dim=True)
 
 
-def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes: Notes) -> None:
+def _conclude(request: AnswerRequest, answer: "Answer", facts: list[str], notes: Notes) -> None:
     """What is said below an answer; exit code 130 where it was interrupted."""
     if notes.terminal or request.verbose:
-        notes.facts(facts_of(request, answer, sources))
+        notes.facts(facts)
     if request.verbose:
-        notes.remark(" ".join(policy_words(answer)))
-        notes.remark(answer.background_words())
-        notes.remark(exact_words(answer))
-        notes.remark(unused_words(answer))
-        notes.remark(eager_words(answer))
+        for words in remarks(answer):
+            notes.remark(words)
     if answer.finish_reason == "context":
         notes.warn("the answer is cut off: the context is full")
     if answer.finish_reason == "repetition":
@@ -180,11 +186,11 @@ def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes:
         raise typer.Exit(INTERRUPTED)
 
 
-def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
+def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> PlainSink:
     """Where the text goes as it comes."""
     color = wants_color(sys.stdout, request.settings.color)
     if color and request.verbose and request.settings.method != "none":
-        notes.legend(origins(answer))
+        notes.legend(answer.run.drafter.origins)
     if sys.stdout.isatty():
         return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
     return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
@@ -193,106 +199,78 @@ def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
 def _deliver(
     request: AnswerRequest,
     answer: "Answer",
-    kept: Collector,
+    finished: "FinishedAnswer",
     sources: Sources,
     parts: Sequence["PartReport"],
     notes: Notes,
 ) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.cite and not request.output:
-        print_cited(kept.tokens, sources, _sink(request, answer, notes), request.settings.color)
+        marked = with_marks(finished.tokens, sources)
+        _print_cited(marked, sources, _sink(request, answer, notes), request.settings.color)
     elif request.whole:
         hint = "The answer went to standard output; choose another file with -o."
-        write_result(
-            body_of(request, answer.finished(), kept, sources, parts), request.output, hint
-        )
+        write_result(body_of(request, finished, sources, parts), request.output, hint)
 
 
 def body_of(
     request: AnswerRequest,
     answer: "FinishedAnswer",
-    kept: Collector,
     sources: Sources,
     parts: Sequence["PartReport"],
 ) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        return dump_json(answer_json(request, answer, kept, sources, parts))
-    return cited(kept.tokens, sources) if request.cite else visible(kept.text.rstrip("\n"))
+        return dump_json(to_json(answer_object(request, answer, sources, parts)))
+    if not request.cite:
+        return visible(answer.text.rstrip("\n"))
+    text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))
+    return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
 
 
-def cited(tokens: Sequence[ShownToken], sources: Sources) -> str:
-    """The answer with marks, and the list of its sources, without a last newline."""
-    text = visible("".join(words.text for words in with_marks(tokens, sources)))
-    return "\n".join([text, *([""] * bool(sources.found)), *_lines(sources)])
-
-
-def print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, color: str) -> None:
+def _print_cited(
+    marked: Sequence[ShownToken], sources: Sources, sink: PlainSink, color: str
+) -> None:
     """The answer with marks into `sink`, which writes to stdout, and its sources below it.
 
     On a terminal the places link to the files; `color` is that setting.
     """
-    sink.step(with_marks(tokens, sources))
+    sink.step(marked)
     sink.close()
     if sys.stdout.isatty():
         styled = wants_color(sys.stdout, color)
         places = terminal_list(sources, terminal_width(sys.stdout), styled)
     else:
-        places = "".join(line + "\n" for line in _lines(sources))
+        places = "".join(f"{listed(source)}\n" for source in sources.places())
     sys.stdout.write(f"\n{places}" if places else "")
     sys.stdout.flush()
 
 
-def _lines(sources: Sources) -> list[str]:
-    return [listed(source) for source in sources.places()]
+def _page(
+    request: AnswerRequest, answer: "FinishedAnswer", sources: Sources, facts: list[str]
+) -> str:
+    """The answer with its documents, as HTML."""
+    from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
-
-def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list[str]:
-    """What is said below an answer."""
-    return [copied_fact(sources), *summary_facts(request.settings, answer)]
-
-
-def write_beside(
-    request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources
-) -> None:
-    """Write the page and the picture, where they are asked for. Raises NgtError."""
-    if request.html:
-        write_page(_page(request, answer, kept, sources), request.html)
-    if request.svg:
-        write_page(_picture(request, answer, kept, sources), request.svg)
-
-
-def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
-    """The answer beside its documents, as HTML."""
-    from ngtcli.render.answer_page import Written, answer_page  # here: few runs need it
-
-    written = [
-        Written(token.text, token.drafted, step)
-        for token, step in zip(kept.tokens, kept.steps, strict=True)
-    ]
     title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
-    facts = facts_of(request, answer, sources)
     documents = request.documents
     if selection := answer.prompt.selection:  # those of which nothing was read are left out
         read = sorted({excerpt.document for excerpt in selection.excerpts})
         documents, sources = [documents[i] for i in read], sources.among(read)
-    return answer_page(title, command_line(), written, sources, documents, facts)
+    return answer_page(title, command_line(), answer.steps, sources, documents, facts)
 
 
-def _picture(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+def _picture(
+    request: AnswerRequest, answer: "FinishedAnswer", sources: Sources, facts: list[str]
+) -> str:
     """The command and the answer as a terminal shows them, as SVG; with marks if it is to cite."""
-    from ngtcli.render import answer_view
-
-    width = terminal_width(sys.stdout)
-    places = answer_view.terminal_list(sources, width, True) if request.cite else ""
-    shown = answer_view.with_marks(kept.tokens, sources) if request.cite else kept.tokens
-    facts = lines_of(facts_of(request, answer, sources), width)
-    origins = sorted({token.origin for token in kept.tokens if token.drafted})
+    width, tokens = terminal_width(sys.stdout), answer.tokens
+    origins = sorted({token.origin for token in tokens if token.drafted})
     parts = [
         f"$ {reveal(visible(command_line()))}\n",
-        answer_view.legend(origins) + "\n" if origins else "",
-        answer_view.terminal_view(shown, width, True),
-        places,
-        "\n".join(paint(" · ".join(line), DIM) for line in facts),
+        legend(origins) + "\n" if origins else "",
+        terminal_view(with_marks(tokens, sources) if request.cite else tokens, width, True),
+        terminal_list(sources, width, True) if request.cite else "",
+        "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width)),
     ]
-    return answer_view.svg("\n".join(filter(None, parts)), kept.text, width)
+    return svg("\n".join(filter(None, parts)), answer.text, width)

@@ -1,9 +1,9 @@
 """`--dry-run`: the prompt as the model would get it, fitted and counted; no weights are loaded."""
 
-from ngtcli.cli.answer_report import dry_run_json, tell_passages
+from ngtcli.cli.answer_report import dry_run_object, tell_passages
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import print_line
+from ngtcli.cli.output import print_json, print_line
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.model_files.card import script_words
@@ -13,7 +13,6 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.fitting import Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.terminal import visible
 
 
@@ -35,7 +34,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     except ContextOverflowError:
         notes.clear()
         if request.json:
-            print_line(dump_json(dry_run_json(request, None, context)))
+            print_json(dry_run_object(request, None, context))
         raise
     notes.clear()
     if words := script_words(s.model, prompt.documents, request.question):
@@ -43,7 +42,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tell_passages(request, prompt.selection, notes)
     remark_look_alikes(request, tokenizer, notes)
     if request.json:
-        print_line(dump_json(dry_run_json(request, prompt, context)))
+        print_json(dry_run_object(request, prompt, context))
         return
     print_line(visible(prompt.text))
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
