@@ -10,16 +10,13 @@ from helpers import ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
+from ngtcli.config import Settings
 from ngtcli.documents import catalog
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.prompt.splitting import parts_folder
-from ngtcli.retrieve.index import index_of
-from ngtcli.system.storage import home
-from tests.tools import document_files as made
-from tests.tools import documents_folder
+from tests import document_files as made
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -68,19 +65,6 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
     assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
 
 
-def test_what_was_left_out_is_named_with_a_reason(folder: Path) -> None:
-    told = {Path(s["name"]).name: s["reason"] for s in listed(folder)["skipped"]}
-    assert told == {
-        "binary.txt": "binary, not text",
-        "empty.txt": "empty",
-        "locked.pdf": "encrypted",
-        "loop": "a link to a folder; name it to have it read",
-        "picture.png": "files of kind .png are not read",
-        "pipe": "not a regular file",
-        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
-    }
-
-
 def test_a_second_listing_reads_only_what_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,15 +90,9 @@ def test_files_that_are_gone_are_forgotten(folder: Path) -> None:
     listed(folder)
     (folder / "notes.txt").unlink()
     listed(folder)
-    known = catalog.Catalog(os.path.realpath(folder), _settings())
+    known = catalog.Catalog(os.path.realpath(folder), Settings())
     assert known.entry(os.path.realpath(folder / "notes.txt")) is None
     assert known.entry(os.path.realpath(folder / "people.csv")) is not None
-
-
-def _settings():
-    from ngtcli.config import Settings
-
-    return Settings()
 
 
 def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:
@@ -171,7 +149,7 @@ def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -
 
 def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
     place = tmp_path / "all"
-    documents_folder.fill(place)
+    made.fill(place)
     body = listed(place)
     left_out = {Path(s["name"]).name for s in body["skipped"]}
     assert left_out == {
@@ -206,38 +184,3 @@ def test_a_password_is_never_shown(folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert b"(set)" in done.stdout and b"tide-4711x" not in done.stdout
         assert b'"password": "tide"' not in done.stdout
-
-
-def test_ask_uses_documents_of_every_format(folder: Path) -> None:
-    done = ngt("ask", "When does the Aurora leave?", "-d", str(folder), "--dry-run", "--json")
-    body = json.loads(done.stdout)
-    assert [d["name"] for d in body["documents"]] == [
-        "book.epub", "bus.html", "columns.pdf", "letter.eml", "notes.txt", "orchard.docx",
-        "people.csv",
-    ]  # fmt: skip
-    assert {Path(s["name"]).name for s in body["skipped"]} >= {"scan.pdf", "locked.pdf"}
-
-
-def test_clear_removes_all_that_is_kept(folder: Path) -> None:
-    listed(folder)
-    assert json.loads(ngt("docs", "path", "--json").stdout)["path"] == str(catalog.folder())
-    files = sum(p.is_file() for p in catalog.folder().rglob("*"))
-    assert files and json.loads(ngt("docs", "clear", "--json").stdout)["files"] == files
-    assert not catalog.folder().exists()
-    assert ngt("docs", "clear").stdout == b"0 files, 0.0 MB removed\n"
-
-
-def test_clear_removes_the_indices_of_passages(folder: Path) -> None:
-    index_of([Document("a", "The tide came in.", path=str(folder / "a.txt"))], Cutting(16))
-    assert list((home("cache") / "passages").iterdir())
-    assert json.loads(ngt("docs", "clear", "--json").stdout)["files"] >= 1
-    assert not (home("cache") / "passages").exists()
-
-
-def test_clear_removes_the_ids_and_counts_of_documents_and_the_summaries_of_parts() -> None:
-    for place in ((home("cache") / "folders"), parts_folder()):
-        place.mkdir(parents=True)
-        (place / "kept").write_bytes(b"12")
-    cleared = json.loads(ngt("docs", "clear", "--json").stdout)
-    assert cleared == {"files": 2, "bytes": 4}
-    assert not (home("cache") / "folders").exists() and not parts_folder().exists()

@@ -1,6 +1,7 @@
 """How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
 
-Also what comes with an answer: the list of its sources, its page and its picture.
+Also the list of an answer's sources, its page and its picture, and `--dry-run`, which loads no
+weights.
 """
 
 import sys
@@ -13,30 +14,29 @@ import typer
 from ngtcli.cli.answer_report import (
     answer_object,
     copied,
+    dry_run_object,
     explanation,
     remarks,
     summary_facts,
     tell_passages,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
-from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.output import print_json, print_line, write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
-from ngtcli.errors import INTERRUPTED, counted
+from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
 from ngtcli.grounding.sources import Sources
-from ngtcli.render.answer_view import (
-    copied_fact,
-    legend,
-    listed,
-    svg,
-    terminal_list,
-    terminal_view,
-    with_marks,
-)
+from ngtcli.model_files.card import script_words
+from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.selecting import prompt_for
+from ngtcli.prompt.splitting import fits, split, split_to_refine
+from ngtcli.render import answer_view
+from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import ColourSink, PlainSink, ShownToken, TerminalSink, dump_json
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
@@ -82,7 +82,7 @@ def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> Non
         notes.clear()
         notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
         raise typer.Exit(INTERRUPTED) from None
-    _show(request, answer, notes, parts.reports if parts else [])
+    _Showing(request, answer, notes, parts.reports if parts else []).run()
     if parts is not None:
         parts.forget()
 
@@ -94,9 +94,13 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
     from ngtcli.session.parts import Splitting  # here: it loads torch
 
     return Splitting(
-        session, request.preset, request.documents, notes.status, notes.warn,
+        session,
+        request.preset,
+        request.documents,
+        notes.status,
+        notes.warn,
         begin_part=notes.begin_part,
-    )  # fmt: skip
+    )
 
 
 def _session(request: AnswerRequest, notes: Notes) -> "Session":
@@ -109,108 +113,134 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     return open_session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
-def _show(
-    request: AnswerRequest, answer: "Answer", notes: Notes, parts: Sequence["PartReport"]
-) -> None:
-    """Show the answer as it comes, then deliver it; on Ctrl-C what came of it."""
-    steps: list[Step] = []
-    sink: PlainSink | None = None
-    if request.whole:
-        process.unwind_on_interrupt()  # even an empty answer is delivered
-    else:
-        sink = _sink(request, answer, notes)
-    try:
-        for step in answer:
-            _show_step(request, answer, step, steps, sink, notes)
-    except KeyboardInterrupt:
-        answer.interrupted = True
-    except Exception:
-        if not process.interrupted():  # else a library made this of the Ctrl-C
-            raise
-        answer.interrupted = True
-    notes.clear()
-    if sink is not None:
-        sink.close()
-    if answer.prompt.selection is None and sum(len(d.text) for d in request.documents) > _LONG:
-        notes.status("Comparing the answer with the documents …")
-    finished = answer.finished(steps=steps)
-    sources = copied(finished, request.documents)
-    notes.clear()
-    facts = [copied_fact(sources), *summary_facts(request.settings, answer)]
-    with process.unbroken():
-        _deliver(request, answer, finished, sources, parts, notes)
-        if request.html:
-            write_page(_page(request, finished, sources, facts), request.html)
-        if request.svg:
-            write_page(_picture(request, finished, sources, facts), request.svg)
-    _conclude(request, answer, facts, notes)
+class _Showing:
+    """An answer as it comes, and then whole: on standard output, below it, and in files."""
 
+    def __init__(
+        self,
+        request: AnswerRequest,
+        answer: "Answer",
+        notes: Notes,
+        parts: Sequence["PartReport"],
+    ) -> None:
+        self._request, self._answer, self._notes, self._parts = request, answer, notes, parts
+        self._steps: list[Step] = []
 
-def _show_step(
-    request: AnswerRequest,
-    answer: "Answer",
-    step: "Step",
-    steps: list["Step"],
-    sink: PlainSink | None,
-    notes: Notes,
-) -> None:
-    """Show a step, and add it to the `steps`."""
-    if sink is None:
-        written = counted(sum(len(earlier.tokens) for earlier in steps), "token")
-        notes.status(f"Writing the answer: {written} …")
-    elif any(earlier.tokens for earlier in steps):
-        notes.clear()
-    else:
-        process.unwind_on_interrupt()
-        notes.begin_answer()
-    steps.append(step)
-    if sink is not None:
-        sink.step(step.tokens)
-    if request.explain:
-        notes.say(explanation(answer, step), dim=True)
+    def run(self) -> None:
+        """Show the answer; on Ctrl-C what came of it, with exit code 130. Raises NgtError."""
+        sink: PlainSink | None = None
+        if self._request.whole:
+            process.unwind_on_interrupt()  # even an empty answer is delivered
+        else:
+            sink = self._sink()
+        try:
+            self._decode(sink)
+        except KeyboardInterrupt:
+            self._answer.interrupted = True
+        except Exception:
+            if not process.interrupted():  # else a library made this of the Ctrl-C
+                raise
+            self._answer.interrupted = True
+        self._notes.clear()
+        if sink is not None:
+            sink.close()
+        finished = self._answer.finished(steps=self._steps)
+        sources = self._compare(finished)
+        with process.unbroken():
+            self._deliver(finished, sources)
+            facts = [copied_fact(sources), *summary_facts(self._request.settings, self._answer)]
+            if self._request.html:
+                write_page(self._page(finished, sources, facts), self._request.html)
+            if self._request.svg:
+                write_page(self._picture(finished, sources, facts), self._request.svg)
+        self._conclude(facts)
 
+    def _sink(self) -> PlainSink:
+        """Where the text goes as it comes."""
+        request = self._request
+        color = wants_color(sys.stdout, request.settings.color)
+        if color and request.verbose and request.settings.method != "none":
+            self._notes.legend(self._answer.run.drafter.origins)
+        if sys.stdout.isatty():
+            return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
+        return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
-def _conclude(request: AnswerRequest, answer: "Answer", facts: list[str], notes: Notes) -> None:
-    """What is said below an answer; exit code 130 where it was interrupted."""
-    if notes.terminal or request.verbose:
-        notes.facts(facts)
-    if request.verbose:
-        for words in remarks(answer):
-            notes.remark(words)
-    if answer.finish_reason == "context":
-        notes.warn("the answer is cut off: the context is full")
-    if answer.finish_reason == "repetition":
-        notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
-    if answer.interrupted:
-        notes.warn("interrupted; the answer is incomplete")
-        raise typer.Exit(INTERRUPTED)
+    def _decode(self, sink: PlainSink | None) -> None:
+        tokens = 0
+        for step in self._answer:
+            if sink is None:
+                self._notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
+            elif tokens:
+                self._notes.clear()
+            else:
+                process.unwind_on_interrupt()
+                self._notes.begin_answer()
+            self._steps.append(step)
+            tokens += len(step.tokens)
+            if sink is not None:
+                sink.step(step.tokens)
+            if self._request.explain:
+                self._notes.say(explanation(self._answer, step), dim=True)
 
+    def _compare(self, answer: "FinishedAnswer") -> Sources:
+        """Which stretches of the answer stand in the documents, or in the passages read."""
+        documents = self._request.documents
+        if answer.prompt.selection is None and sum(len(d.text) for d in documents) > _LONG:
+            self._notes.status("Comparing the answer with the documents …")
+        sources = copied(answer, documents)
+        self._notes.clear()
+        return sources
 
-def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> PlainSink:
-    """Where the text goes as it comes."""
-    color = wants_color(sys.stdout, request.settings.color)
-    if color and request.verbose and request.settings.method != "none":
-        notes.legend(answer.run.drafter.origins)
-    if sys.stdout.isatty():
-        return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
-    return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
+    def _deliver(self, answer: "FinishedAnswer", sources: Sources) -> None:
+        """The JSON object, or the answer with its sources, to stdout or to the file."""
+        request = self._request
+        if request.cite and not request.output:
+            _print_cited(answer.tokens, sources, self._sink(), request.settings.color)
+        elif request.whole:
+            hint = "The answer went to standard output; choose another file with -o."
+            write_result(body_of(request, answer, sources, self._parts), request.output, hint)
 
+    def _conclude(self, facts: list[str]) -> None:
+        """What is said below an answer; exit code 130 where it was interrupted."""
+        answer, notes = self._answer, self._notes
+        if notes.terminal or self._request.verbose:
+            notes.facts(facts)
+        if self._request.verbose:
+            for words in remarks(answer):
+                notes.remark(words)
+        if answer.finish_reason == "context":
+            notes.warn("the answer is cut off: the context is full")
+        if answer.finish_reason == "repetition":
+            notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
+        if answer.interrupted:
+            notes.warn("interrupted; the answer is incomplete")
+            raise typer.Exit(INTERRUPTED)
 
-def _deliver(
-    request: AnswerRequest,
-    answer: "Answer",
-    finished: "FinishedAnswer",
-    sources: Sources,
-    parts: Sequence["PartReport"],
-    notes: Notes,
-) -> None:
-    """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
-    if request.cite and not request.output:
-        marked = with_marks(finished.tokens, sources)
-        _print_cited(marked, sources, _sink(request, answer, notes), request.settings.color)
-    elif request.whole:
-        hint = "The answer went to standard output; choose another file with -o."
-        write_result(body_of(request, finished, sources, parts), request.output, hint)
+    def _page(self, answer: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
+        """The answer next to its documents, as HTML."""
+        from ngtcli.render.answer_page import answer_page  # here: few runs need it
+
+        documents = self._request.documents
+        names = ", ".join(d.name for d in documents[:3])
+        if selection := answer.prompt.selection:  # what nothing was read of is left out
+            read = sorted({excerpt.document for excerpt in selection.excerpts})
+            documents, sources = [documents[i] for i in read], sources.among(read)
+        title = self._request.question or f"Summary of {names}"
+        return answer_page(title, command_line(), answer.steps, sources, documents, facts)
+
+    def _picture(self, answer: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
+        """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
+        width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
+        origins = sorted({token.origin for token in tokens if token.drafted})
+        shown = with_marks(tokens, sources) if cite else tokens
+        parts = [
+            f"$ {reveal(visible(command_line()))}\n",
+            answer_view.legend(origins) + "\n" if origins else "",
+            answer_view.terminal_view(shown, width, True),
+            terminal_list(sources, width, True) if cite else "",
+            "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width)),
+        ]
+        return answer_view.svg("\n".join(filter(None, parts)), answer.text, width)
 
 
 def body_of(
@@ -229,13 +259,13 @@ def body_of(
 
 
 def _print_cited(
-    marked: Sequence[ShownToken], sources: Sources, sink: PlainSink, color: str
+    tokens: Sequence[ShownToken], sources: Sources, sink: PlainSink, color: str
 ) -> None:
     """The answer with marks into `sink`, which writes to stdout, and its sources below it.
 
     On a terminal the places link to the files; `color` is that setting.
     """
-    sink.step(marked)
+    sink.step(with_marks(tokens, sources))
     sink.close()
     if sys.stdout.isatty():
         styled = wants_color(sys.stdout, color)
@@ -246,31 +276,50 @@ def _print_cited(
     sys.stdout.flush()
 
 
-def _page(
-    request: AnswerRequest, answer: "FinishedAnswer", sources: Sources, facts: list[str]
-) -> str:
-    """The answer with its documents, as HTML."""
-    from ngtcli.render.answer_page import answer_page  # here: few runs need it
+def dry_run(request: AnswerRequest, notes: Notes) -> None:
+    """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+    s = request.settings
+    notes.status(f"Loading the tokenizer of {s.model} …")
+    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
+    context = context_limit(config, tokenizer).tokens
+    task = Task(
+        request.preset,
+        request.documents,
+        request.question,
+        tokenizer,
+        context,
+        s.max_tokens,
+        config.vocab_size,
+        notes.status,
+    )
+    try:
+        if s.overflow in IN_PARTS:
+            prompt = _first_part(task, s.overflow, notes)
+        else:
+            prompt = prompt_for(task, s, notes.warn)
+    except ContextOverflowError:
+        notes.clear()
+        if request.json:
+            print_json(dry_run_object(request, None, context))
+        raise
+    notes.clear()
+    if words := script_words(s.model, prompt.documents, request.question):
+        notes.warn(words)
+    tell_passages(request, prompt.selection, notes)
+    remark_look_alikes(request, tokenizer, notes)
+    if request.json:
+        print_json(dry_run_object(request, prompt, context))
+        return
+    print_line(visible(prompt.text))
+    notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
-    title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
-    documents = request.documents
-    if selection := answer.prompt.selection:  # those of which nothing was read are left out
-        read = sorted({excerpt.document for excerpt in selection.excerpts})
-        documents, sources = [documents[i] for i in read], sources.among(read)
-    return answer_page(title, command_line(), answer.steps, sources, documents, facts)
 
-
-def _picture(
-    request: AnswerRequest, answer: "FinishedAnswer", sources: Sources, facts: list[str]
-) -> str:
-    """The command and the answer as a terminal shows them, as SVG; with marks if it is to cite."""
-    width, tokens = terminal_width(sys.stdout), answer.tokens
-    origins = sorted({token.origin for token in tokens if token.drafted})
-    parts = [
-        f"$ {reveal(visible(command_line()))}\n",
-        legend(origins) + "\n" if origins else "",
-        terminal_view(with_marks(tokens, sources) if request.cite else tokens, width, True),
-        terminal_list(sources, width, True) if request.cite else "",
-        "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width)),
-    ]
-    return svg("\n".join(filter(None, parts)), answer.text, width)
+def _first_part(task: Task, overflow: str, notes: Notes) -> Prompt:
+    """The prompt of everything, or where that does not fit of the first part of the documents."""
+    if (whole := fits(task)) is not None:
+        return whole
+    parts = split(task) if overflow == "split" else split_to_refine(task)
+    notes.warn(
+        f"not everything fits: split into {counted(len(parts), 'part')}; this is the first one's"
+    )
+    return parts[0].prompt

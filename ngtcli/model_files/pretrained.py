@@ -10,7 +10,7 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import HINT, find, why_not_loaded
-from ngtcli.system.importing import without_collection
+from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -32,6 +32,7 @@ _CHOICES = {
     ("gpt2", "GPT2Tokenizer"): "GPT2Tokenizer",
     ("gpt_neox", "GPTNeoXTokenizer"): "GPTNeoXTokenizer",
 }
+Notify = Callable[[str], None]
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -121,9 +122,6 @@ def loading(name: str) -> Iterator[None]:
             f"{name}: cannot be loaded ({why_not_loaded(error)})",
             HINT,
         ) from error
-
-
-Notify = Callable[[str], None]
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
