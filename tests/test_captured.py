@@ -146,7 +146,7 @@ def test_a_length_that_a_model_reads_is_noticed() -> None:
     model = switched_on(make_target(), said)
     step = model._tree_pass
     model.passes._step = lambda packed, rows, capacity, told: (
-        step(packed, rows, capacity, told) + model._cache.get_seq_length()
+        step(packed, rows, capacity, told) + model.cache.get_seq_length()
     )
     passes(model)
     assert len(said) == 1 and model.passes.captured == 0

@@ -167,7 +167,7 @@ class _Case:
         model, path, out, at = self.model, tokens[_PROMPT:], list[Tensor](), 0
         model.start(self.places - self.rows, self.rows)
         model.prefill(tokens[:_PROMPT][: self.length])
-        model.repeat_rows(self.length)
+        model.cache.repeat(self.length)
         while at < len(path):
             alike = rows_alike(model.length, self.rows)
             longest = min(self.rows, len(path) - at, alike)
@@ -176,7 +176,7 @@ class _Case:
             out += model.forward(path[at], tree)[:together].clone()
             model.keep(range(together - 1))
             at += together
-        return out + [rows[:, :, self.length :].clone() for rows in model.cached()]
+        return out + [rows[:, :, self.length :].clone() for rows in model.cache.rows()]
 
     def _tree(self, chain: list[int], rng: random.Random) -> DraftTree:
         """A chain below the root, and other nodes: arbitrary ones, or, alike, twins of its own."""

@@ -274,7 +274,8 @@ def _end_agrees(model: TargetModel, truth: Reference) -> bool:
     if model.context > _END or start < 1:
         return True
     tree = _wide_tree(truth, siblings, model.vocabulary)
-    model.start_behind_zeros(start)
+    model.start(model.context)
+    model.cache.length = start
     rows = model.forward(truth.prompt[-1], tree)
     single = []
     for token in (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]):
