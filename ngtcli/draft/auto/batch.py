@@ -84,7 +84,7 @@ class AutoDrafters(Drafters[Auto]):
         self._pooled = [other for other in self._pooled if other is not drafter]
         if self._earlier.cleared > before:
             for other in self._pooled:
-                other.match_anew()
+                other.match_again()
 
     def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
         """A tree for each text; together no more nodes than pay."""
