@@ -2,7 +2,7 @@
 
 `transformers` repeats keys and values for every head before SDPA wherever a mask is given and there
 are several rows, which is each pass over a draft tree. Here the rows of a group's heads are put
-below one another, or SDPA is told of the groups.
+below one another, or SDPA gets the groups.
 
 All rows of a pass over several sequences lie in one flat batch, so that linear layers compute no
 padding. Each sequence's rows attend by themselves to its region of the cache, by whatever attention

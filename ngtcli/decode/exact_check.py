@@ -34,7 +34,7 @@ from ngtcli.system.remembered import Remembered, read_fields
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
 _PROMPT = 24  # tokens before them; guess
-_GROUPINGS = 3  # of the path into passes, each with other tokens beside it; guess
+_GROUPINGS = 3  # of the path into passes, each with other tokens in its passes; guess
 _TEXTS = 16  # more texts where there are experts, in one grouping each
 _SAMPLED = 64  # elements of each parameter that tell weights apart; guess
 EAGER = "eager"
@@ -140,7 +140,7 @@ def _cases(model: TargetModel, rows: int, places: int) -> "Iterator[_Case]":
 class _Case:
     """A path that begins behind `length` rows of the cache; `text` is the seed of its tokens.
 
-    With `alike` it is read in one grouping, where most tokens beside it are those of the path.
+    With `alike` it is read in one grouping, where most other tokens are those of the path.
     """
 
     model: TargetModel
@@ -160,7 +160,7 @@ class _Case:
     def _read(self, rng: random.Random | None) -> list[Tensor]:
         """The scores after each token of the path, and its rows in the cache.
 
-        Without `rng` one token a pass; with it several, and other tokens below and beside them.
+        Without `rng` one token a pass; with it several, and other tokens in the same passes.
         """
         source = random.Random(self.text)
         tokens = [source.randrange(self.model.vocabulary) for _ in range(_PROMPT + _PATH)]

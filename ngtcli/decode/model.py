@@ -174,10 +174,10 @@ class TargetModel:
         shape = Shape(layout.rows, layout.capacity)
         return self.passes.run(layout.packed, shape, layout.length)[: len(layout.ids)]
 
-    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, told: int) -> Tensor:
+    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
         """One pass over a packed tree, eagerly."""
         inputs = unpack(packed, rows)
-        self.cache.aim(inputs.slots, capacity, told)
+        self.cache.aim(inputs.slots, capacity, past)
         mask = self.masks.of_tree(inputs, capacity)
         return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
@@ -206,7 +206,7 @@ class TargetModel:
     def run_pass(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0
     ) -> Tensor:
-        """One pass in a cache that was told where it writes: scores (rows, vocabulary).
+        """One pass in a cache that is aimed: scores (rows, vocabulary).
 
         `ids` and `positions` are int64 (rows,). Without a mask the model makes its own. With `keep`
         there are scores for the last `keep` rows only, if the model can leave out others.

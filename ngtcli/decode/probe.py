@@ -330,7 +330,7 @@ def references(hf: Any, name: str, length: int, vocabulary: int) -> Iterator[Ref
 
 
 def check_causal(hf: Any, name: str, prompt: Sequence[int]) -> None:
-    """Raise ModelError where scores depend on tokens that come later: then it is no decoder.
+    """Raise ModelError where scores depend on tokens that come later: then it is not a decoder.
 
     Passes a model that cannot be run without a cache.
     """

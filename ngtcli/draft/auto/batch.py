@@ -33,8 +33,8 @@ class AutoDrafters(Drafters[Auto]):
 
     `curve` is the cost of a pass by all its rows; without one every node counts as paying. `pool`
     holds earlier answers and gets those that finish; without one no text crosses sequences.
-    `texts`, int32 (tokens,) each, are counted beside the pool and stay. `background` are counts of
-    a general text.
+    `texts`, int32 (tokens,) each, are counted with the pool and stay. `background` are counts of a
+    general text.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What `auto` draws its predictions from, and where the text so far matches in it.
 
-Whether the background knows a text's language is told by how well it predicts the text.
+Whether the background knows a text's language shows in how well it predicts the text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -83,7 +83,7 @@ class Familiarity:
 class PoolCounts:
     """Counts of the pool's answers, and of `texts` that stay; several sequences may share them.
 
-    `cleared` is how often all was counted anew: then nodes are others than before.
+    `cleared` is how often all was counted again: then nodes are others than before.
     """
 
     def __init__(self, texts: Sequence[Ints] = ()) -> None:
@@ -102,7 +102,7 @@ class PoolCounts:
     def add(self, kept: Sequence[Ints], pool: Pool) -> None:
         """Count what `pool` has just kept of an answer."""
         if self.trie.tokens - self._fixed + sum(map(len, kept)) > 2 * pool.limit:
-            self.trie.clear()  # counts cannot be taken back: count anew what is left
+            self.trie.clear()  # counts cannot be taken back: count what is left again
             self.cleared += 1
             self.learn(self._texts)
             kept = pool.answers
