@@ -15,7 +15,7 @@ from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
-from ngtcli.system.importing import without_collection
+from ngtcli.system.process import without_collection
 
 _ABOVE = (
     "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"
@@ -161,9 +161,9 @@ def run() -> int:
             return INTERRUPTED
         if debug:
             traceback.print_exc()
-        told = error if isinstance(error, NgtError) else unexpected(error)
-        report_error(told)
-        return told.exit_code
+        known = error if isinstance(error, NgtError) else unexpected(error)
+        report_error(known)
+        return known.exit_code
     finally:
         finish_stdout()
 

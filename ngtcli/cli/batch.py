@@ -18,7 +18,7 @@ from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
 from ngtcli.cli.answer_report import answer_json
 from ngtcli.cli.batch_run import Run, finished_parts, request_of
-from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     PresetOption,
@@ -97,7 +97,7 @@ def batch(
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
-        refuse_beside("standard output", others, "Name a file with -o.")
+        refuse_with("standard output", others, "Name a file with -o.")
     _check_apart(source, given.output)
     tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
     check_session(tasks["ask"][0])
@@ -168,7 +168,7 @@ class _Batch:
 
     def run_stream(self, source: str) -> None:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
-        refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
+        refuse_with("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
             what = "it is there, and what comes from a stream cannot be resumed"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.cache import clear_named, print_folder, print_removed
-from ngtcli.cli.checks import refuse_beside
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
 from ngtcli.cli.output import print_json, print_line, print_table
@@ -180,10 +180,10 @@ def docs_show(
     if text and json:
         raise UsageError("--text beside --json", "Give one of them; --json has the text.")
     if text:
-        refuse_beside("--text", {"--passages": passages}, "Give one of them.")
+        refuse_with("--text", {"--passages": passages}, "Give one of them.")
     if not passages:
         cutting = {SETTINGS[name].flag: name in (flags or {}) for name in _CUT}
-        refuse_beside("docs show", cutting, "Give --passages, which shows them.")
+        refuse_with("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:

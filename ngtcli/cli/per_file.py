@@ -18,7 +18,7 @@ from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch_run import Run, finished_parts
-from ngtcli.cli.checks import refuse_beside
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
@@ -43,10 +43,12 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
         if os.path.exists(folder):
             raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
     others = {
-        "--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg,
+        "--dry-run": request.dry_run,
+        "--html": request.html,
+        "--svg": request.svg,
         "--explain": request.explain,
-    }  # fmt: skip
-    refuse_beside("a file for each summary", others, "Name a file with -o, or none.")
+    }
+    refuse_with("a file for each summary", others, "Name a file with -o, or none.")
     return folder
 
 
