@@ -51,9 +51,12 @@ def load_model(
         auto = transformers_quiet().AutoModelForCausalLM
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
         hf, report = auto.from_pretrained(
-            path, dtype=pick_dtype(dtype, where), trust_remote_code=False,
-            output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
+            path,
+            dtype=pick_dtype(dtype, where),
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
         check_weights(name, report, warn)
         hf = hf.to(where).eval()
     if where == "cpu":

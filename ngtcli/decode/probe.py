@@ -362,9 +362,13 @@ def _generated(hf: Any, prompt: list[int], _: list[int]) -> tuple[list[int], Ten
     ids = torch.tensor([prompt], device=hf.device)
     with plain_generation(hf):
         out = hf.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS,
-            output_logits=True, return_dict_in_generate=True,
-        )  # fmt: skip
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
     tokens = out.sequences[0, len(prompt) :].tolist()
     scores = torch.stack([row[0] for row in out.logits])
     if len(tokens) != NEW_TOKENS:

@@ -180,6 +180,9 @@ def make_many(settings: DraftSettings, options: Options) -> AutoDrafters:
         one = settings.costs.at_length(SHORT)
         curve = CostCurve(one.by_rows() | {rows: one.at(rows) for rows in _ROWS})
     return AutoDrafters(
-        curve, settings.pool, background=settings.background, most=settings.num_draft,
+        curve,
+        settings.pool,
+        background=settings.background,
+        most=settings.num_draft,
         options=options,
-    )  # fmt: skip
+    )

@@ -154,10 +154,9 @@ class Auto(Drafter):
         self._learn_output()
         known, tallies = self.sources.familiarity.familiar, self.tallies
         escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
-        self._growth = grow(
-            self.sources.arrays, self.sources.nodes, escapes, budget,
-            self._search.min_probability if children > 1 else 0.0, children,
-        )  # fmt: skip
+        arrays, nodes = self.sources.arrays, self.sources.nodes
+        least = self._search.min_probability if children > 1 else 0.0
+        self._growth = grow(arrays, nodes, escapes, budget, least, children)
         return self._growth.probabilities
 
     def take(self, nodes: int, budget: int) -> DraftTree:
