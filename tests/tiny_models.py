@@ -112,7 +112,7 @@ class Scripted(Drafter):
 def drafts_of(
     truth: Mapping[tuple[int, ...], Sequence[int]], wrong: int = 1
 ) -> Callable[[Sequence[int], int], DraftTree]:
-    """Drafts that hold what follows the prompts of `truth`, behind `wrong` siblings of its start."""
+    """Drafts that hold what follows the prompts of `truth`, behind `wrong` siblings of it."""
 
     def propose(ids: Sequence[int], budget: int) -> DraftTree:
         for prompt, output in truth.items():
