@@ -17,7 +17,7 @@ from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import load
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
-from tests.tools import document_files as made
+from tests import document_files as made
 
 SIDE = 800  # points of the pages that are drawn here
 

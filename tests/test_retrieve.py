@@ -28,8 +28,7 @@ from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.build import Excerpt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Excerpt, Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.retrieve import index as module

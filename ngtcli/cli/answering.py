@@ -35,8 +35,7 @@ from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.context import context_limit
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view

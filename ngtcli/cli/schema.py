@@ -54,8 +54,8 @@ def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
     from ngtcli.cli import about, docs, trie
     from ngtcli.cli.output import Place, Removed
-    from ngtcli.measure.check import CheckReport
     from ngtcli.measure.results import (
+        CheckReport,
         LiveResult,
         RecordResult,
         ReplayResult,

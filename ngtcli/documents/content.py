@@ -14,7 +14,7 @@ _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Text from offset `start` to the next section; page 0 and heading "" where there are none."""
+    """Text from offset `start` to the next section; page 0 and heading "" are unknown."""
 
     start: int
     page: int = 0

@@ -101,12 +101,12 @@ def _is_path(name: str) -> bool:
 
 
 def _near(path: Path) -> str:
-    """A hint with the folder beside `path` that has the most similar name; "" if none has."""
+    """A hint with the folder next to `path` that has the most similar name; "" if none has."""
     try:
-        beside = [p.name for p in path.absolute().parent.iterdir() if p.is_dir()]
+        others = [p.name for p in path.absolute().parent.iterdir() if p.is_dir()]
     except OSError:
         return ""
-    close = difflib.get_close_matches(path.name, beside, n=1)
+    close = difflib.get_close_matches(path.name, others, n=1)
     return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 

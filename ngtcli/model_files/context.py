@@ -14,6 +14,14 @@ _POSITIONS = (
 )  # fmt: skip
 _UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
 _CHANGING_ROPES = {"longrope", "dynamic"}
+# Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
+_SUGGESTIONS = (
+    "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "num_beams",
+    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias",
+    "forced_bos_token_id", "forced_eos_token_id", "min_length", "min_new_tokens",
+    "exponential_decay_length_penalty", "do_sample",
+)  # fmt: skip
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +71,6 @@ def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
         )
         if kind in _CHANGING_ROPES and isinstance(first, int) and first > 0:
             yield kind, first
-
-
-# Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
-_SUGGESTIONS = (
-    "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "num_beams",
-    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias",
-    "forced_bos_token_id", "forced_eos_token_id", "min_length", "min_new_tokens",
-    "exponential_decay_length_penalty", "do_sample",
-)  # fmt: skip
-_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 def end_ids(hf: Any, tokenizer: Tokenizer) -> frozenset[int]:

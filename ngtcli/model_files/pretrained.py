@@ -32,6 +32,7 @@ _CHOICES = {
     ("gpt2", "GPT2Tokenizer"): "GPT2Tokenizer",
     ("gpt_neox", "GPTNeoXTokenizer"): "GPTNeoXTokenizer",
 }
+Notify = Callable[[str], None]
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -121,9 +122,6 @@ def loading(name: str) -> Iterator[None]:
             f"{name}: cannot be loaded ({why_not_loaded(error)})",
             HINT,
         ) from error
-
-
-Notify = Callable[[str], None]
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:

@@ -29,11 +29,6 @@ def rows(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def maybe(wanted: Schema) -> Schema:
-    """The schema `wanted` or null."""
-    return {"anyOf": [wanted, {"type": "null"}]}
-
-
 def by_number(values: Schema) -> Schema:
     """The schema of an object from whole numbers, as strings, to `values`."""
     return {

@@ -106,7 +106,7 @@ def _styles(part: Any) -> dict[str | None, str]:
 
 
 def _running(part: Any, styles: Mapping[str | None, str], kind: str) -> list[str]:
-    """The headers or footers that sections name, each text once; numbers alone are no text."""
+    """The headers or footers that sections name, each text once; numbers alone are left out."""
     texts: dict[str, None] = {}
     for reference in part.element.iter(f"{W}{kind}Reference"):
         named = part.related_parts.get(reference.get(f"{R}id"))

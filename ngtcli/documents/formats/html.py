@@ -21,7 +21,7 @@ _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu asi
 _HEADING = 12  # most words that are left out silently; guess
 # About 6,000 marks. Single ones change least of what trafilatura, which counts characters, finds.
 _SIGNS = [chr(i) for i in range(0x2190, 0x1FB00) if unicodedata.category(chr(i)) == "So"]
-_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # of no XML
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 
 
 def parse(source: Source) -> Extracted:
@@ -99,7 +99,7 @@ def _text(*roots: Any) -> frozenset[str]:
 
 
 def _body(tree: Any) -> Any:
-    """The main text as trafilatura's elements; None if there is no such."""
+    """The main text as trafilatura's elements; None if there is none."""
     found = trafilatura.bare_extraction(
         deepcopy(tree),
         include_comments=False,

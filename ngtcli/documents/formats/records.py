@@ -9,6 +9,9 @@ from typing import Any
 from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable, decode_text
 
+_SAMPLE = 1 << 16  # characters in which the character between cells is looked for; guess
+_BETWEEN = ",;\t|"
+
 
 def parse_json(source: Source) -> Extracted:
     """The texts under the key `source.field` at any depth, or without one all of it."""
@@ -58,10 +61,6 @@ def _texts(value: Any, field: str) -> Iterator[str]:
             waiting += [(v, inside) for v in reversed(node)]
         elif inside and isinstance(node, str | int | float):
             yield str(node)
-
-
-_SAMPLE = 1 << 16  # characters in which the character between cells is looked for; guess
-_BETWEEN = ",;\t|"
 
 
 def parse_table(source: Source) -> Extracted:
