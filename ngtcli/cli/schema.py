@@ -56,8 +56,8 @@ def _outputs() -> dict[str, dict[str, Any]]:
     from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
     from ngtcli.cli.answer_report import DryRunObject
     from ngtcli.cli.output import Place, Removed
-    from ngtcli.measure.check import CheckReport
     from ngtcli.measure.results import (
+        CheckReport,
         LiveResult,
         RecordResult,
         ReplayResult,
