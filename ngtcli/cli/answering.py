@@ -37,10 +37,10 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import ColourSink, PlainSink, ShownToken, TerminalSink, dump_json
+from ngtcli.render.sinks import ColourSink, PlainSink, ShownToken, TerminalSink
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
@@ -251,7 +251,7 @@ def body_of(
 ) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        return dump_json(to_json(answer_object(request, answer, sources, parts)))
+        return dump_json(answer_object(request, answer, sources, parts))
     if not request.cite:
         return visible(answer.text.rstrip("\n"))
     text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))

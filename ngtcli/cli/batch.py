@@ -32,8 +32,7 @@ from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of, unexpected
 from ngtcli.prompt.preset import TASKS, deciding
-from ngtcli.render.sinks import dump_json
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 
