@@ -3,8 +3,9 @@
 A policy in it forbids every request and all scripts but the page's own, whatever got in. The page
 follows the reader's light or dark setting and prints in black on white.
 
-Charts are inline SVG and take colours and fonts from the page. Every chart has a title and a description for screen readers, every bar has its value beside it as
-text, and stacked parts differ in hatching as well as in colour. Lengths are in SVG user units.
+Charts are inline SVG and take colours and fonts from the page. Every chart has a title and a
+description for screen readers, every bar has its value written next to it, and stacked parts differ
+in hatching as well as in colour. Lengths are in SVG user units.
 """
 
 import base64
