@@ -48,7 +48,7 @@ from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay_run import replay
+from ngtcli.measure.replay import replay
 from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, read_json

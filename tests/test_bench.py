@@ -101,7 +101,7 @@ def test_ctrl_c_while_loading_measures_nothing_and_is_quiet() -> None:
         (["--against", "hf", "--temperature", "1"], 2, "greedy"),
         (["--prompts", "{tmp}/no.jsonl"], 3, "no.jsonl"),
         (["--prompts", "{tmp}/bad.jsonl"], 3, "bad.jsonl:1: not JSON"),
-        (["--prompts", "{tmp}/bad.jsonl", HARBOUR], 2, "beside files"),
+        (["--prompts", "{tmp}/bad.jsonl", HARBOUR], 2, "and files or --docs"),
         ([HARBOUR, "--noise", "3"], 2, "only 0 unrelated passages"),
         (["--tasks", "rag"], 2, "Known: summarize, ask."),
         (["-o", "{tmp}/no/a.json"], 2, "no such folder"),

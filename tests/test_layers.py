@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 ROOMS = [
     "__init__", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
     "prompt", "grounding", "trie", "background", "draft", "decode", "session", "engines", "batch",
-    "render", "builtin", "measure", "cli", "__main__",
+    "measure", "render", "builtin", "cli", "__main__",
 ]  # fmt: skip
 # torch lives in decode; measuring needs it as well.
 TORCH_ROOMS = {"decode", "measure"}

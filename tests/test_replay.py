@@ -13,8 +13,16 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.replay_run import replay, run_replay, select, walk
+from ngtcli.measure.options import BenchOptions
+from ngtcli.measure.replay import replay, run_replay, select, walk
+from ngtcli.measure.results import ReplayResult
 from ngtcli.measure.traces import TraceWriter, read_traces, template_for
+
+
+def replayed(folder: Path, methods: list[str], nodes: list[int], **more: Any) -> ReplayResult:
+    options = BenchOptions(methods=methods, num_drafts=nodes, **more)
+    return run_replay(folder, options, Settings(background=()))
+
 
 SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
 PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40, 41, 40, 41, 40]]
@@ -194,13 +202,13 @@ def test_tasks_limits_and_refusals(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
         for i in range(4):
             writer.add(str(i), "ab"[i % 2], [1, 2, 3, 1, 2], [3, 1, 2, END])
-    result = run_replay(tmp_path / "t", ["none", "trie"], [4], tasks=["b"], limit=1)
+    result = replayed(tmp_path / "t", ["none", "trie"], [4], tasks=["b"], limit=1)
     assert [(r.method, r.task, r.questions) for r in result.rows] == [
         ("none", "b", 1), ("none", "overall", 1), ("trie", "b", 1), ("trie", "overall", 1),
     ]  # fmt: skip
-    assert [r.drafting.mean_acceptance_length for r in result.rows] == [1.0, 1.0, 4.0, 4.0]
+    assert [r.mean_acceptance_length for r in result.rows] == [1.0, 1.0, 4.0, 4.0]
     with pytest.raises(UsageError, match="no task 'c'"):
-        run_replay(tmp_path / "t", ["none"], [4], tasks=["c"])
+        replayed(tmp_path / "t", ["none"], [4], tasks=["c"])
 
 
 def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
@@ -210,16 +218,16 @@ def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
     with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
         writer.add("1", "a", prompt, [*range(10, 49), END])
     specs = ["trie", "trie:num_draft=8", "trie:n=13:num_draft=0", "none"]
-    rows = run_replay(tmp_path / "t", specs, [4, 12]).rows
+    rows = replayed(tmp_path / "t", specs, [4, 12]).rows
     whole = [r for r in rows if r.task == "overall"]
     assert [(r.method, r.num_draft) for r in whole] == [
         ("trie", 4), ("trie", 12), ("trie:num_draft=8", 8), ("trie:n=13:num_draft=0", 0),
         ("none", 0),
     ]  # fmt: skip
-    assert whole[2].drafting.steps == 40 // 9 + 1 and whole[3].drafting.steps == 40
-    assert all((r.drafting.nodes_per_step or 0) <= r.num_draft for r in whole)
-    (asked,) = (r for r in run_replay(tmp_path / "t", ["trie"], [8]).rows if r.task == "a")
-    assert asked.drafting.acceptance_histogram == whole[2].drafting.acceptance_histogram
+    assert whole[2].steps == 40 // 9 + 1 and whole[3].steps == 40
+    assert all((r.nodes_per_step or 0) <= r.num_draft for r in whole)
+    (asked,) = (r for r in replayed(tmp_path / "t", ["trie"], [8]).rows if r.task == "a")
+    assert asked.acceptance_histogram == whole[2].acceptance_histogram
 
 
 def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:
@@ -231,7 +239,7 @@ def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: P
     assert [t.id for t in odd] == ["1", "1/2", "q3"]
     assert [t.id for t in even] == ["2", "none", "12", "doc2-5"]
     assert [t.id for t in select(traces, [], 1, "even")] == ["2"]
-    assert run_replay(tmp_path / "t", ["none"], [4], ids="odd").questions == 3
+    assert replayed(tmp_path / "t", ["none"], [4], ids="odd").questions == 3
     with pytest.raises(UsageError, match="no ids 'uneven'") as caught:
         select(traces, [], None, "uneven")
     assert caught.value.hint == "Did you mean even?"
@@ -245,9 +253,9 @@ def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: P
 def test_the_recording_of_a_7b_model_gives_its_known_figures(
     method: str, task: str, length: float
 ) -> None:
-    rows = run_replay(SPEC_BENCH, [method], [32], tasks=[task]).rows
+    rows = replayed(SPEC_BENCH, [method], [32], tasks=[task]).rows
     assert rows[0].questions == 80
-    assert rows[0].drafting.mean_acceptance_length == pytest.approx(length, abs=0.02)
+    assert rows[0].mean_acceptance_length == pytest.approx(length, abs=0.02)
 
 
 def test_a_name_too_long_for_a_folder_is_no_recording() -> None:

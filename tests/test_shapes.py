@@ -1,6 +1,7 @@
 """Replays with real passes: acceptance as without passes, passes as the model's own, labels."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,14 +16,15 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure import shape_model, shape_race
+from ngtcli.measure import records, shape_model
+from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
-from ngtcli.measure.replay_run import context_of, run_replay
-from ngtcli.measure.shape_contestants import PromptCache
+from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.shape_files import Shape, find_shape, shape_names
 from ngtcli.measure.shape_model import build, check_memory, make_hf, plan
-from ngtcli.measure.shape_run import ShapeOptions, run_shape
+from ngtcli.measure.shape_replay import PromptCache, run_shape
 from ngtcli.measure.traces import TraceWriter, read_traces
+from ngtcli.system.json_form import to_json
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
@@ -35,6 +37,10 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 16, "decoder_sparse_step": 1, "mlp_only_layers": [],
 }  # fmt: skip
 METHODS = ("none", "prompt-lookup", "trie")
+
+
+def asked(shape: str, methods: Sequence[str] = METHODS, **more: Any) -> BenchOptions:
+    return BenchOptions(shape=shape, methods=methods, **more)
 
 
 def tiny(**changes: Any) -> Shape:
@@ -102,10 +108,10 @@ def test_a_configuration_that_makes_no_decoder_is_refused(changes: dict[str, Any
 
 
 def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording: Path) -> None:
-    options = ShapeOptions("llama-3.1-8b", METHODS)
+    options = asked("llama-3.1-8b")
     with (
         patch.object(shape_model, "free_memory", lambda _: 8 * 10**9),
-        patch("ngtcli.measure.shape_run.build", side_effect=AssertionError),
+        patch("ngtcli.measure.shape_replay.build", side_effect=AssertionError),
         pytest.raises(ModelError, match="8.0 billion parameters in float32 take 3") as caught,
     ):
         run_shape(recording, options, SETTINGS)
@@ -153,9 +159,9 @@ def test_a_mixture_of_experts_verifies_drafts() -> None:
 def test_acceptance_is_that_of_the_replay_without_passes(
     rounds: int, recording: Path, shape_file: str
 ) -> None:
-    options = ShapeOptions(shape_file, METHODS, (16,), against=True, rounds=rounds)
-    found = run_shape(recording, options, SETTINGS).as_json()
-    truth = run_replay(recording, METHODS, [16]).as_json()
+    options = asked(shape_file, num_drafts=(16,), against=True, rounds=rounds)
+    found = to_json(run_shape(recording, options, SETTINGS))
+    truth = to_json(run_replay(recording, options, SETTINGS))
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
     rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
     assert found["questions"] == 3 and not found["refused"] and not found["notes"]
@@ -233,7 +239,7 @@ def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
 def test_ids_beyond_the_vocabulary_are_folded_and_said_so(recording: Path, tmp_path: Path) -> None:
     path = tmp_path / "small.json"
     path.write_text(json.dumps({**TINY, "vocab_size": 45}))
-    found = run_shape(recording, ShapeOptions(str(path), ("trie",)), SETTINGS)
+    found = run_shape(recording, asked(str(path), ["trie"]), SETTINGS)
     assert any("from 45 on are taken modulo 45" in note for note in found.notes)
 
 
@@ -241,13 +247,13 @@ def test_a_question_longer_than_the_context_is_refused(recording: Path, tmp_path
     path = tmp_path / "short.json"
     path.write_text(json.dumps({**TINY, "max_position_embeddings": 32}))
     with pytest.raises(ContextOverflowError, match="1: prompt and answer have 66 tokens"):
-        run_shape(recording, ShapeOptions(str(path), METHODS), SETTINGS)
+        run_shape(recording, asked(str(path)), SETTINGS)
 
 
 def test_what_cannot_take_part_is_refused_and_the_others_run(
     recording: Path, shape_file: str
 ) -> None:
-    options = ShapeOptions(shape_file, ("trie", "recycling", "nonesuch"), limit=1)
+    options = asked(shape_file, ["trie", "recycling", "nonesuch"], limit=1)
     found = run_shape(recording, options, SETTINGS)
     assert [r.method for r in found.refused] == ["recycling", "nonesuch"]
     assert {r.method for r in found.rows} == {"none", "trie"}
@@ -256,16 +262,16 @@ def test_what_cannot_take_part_is_refused_and_the_others_run(
 def test_an_interruption_keeps_the_questions_that_are_done(
     recording: Path, shape_file: str
 ) -> None:
-    whole = shape_race.run
+    whole = records.run
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        for turn, sample in whole(*args, **kwargs):
-            if turn.prompt == 2:
+        for record in whole(*args, **kwargs):
+            if record.prompt == 2:
                 raise KeyboardInterrupt
-            yield turn, sample
+            yield record
 
-    with patch.object(shape_race, "run", run):
-        found = run_shape(recording, ShapeOptions(shape_file, METHODS), SETTINGS)
+    with patch.object(records, "run", run):
+        found = run_shape(recording, asked(shape_file), SETTINGS)
     assert found.interrupted and found.questions == 2
     assert all(r.questions == 2 for r in found.rows if r.task == "overall")
 
@@ -275,16 +281,16 @@ def test_every_output_of_bench_says_whose_weights_and_whose_tokens(
 ) -> None:
     words = "random weights of shape tiny; tokens from the recording"
     page = tmp_path / "page.html"
-    asked = (
+    command = (
         "bench", "--replay", str(recording), "--shape", shape_file, "--limit", "1", "--methods",
         "trie", "--threads", "1",
     )  # fmt: skip
-    plain = ngt(*asked, "--html", str(page))
+    plain = ngt(*command, "--html", str(page))
     assert plain.returncode == 0, plain.stderr
     assert plain.stdout.decode().count(words) == 2  # above the figures, and in the last line
     assert words in page.read_text()
-    assert words in ngt(*asked, "--markdown").stdout.decode().split("\n")[0]
-    found = json.loads(ngt(*asked, "--json").stdout)
+    assert words in ngt(*command, "--markdown").stdout.decode().split("\n")[0]
+    found = json.loads(ngt(*command, "--json").stdout)
     assert (found["kind"], found["label"], found["shape"]) == ("shape", words, "tiny")
 
 

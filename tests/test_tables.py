@@ -13,22 +13,20 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ngtcli.documents.find import Skipped
+from ngtcli.measure.records import Refusal
+from ngtcli.measure.results import (
+    Invocation,
+    LiveResult,
+    Machine,
+    PromptRow,
+    PromptTimes,
+    ReplayResult,
+    SplitRow,
+)
+from ngtcli.measure.summary import Row
 from ngtcli.render.bench_page import bench_page
 from ngtcli.render.bench_tables import facts, tables
 from ngtcli.render.charts import Bar, bars
-from ngtcli.render.results import Invocation, LiveResult, Machine, ReplayResult
-from ngtcli.render.rows import (
-    Drafting,
-    LiveRow,
-    PromptRow,
-    PromptTimes,
-    Refusal,
-    ReplayRow,
-    Scores,
-    Speedup,
-    SplitRow,
-    Times,
-)
 from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import (
     Column,
@@ -42,6 +40,7 @@ from ngtcli.render.tables import (
 )
 from ngtcli.render.terminal import visible
 from ngtcli.render.terminal_tables import fit, full_width, to_terminal
+from ngtcli.system.json_form import to_json
 
 HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
 SMALL = Table(
@@ -157,32 +156,19 @@ def test_html_cells_are_escaped_and_headings_have_scopes() -> None:
     assert '<th scope="row">' in text and "<td>2</td>" in text
 
 
-def drafting(**changes: Any) -> Drafting:
+def row(method: str, num_draft: int | None, **changes: Any) -> Row:
     values: dict[str, Any] = {
+        "method": method, "num_draft": num_draft, "task": "overall", "questions": 4,
         "new_tokens": 40, "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20,
         "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25,
         "acceptance_histogram": {0: 10, 12: 1, 1: 5, 6: 4}, "nodes_per_step": 8.0,
-        "undrafted_share": 0.5,
+        "undrafted_share": 0.5, "seconds_median": 0.1234, "seconds_quartiles": (0.1, 0.2),
+        "spread": 0.031, "tokens_per_s": 200.0, "tokens_per_s_with_prefill": 123.45,
+        "prefill_s_median": 0.05, "setup_s_median": None, "speedup": 1.5,
+        "speedup_quartiles": (1.25, 1.75), "speedup_least_and_most": (1.0, 2.0),
+        "same_ids": 4, "peak_memory_mib": 19.31, "judged": 4, "exact_match": 0.5, "f1": 0.755,
     }  # fmt: skip
-    return Drafting(**values | changes)
-
-
-def speedup(median: float) -> Speedup:
-    return Speedup(median=median, quartiles=(1.25, 1.75), least_and_most=(1.0, 2.0))
-
-
-def live_row(method: str, num_draft: int | None, **changes: Any) -> LiveRow:
-    times = Times(
-        seconds_median=0.1234, seconds_quartiles=(0.1, 0.2), spread=0.031, tokens_per_s=200.0,
-        tokens_per_s_with_prefill=123.45, prefill_s_median=0.05, setup_s_median=None,
-    )  # fmt: skip
-    values: dict[str, Any] = {
-        "method": method, "num_draft": num_draft, "task": "overall", "questions": 4,
-        "drafting": drafting(), "times": times, "speedup": speedup(1.5), "speedup_over_hf": None,
-        "same_ids": 4, "peak_memory_mib": 19.31,
-        "scores": Scores(judged=4, exact_match=0.5, f1=0.755),
-    }  # fmt: skip
-    return LiveRow(**values | changes)
+    return Row(**values | changes)
 
 
 RAN = Invocation(
@@ -201,31 +187,30 @@ def split_row(method: str) -> SplitRow:
 
 
 def live_result(*methods: str) -> LiveResult:
-    plain = live_row(
-        "none", None, speedup=speedup(1.0), drafting=drafting(acceptance_histogram={0: 20})
-    )
+    plain = row("none", None, speedup=1.0, acceptance_histogram={0: 20})
     return LiveResult(
         model="builtin",
         machine=Machine(device="cpu", device_name="A CPU", dtype="float32", threads=1, cores=2),
         questions=4, rounds=5, max_tokens=40, fresh=False, interrupted=False, memory="process",
-        notes=[], rows=[plain, *(live_row(m, 32) for m in methods)],
+        notes=[], rows=[plain, *(row(m, 32) for m in methods)],
         split=[split_row(m) for m in methods], prompts=[],
         refused=[Refusal("rest", "no datastore")], invocation=RAN,
     )  # fmt: skip
 
 
 def replay_result(*methods: str) -> ReplayResult:
-    made = drafting(
-        new_tokens=90, steps=40, mean_acceptance_length=2.25, draft_acceptance_rate=0.1,
-        acceptance_histogram={0: 20, 3: 20}, nodes_per_step=20.0, undrafted_share=0.2,
-    )  # fmt: skip
+    made: dict[str, Any] = {
+        "questions": 2, "new_tokens": 90, "steps": 40, "mean_acceptance_length": 2.25,
+        "draft_acceptance_rate": 0.1, "acceptance_histogram": {0: 20, 3: 20},
+        "nodes_per_step": 20.0, "undrafted_share": 0.2, "draft_us_median": 35.0,
+        "draft_us_p99": 120.4,
+    }  # fmt: skip
     rows = [
-        ReplayRow(
-            method=m, num_draft=k, task=t, questions=2, drafting=made, draft_us_median=35.0,
-            draft_us_p99=120.4,
-        )
-        for t in ("overall", "qa", "rag") for m in methods for k in (16, 32)
-    ]  # fmt: skip
+        row(m, k, task=task, **made)
+        for task in ("overall", "qa", "rag")
+        for m in methods
+        for k in (16, 32)
+    ]
     return ReplayResult(
         source="traces", model="vicuna", questions=4, inexact=0, seconds=1.25, fresh=True,
         rows=rows, refused=[Refusal("recycling", "scores")],
@@ -270,24 +255,32 @@ REPLAY_JSON = {
 }  # fmt: skip
 
 
+NO_INVOCATION = {"command": "", "date": "", "versions": {}}
+
+
 def test_json_has_its_keys_in_their_order_to_the_byte() -> None:
-    scores = Scores(judged=4, exact_match=0.5, f1=0.755, rouge_l=0.25)
-    row = live_row("trie", 32, speedup_over_hf=speedup(0.5), scores=scores)
+    over_hf = {
+        "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": (1.25, 1.75),
+        "speedup_over_hf_least_and_most": (1.0, 2.0),
+    }  # fmt: skip
+    whole = row("trie", 32, rouge_l=0.25, **over_hf)
     times = PromptTimes(rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3)
     prompt = PromptRow(id="s", task="qa", prompt_tokens=9, results={"trie at 32": times})
     live = replace(
-        live_result("trie"), rows=[row], prompts=[prompt], noise=2,
+        live_result("trie"), rows=[whole], prompts=[prompt], noise=2,
         skipped=(Skipped("a.bin", "binary", ".bin"),),
     )  # fmt: skip
-    assert dump_json(live.as_json()) == dump_json(LIVE_JSON)
+    assert dump_json(to_json(live)) == dump_json(LIVE_JSON)
     replayed = replace(replay_result("trie"), rows=replay_result("trie").rows[:1])
-    assert dump_json(replayed.as_json()) == dump_json(REPLAY_JSON)
+    assert dump_json(to_json(replayed)) == dump_json({**REPLAY_JSON, **NO_INVOCATION})
 
 
 def test_what_was_not_compared_or_judged_is_not_in_json() -> None:
-    found = set(live_row("trie", 32, scores=None).as_json())
-    assert not found & {"speedup_over_hf", "judged", "exact_match", "f1", "rouge_l"}
-    assert "rouge_l" not in live_row("trie", 32).as_json()
+    unjudged = row("trie", 32, judged=None, exact_match=None, f1=None)
+    made = to_json(replace(live_result(), rows=[unjudged, row("trie", 32, exact_match=None)]))
+    found, judged = made["rows"]
+    assert not set(found) & {"speedup_over_hf", "judged", "exact_match", "f1", "rouge_l"}
+    assert "rouge_l" not in judged and judged["exact_match"] is None
 
 
 def test_a_recording_with_inexact_texts_says_so() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,30 +15,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
-from ngtcli.cli.tune_plan import items_of
+from ngtcli.cli.tune import items_of
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
-from ngtcli.measure import sweep_run as tuning
+from ngtcli.measure import tune as tuning
+from ngtcli.measure.contestants import Running
 from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.ranking import CellSummary, behind, judge, summarize
-from ngtcli.measure.recording import (
+from ngtcli.measure.records import Contestant, Generation, by_contestant, run
+from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
+from ngtcli.measure.state import Figures, State, figures
+from ngtcli.measure.traces import TraceWriter
+from ngtcli.measure.tune import (
     DEFAULT_COSTS,
     Recording,
     check_replayable,
     read_costs,
 )
-from ngtcli.measure.records import Contestant, Generation, by_contestant, run
-from ngtcli.measure.running import Running
-from ngtcli.measure.state import Record, State
-from ngtcli.measure.state import record as record_of
-from ngtcli.measure.traces import TraceWriter
 from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
-from ngtcli.render.forms import sweep_forms
-from ngtcli.render.sweep_rows import CellRow, SkippedCell, SweepReport
+from ngtcli.render.sweep_tables import sweep_forms
+from ngtcli.system.json_form import to_json
 
 # --- the grammar ---
 
@@ -188,7 +188,7 @@ def cell(label: str, speeds: list[float], prompts: list[float], size: int | None
 
 def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
     rounds = [
-        [Record(60, 30, seconds, 9.0, build, 10), Record(40, 10, 2 * seconds, 9.0, build, 30)]
+        [Figures(60, 30, seconds, 9.0, build, 10), Figures(40, 10, 2 * seconds, 9.0, build, 30)]
         for seconds, build in ((1.0, 0.1), (2.0, 0.3), (4.0, 0.2))
     ]
     assert summarize("n=8", {"n": 8}, rounds) == CellSummary(
@@ -196,7 +196,7 @@ def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
         mean_acceptance_length=2.5, prompts=((60, 2.0), (40, 4.0)), trie_build_s=0.2,
         trie_bytes=20,
     )  # fmt: skip
-    without = summarize("", {}, [[Record(1, 1, 0.0, 0.0)]])
+    without = summarize("", {}, [[Figures(1, 1, 0.0, 0.0)]])
     assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)
 
 
@@ -273,10 +273,15 @@ AXES = parse_sweep(["n=8..10", "lp=2,3"])
 CELLS, SKIPPED = grid(AXES, Settings())
 
 
+ABOUT = SweepData(
+    source="replay", model="m", device="d", data="x", data_sha256="0", prompts=9, costs={1: 0.5}
+)
+
+
 class Counting:
     """A source that makes figures up and stops after a number of answers."""
 
-    about: Mapping[str, Any] = {"model": "none"}
+    about = ABOUT
     prompts = (60, 40)  # tokens of answer
 
     def __init__(self, stop: int = 10**9) -> None:
@@ -299,7 +304,7 @@ def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[SweepReport
         tuning.measure(source, CELLS, rounds, state, said.append)
     except KeyboardInterrupt:
         pass
-    return tuning.report({}, AXES, CELLS, SKIPPED, rounds, state), said
+    return tuning.report(ABOUT, AXES, CELLS, SKIPPED, rounds, state), said
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 15, 23])
@@ -322,10 +327,10 @@ def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
 
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
-    state_key, about, base = tuning.state_key, {"model": "a", "data_sha256": "b"}, Settings()
+    state_key, about, base = tuning.state_key, ABOUT, Settings()
     key = state_key(about, AXES, base)
     assert key == state_key(about, AXES, replace(base, color="never", n=20))
-    assert key != state_key({**about, "model": "c"}, AXES, base)
+    assert key != state_key(replace(about, model="c"), AXES, base)
     assert key != state_key(about, AXES, replace(base, num_draft=8))
     assert key != state_key(about, AXES[:1], base)
 
@@ -342,22 +347,22 @@ def record(folder: Path, count: int = 4) -> Path:
     return folder
 
 
-def answers_of(source: Any, settings: Settings) -> list[Record]:
+def answers_of(source: Any, settings: Settings) -> list[Figures]:
     turns = by_contestant([source.contestant(Cell((), settings))], len(source.prompts), 1)
-    return [record_of(sample) for _, sample in run(turns, source.prompts)]
+    return [figures(record) for record in run(turns, source.prompts)]
 
 
 def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     tmp_path: Path,
 ) -> None:
-    from ngtcli.measure.replay_run import run_replay
+    from ngtcli.measure.replay import run_replay
 
     folder = record(tmp_path / "r")
     (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')
     source = Recording(folder, costs=tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
     records = answers_of(source, settings)
-    row = run_replay(folder, ["trie"], [8]).rows[-1].drafting
+    row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings()).rows[-1]
     total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
     assert total == (row.new_tokens, row.steps) and len(records) == 4
     rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
@@ -371,10 +376,10 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
 def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
     folder = record(tmp_path / "r")
     whole, odd = Recording(folder), Recording(folder, ids="odd")
-    assert (whole.about["prompts"], odd.about["prompts"]) == (4, 2)
-    assert Recording(folder, tasks=["b"]).about["data_sha256"] == odd.about["data_sha256"]
-    assert whole.about["data_sha256"] != odd.about["data_sha256"]
-    assert "odd ids" in odd.about["data"]
+    assert (whole.about.prompts, odd.about.prompts) == (4, 2)
+    assert Recording(folder, tasks=["b"]).about.data_sha256 == odd.about.data_sha256
+    assert whole.about.data_sha256 != odd.about.data_sha256
+    assert "odd ids" in odd.about.data
 
 
 @pytest.mark.parametrize(
@@ -446,7 +451,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         assert all((r.trie_bytes is None) == (changed.method == "none") for r in records)
         assert all(0 < r.decode_s < r.wall_s for r in records)
     assert len(said) == loading  # progress is the sweep's own
-    assert source.about["model"] == "builtin" and "float32" in source.about["device"]
+    assert source.about.model == "builtin" and "float32" in source.about.device
 
 
 # --- what is shown ---
@@ -460,9 +465,9 @@ def shown_report(**changes: Any) -> SweepReport:
             trie_build_s=n / 1e4, trie_bytes=n * 1000, standing=standing,
         )  # fmt: skip
 
-    about = {"model": "m", "device": "d", "data": "x", "data_sha256": "0", "prompts": 9}
     values: dict[str, Any] = {
-        "about": about, "command": "ngt tune --sweep 'n=3,8' lp=2,3",
+        "about": replace(ABOUT, source="live", costs=None),
+        "command": "ngt tune --sweep 'n=3,8' lp=2,3",
         "sweep": {"n": (3, 8), "lp": (2, 3)}, "rounds": 3, "measured": 9, "planned": 9,
         "complete": True,
         "cells": [row(3, 2, 100, "chosen"), row(8, 2, 101, "tied"), row(8, 3, 50, "")],
@@ -544,11 +549,11 @@ def test_pipes_csv_and_markdown_hold_every_figure() -> None:
 
 
 def test_json_has_the_keys_of_a_sweep_in_their_order() -> None:
-    body = shown_report(preset="p", method="trie", skipped=(Skipped("a", "empty"),)).as_json()
+    body = to_json(shown_report(preset="p", method="trie", skipped=(Skipped("a", "empty"),)))
     assert list(body) == [
-        "kind", "model", "device", "data", "data_sha256", "prompts", "sweep", "rounds", "measured",
-        "planned", "complete", "cells", "skipped", "skipped_cells", "best", "tied", "chosen",
-        "reason", "state", "preset", "method", "command",
+        "kind", "source", "model", "device", "data", "data_sha256", "prompts", "sweep", "rounds",
+        "measured", "planned", "complete", "cells", "skipped", "skipped_cells", "best", "tied",
+        "chosen", "reason", "state", "preset", "method", "command",
     ]  # fmt: skip
     assert json.dumps(body["cells"][0]) == (
         '{"cell": "n=3 lp=2", "values": {"n": 3, "lp": 2}, "rounds": 3, "tokens_per_s": 100,'
@@ -560,7 +565,7 @@ def test_json_has_the_keys_of_a_sweep_in_their_order() -> None:
 
 
 def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
-    report = shown_report(about={"model": "<script>x</script>\x1b"})
+    report = shown_report(about=replace(ABOUT, model="<script>x</script>\x1b"))
     page = sweep_forms(report).page()
     assert "<script" not in page and "&lt;script&gt;" in page and "\x1b" not in page
     assert (

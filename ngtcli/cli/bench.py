@@ -1,58 +1,134 @@
 """`ngt bench`: methods measured side by side, live on this machine or replayed."""
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli.bench_options import ROUNDS, SHAPE_ROUNDS, BenchFlags
-from ngtcli.cli.bench_request import (
-    BenchRequest,
-    against,
-    check_race,
-    items_of,
-    mode_of,
-    num_drafts_of,
-    read_request,
+from ngtcli.cli.checks import (
+    BENCH,
+    LIVE,
+    RECORD,
+    REPLAY,
+    SHAPE,
+    check_combination,
+    check_session,
 )
-from ngtcli.cli.checks import BENCH, check_combination
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import command_line, with_flags, with_own_engine
-from ngtcli.cli.output import aim, check_not_read
-from ngtcli.errors import INTERRUPTED, counted
-from ngtcli.measure.machine import versions
-from ngtcli.measure.shape_files import find_shape
-from ngtcli.render.forms import bench_forms, record_forms
-from ngtcli.render.results import (
-    Invocation,
-    LiveResult,
-    Measured,
-    RecordResult,
-    ReplayResult,
-    ShapeResult,
+from ngtcli.cli.options import (
+    JsonOption,
+    PresetOption,
+    VerboseOption,
+    command_line,
+    file_option,
+    resolve,
+    with_flags,
+    with_own_engine,
 )
+from ngtcli.cli.output import aim, check_not_read
+from ngtcli.cli.reading import read_documents
+from ngtcli.cli.streams import piped_stdin
+from ngtcli.config import SETTINGS, Settings
+from ngtcli.documents.find import Skipped
+from ngtcli.errors import INTERRUPTED, UsageError, counted
+from ngtcli.measure.machine import versions
+from ngtcli.measure.noise import add_noise
+from ngtcli.measure.prompts import Item, builtin_items, choose, file_items, read_jsonl
+from ngtcli.measure.results import Invocation, LiveResult, Measured, RecordResult
+from ngtcli.measure.shape_files import find_shape
+from ngtcli.prompt.preset import Preset
+from ngtcli.render.bench_page import bench_forms, record_forms
 from ngtcli.system import process
+
+if TYPE_CHECKING:
+    from ngtcli.measure.options import BenchOptions  # numpy comes with it
+
+_METHODS = {
+    LIVE: "none,prompt-lookup,trie,auto",
+    RECORD: "none,prompt-lookup,trie,auto",
+    REPLAY: "prompt-lookup,akunu,trtllm,trie,auto",
+    SHAPE: "none,prompt-lookup,suffix:max_spec_factor=64,trie,auto",
+}
+_ROUNDS = {LIVE: 5, SHAPE: 1}
+_SWEEP = (4, 8, 16, 32, 64, 128)  # draft nodes
+_prompts = partial(typer.Option, rich_help_panel="Prompts")
+_measuring = partial(typer.Option, rich_help_panel="Measuring")
+_results = partial(typer.Option, rich_help_panel="Results")
+_file = partial(file_option, rich_help_panel="Results")
+_FILES = typer.Argument(help="Texts to summarize; default: the examples.")
+_METHODS_HELP = f"With commas; default: {_METHODS[LIVE]}."
+_FRESH = "Forget at each prompt what was learned."
+_QUALITY = "Judge by reference answers."
+_JUDGED = "--quality/--no-quality"
+_ROUNDS_HELP = f"Timed rounds; default: {_ROUNDS[LIVE]}, with --shape {_ROUNDS[SHAPE]}."
+_SHAPE = "Replay with real passes of this shape (a name, config.json), weights random."
+_TURNS = "Of recorded conversations: first or all."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchFlags:
+    """What stands on the command line, unread; None and "" stand for what is not there."""
+
+    files: Annotated[list[str] | None, _FILES] = None
+    docs: Annotated[
+        list[str] | None, _prompts("--docs", "-d", help="Texts to ask questions of.")
+    ] = None
+    prompts: Annotated[Path | None, _prompts(help="Prompts as JSON lines.")] = None
+    tasks: Annotated[str, _prompts(help="Only these, with commas.")] = ""
+    limit: Annotated[int | None, _prompts(min=1, help="Most prompts of a task.")] = None
+    noise: Annotated[int, _prompts(min=0, help="Unrelated passages mixed into each.")] = 0
+    replay: Annotated[Path | None, _prompts(help="Replay this recording; runs no model.")] = None
+    shape: Annotated[str, _prompts(help=_SHAPE)] = ""
+    template: Annotated[str, _prompts(help="Prompt template of the recording.")] = ""
+    turns: Annotated[str, _prompts(help=_TURNS)] = "first"
+    ids: Annotated[str, _prompts(help="Of a recording all, odd or even ids.")] = "all"
+    methods: Annotated[str, _measuring(help=_METHODS_HELP)] = ""
+    against: Annotated[str, _measuring(help="hf: transformers' generate as well.")] = ""
+    rounds: Annotated[int | None, _measuring(min=1, help=_ROUNDS_HELP)] = None
+    num_draft: Annotated[str, _measuring(help="Most draft nodes; several with commas.")] = ""
+    sweep_num_draft: Annotated[
+        bool, _measuring("--sweep-num-draft", help="Try 4 to 128 nodes.")
+    ] = False
+    fresh: Annotated[bool, _measuring("--fresh", help=_FRESH)] = False
+    quality: Annotated[bool, _measuring(_JUDGED, help=_QUALITY)] = True
+    record: Annotated[Path | None, _results(help="Decode, and write a recording here.")] = None
+    preset: PresetOption = None
+    json: JsonOption = False
+    markdown: Annotated[bool, _results("--markdown", help="Print Markdown tables.")] = False
+    html: Annotated[Path | None, _file(help="Write a page as well.")] = None
+    output: Annotated[Path | None, _file("--output", "-o", help="Write to this file.")] = None
+    verbose: VerboseOption = False
 
 
 @with_own_engine
 @with_flags(BenchFlags)
 def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    check_combination(context, BENCH, mode_of(given))
-    request = read_request(given, flags or {})
+    check_combination(context, BENCH, _mode(given))
+    resolved, preset = resolve(flags or {}, given.preset, "summarize")
+    settings = resolved.settings
     forms = {"json": given.json, "markdown": given.markdown}
     destination = aim(forms, given.output, given.html)
+    options = _options(given, flags or {}, settings)
     notes = Notes(given.verbose)
     try:
-        result = _measure(request, notes)
+        if given.replay:
+            result: Measured | RecordResult = _replay(given.replay, given, options, settings, notes)
+        else:
+            result = _live(given, options, settings, preset if given.preset else None, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    result = replace(result, invocation=_invocation())
+    notes.clear()
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    invocation = Invocation(command=command_line(), date=date, versions=versions())
+    result = replace(result, invocation=invocation)
     shown = record_forms(result) if isinstance(result, RecordResult) else bench_forms(result)
-    destination.deliver(shown, request.settings.color)
+    destination.deliver(shown, settings.color)
     for note in [] if isinstance(result, RecordResult) else result.notes:
         notes.warn(note)
     if result.interrupted:
@@ -60,105 +136,127 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
         raise typer.Exit(INTERRUPTED)
 
 
-def _measure(request: BenchRequest, notes: Notes) -> Measured | RecordResult:
-    num_drafts = num_drafts_of(request)
-    if request.given.replay:
-        from ngtcli.measure.traces import recorded_files
+def _mode(given: BenchFlags) -> str:
+    """The way of measuring that the flags ask for."""
+    if given.replay:
+        return SHAPE if given.shape else REPLAY
+    return RECORD if given.record else LIVE
 
-        outputs = request.given.output, request.given.html
-        check_not_read(outputs, recorded_files(request.given.replay))
-    if request.given.replay and request.given.shape:
-        return _replay_with_passes(request, request.given.replay, num_drafts, notes)
-    if request.given.replay:
-        return _replay(request, request.given.replay, num_drafts, notes)
-    check_race(request)
-    return _live(request, num_drafts, notes)
+
+def _options(given: BenchFlags, flags: Mapping[str, Any], settings: Settings) -> "BenchOptions":
+    """What is to be measured; what stands on the command line is read. Raises UsageError."""
+    from ngtcli.measure.options import BenchOptions
+
+    mode = _mode(given)
+    if given.against not in ("", "hf"):
+        raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
+    named = names_in(given.methods) or [m for m in (flags.get("method"),) if m]
+    read: dict[str, Any] = {
+        "methods": named or names_in(_METHODS[mode]),
+        "tasks": names_in(given.tasks),
+        "num_drafts": _num_drafts(given, settings),
+        "against": bool(given.against),
+        "rounds": given.rounds or _ROUNDS.get(mode, 1),
+    }
+    same = {f.name: getattr(given, f.name) for f in fields(BenchOptions) if f.name not in read}
+    return BenchOptions(**read, **same)
+
+
+def names_in(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _num_drafts(given: BenchFlags, settings: Settings) -> list[int]:
+    """The numbers of draft nodes to measure with. Raises UsageError."""
+    if not given.num_draft:
+        return list(_SWEEP) if given.sweep_num_draft else [settings.num_draft]
+    try:
+        numbers = [int(part) for part in names_in(given.num_draft)]
+    except ValueError:
+        numbers = []
+    most = int(SETTINGS["num_draft"].within[1])
+    if not numbers or not all(1 <= number <= most for number in numbers):
+        raise UsageError(
+            f"--num-draft {given.num_draft}: not numbers from 1 to {most}",
+            "Give them as in --num-draft 16,32,64.",
+        )
+    return list(dict.fromkeys(numbers))
 
 
 def _replay(
-    request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
-) -> ReplayResult:
-    from ngtcli.draft.drafter import draft_settings
-    from ngtcli.measure.replay_run import run_replay
+    folder: Path, given: BenchFlags, options: "BenchOptions", settings: Settings, notes: Notes
+) -> Measured:
+    from ngtcli.measure.replay import run_replay
+    from ngtcli.measure.traces import recorded_files
 
-    given = request.given
-    result = run_replay(
-        folder,
-        request.methods,
-        num_drafts,
-        settings=draft_settings(request.settings),
-        backgrounds=request.settings.background,
-        tasks=request.tasks,
-        limit=given.limit,
-        ids=given.ids,
-        template=given.template,
-        turns=given.turns,
-        max_mb=request.settings.max_mb,
-        fresh=given.fresh,
-        progress=notes.status,
-        warn=notes.warn,
-    )
-    notes.clear()
-    return result
-
-
-def _replay_with_passes(
-    request: BenchRequest, folder: Path, num_drafts: list[int], notes: Notes
-) -> ShapeResult:
-    given = request.given
-    wanted = against(given)
+    check_not_read((given.output, given.html), recorded_files(folder))
+    if not given.shape:
+        return run_replay(folder, options, settings, notes.status, notes.warn)
     find_shape(given.shape)  # a wrong name is told before anything heavy is loaded
     notes.status("Loading …")
-    from ngtcli.measure.shape_run import ShapeOptions, run_shape
+    from ngtcli.measure.shape_replay import run_shape
 
     process.unwind_on_interrupt()
-    options = ShapeOptions(
-        shape=given.shape,
-        methods=request.methods,
-        num_drafts=num_drafts,
-        against=wanted,
-        rounds=given.rounds or SHAPE_ROUNDS,
-        fresh=given.fresh,
-        tasks=request.tasks,
-        limit=given.limit,
-        ids=given.ids,
-        template=given.template,
-        turns=given.turns,
-    )
-    result = run_shape(folder, options, request.settings, notes.status)
-    notes.clear()
-    return result
+    return run_shape(folder, options, settings, notes.status)
 
 
-def _live(request: BenchRequest, num_drafts: list[int], notes: Notes) -> LiveResult | RecordResult:
-    given, (items, skipped) = request.given, items_of(request, notes)
-    notes.status(f"Loading {request.settings.model} …")
-    from ngtcli.measure.live import RaceOptions, build_prompts, record, run_live
+def _live(
+    given: BenchFlags,
+    options: "BenchOptions",
+    settings: Settings,
+    preset: Preset | None,
+    notes: Notes,
+) -> LiveResult | RecordResult:
+    """Measure or record; without a preset each task has its own."""
+    _check_live(given, options, settings)
+    items, skipped = _items(given, options, settings, notes)
+    notes.status(f"Loading {settings.model} …")
+    from ngtcli.measure.live import build_prompts, record, run_live
     from ngtcli.session.local import LocalSession
 
     # The session's own method is never used; its progress would be shown inside timed runs.
-    session = LocalSession(
-        replace(request.settings, method="none"), warn=once(notes.warn), persist=False
-    )
-    prompts = build_prompts(session, items, request.preset)
+    session = LocalSession(replace(settings, method="none"), warn=once(notes.warn), persist=False)
+    prompts = build_prompts(session, items, preset)
     process.unwind_on_interrupt()
     result: LiveResult | RecordResult
     if given.record:
         result = record(session, items, prompts, given.record, notes.status)
     else:
-        options = RaceOptions(
-            methods=request.methods,
-            num_drafts=num_drafts,
-            against=bool(given.against),
-            rounds=given.rounds or ROUNDS,
-            fresh=given.fresh,
-            quality=given.quality,
-        )
         result = run_live(session, items, prompts, options, notes.status)
-    notes.clear()
     return replace(result, noise=given.noise, skipped=tuple(dict.fromkeys(skipped)))
 
 
-def _invocation() -> Invocation:
-    date = datetime.now().astimezone().isoformat(timespec="seconds")
-    return Invocation(command=command_line(), date=date, versions=versions())
+def _check_live(given: BenchFlags, options: "BenchOptions", settings: Settings) -> None:
+    """Raise for what is wrong with a live measurement, before anything heavy is loaded."""
+    from ngtcli.measure.options import check_against, check_some_left, unreadable
+
+    if given.prompts and (given.files or given.docs):
+        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
+    if options.against:
+        check_against(settings)
+    check_some_left(options.methods, unreadable(options.methods, settings))
+    drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
+    check_session(replace(settings, method="auto" if drafts else "none"))
+
+
+def _items(
+    given: BenchFlags, options: "BenchOptions", settings: Settings, notes: Notes
+) -> tuple[list[Item], Sequence[Skipped]]:
+    """What is to be answered, and the files that were left out of folders."""
+    skipped: Sequence[Skipped] = ()
+    outputs = given.output, given.html
+    if given.prompts:
+        items = read_jsonl(given.prompts, settings, lambda path: check_not_read(outputs, [path]))
+    elif given.files or given.docs:
+        stdin = piped_stdin()
+        texts = read_documents(given.files or [], stdin, settings, notes, outputs)
+        asked = read_documents(given.docs or [], stdin, settings, notes, outputs)
+        items = file_items(texts.documents, asked.documents)
+        skipped = (*texts.skipped, *asked.skipped)
+    else:
+        items = builtin_items()
+    chosen = choose(items, options.tasks, options.limit)
+    if given.noise:
+        chosen = add_noise(chosen, given.noise, settings.seed, sources=items)
+    return chosen, skipped

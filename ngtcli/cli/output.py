@@ -18,7 +18,7 @@ from ngtcli.system.reading import identity
 from ngtcli.system.storage import write_atomically
 
 if TYPE_CHECKING:
-    from ngtcli.render.forms import Forms
+    from ngtcli.render.tables import Forms
 
 _ELSEWHERE = "Choose another file."
 

@@ -55,6 +55,13 @@ def _outputs() -> dict[str, dict[str, Any]]:
     from ngtcli.cli import about, docs, trie
     from ngtcli.cli.output import Place, Removed
     from ngtcli.measure.check import CheckReport
+    from ngtcli.measure.results import (
+        LiveResult,
+        RecordResult,
+        ReplayResult,
+        ShapeResult,
+        SweepReport,
+    )
     from ngtcli.prompt.preset import BrokenPreset
     from ngtcli.render.answer_object import (
         AnswerObject,
@@ -62,7 +69,6 @@ def _outputs() -> dict[str, dict[str, Any]]:
         FailedLineObject,
         LineObject,
     )
-    from ngtcli.render.schema_measured import bench, tune
     from ngtcli.system.cache import Held
     from ngtcli.trie.files import CacheFile, PoolFile
 
@@ -73,8 +79,13 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "ask": answers,
         "batch": {"line": LineObject, "failed": FailedLineObject},
         "check": {"check": CheckReport},
-        "bench": bench(),
-        "tune": tune(),
+        "bench": {
+            "live": LiveResult,
+            "replay": ReplayResult,
+            "shape": ShapeResult,
+            "record": RecordResult,
+        },
+        "tune": {"tune": SweepReport},
         "config show": {"settings": about.config_schema()},
         "cache list": {"stores": list[Held]},
         "cache show": {"store": Held},

@@ -1,22 +1,93 @@
 """`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination
-from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import command_line, with_flags, with_own_engine
-from ngtcli.cli.output import aim
-from ngtcli.cli.tune_options import TuneFlags
-from ngtcli.cli.tune_plan import Plan, open_source, read_plan
-from ngtcli.errors import INTERRUPTED
+from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination, check_session
+from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.options import (
+    JsonOption,
+    PresetOption,
+    VerboseOption,
+    command_line,
+    file_option,
+    resolve,
+    with_flags,
+    with_own_engine,
+)
+from ngtcli.cli.output import aim, check_not_read
+from ngtcli.cli.reading import read_documents
+from ngtcli.cli.streams import piped_stdin
+from ngtcli.config import Resolved, Settings, settings_where
+from ngtcli.documents.find import Skipped
+from ngtcli.documents.load import Document
+from ngtcli.errors import INTERRUPTED, InputError, UsageError
+from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
+from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
+from ngtcli.measure.results import SkippedCell, SweepReport
 from ngtcli.measure.winner import preset_path, provenance, write_winner
-from ngtcli.render.forms import sweep_forms
-from ngtcli.render.sweep_rows import SweepReport
+from ngtcli.prompt.preset import Preset, can_ask
+from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system import process
+
+if TYPE_CHECKING:
+    from ngtcli.measure.tune import Source
+
+_data = partial(typer.Option, rich_help_panel="Data")
+_output = partial(typer.Option, rich_help_panel="Output")
+_ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
+_SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
+_ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each cell.")
+_STATE = typer.Option(help="Keep finished measurements in this file.")
+_FRESH = typer.Option("--fresh", help="Start again, whatever was measured before.")
+_COSTS = "Seconds of a pass by its rows, as JSON, for a recording."
+_PAGE = file_option(help="Write a page to this file.", rich_help_panel="Output")
+_FILE = file_option("--output", "-o", help="Write the report to this file, whole.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneFlags:
+    """What stands on the command line, unread; None stands for what is not there."""
+
+    items: Annotated[list[str] | None, _ITEMS] = None
+    sweep: Annotated[list[str] | None, _SWEEP] = None
+    replay: Annotated[Path | None, _data(help="Measure on this recording.")] = None
+    task: Annotated[list[str] | None, _data(help="Of a recording only this task.")] = None
+    ids: Annotated[str, _data(help="Of a recording all, odd or even ids.")] = "all"
+    limit: Annotated[int | None, _data(min=1, help="Most prompts of a task.")] = None
+    costs: Annotated[Path | None, _data(help=_COSTS)] = None
+    docs: Annotated[list[str] | None, _data("--docs", "-d", help="Texts to measure on.")] = None
+    prompts: Annotated[Path | None, _data(help="Prompts as JSON lines.")] = None
+    rounds: Annotated[int, _ROUNDS] = 3
+    preset: PresetOption = None
+    state: Annotated[Path | None, _STATE] = None
+    fresh: Annotated[bool, _FRESH] = False
+    write: Annotated[str | None, _output(help="Save the winner as this preset.")] = None
+    force: Annotated[bool, _output("--force", help="Replace that preset.")] = False
+    markdown: Annotated[bool, _output("--markdown", help="Print Markdown.")] = False
+    csv: Annotated[bool, _output("--csv", help="Print CSV.")] = False
+    html: Annotated[Path | None, _PAGE] = None
+    output: Annotated[Path | None, _FILE] = None
+    json: JsonOption = False
+    verbose: VerboseOption = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The sweep: its axes, its cells, the settings below them, the preset, and texts to answer."""
+
+    axes: tuple[Axis, ...]
+    cells: list[Cell]
+    skipped: list[SkippedCell]
+    base: Settings
+    preset: Preset
+    texts: list[str]
+    remark: str  # what of it was not asked for in so many words
 
 
 @with_own_engine
@@ -45,7 +116,7 @@ def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None 
 def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     from ngtcli.measure.state import State
-    from ngtcli.measure.sweep_run import default_state, measure, report, state_key
+    from ngtcli.measure.tune import default_state, measure, report, state_key
 
     try:
         source, skipped = open_source(given, plan, notes)
@@ -77,3 +148,133 @@ def _write(path: Path, plan: Plan, report: SweepReport, notes: Notes) -> None:
     origin = provenance(report, plan.preset)
     write_winner(path, plan.preset, chosen.settings, swept, origin)
     notes.say(f"Saved as {path}; use it with -p {path.stem}.")
+
+
+def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
+    """Read the sweep and the settings it is laid over. Raises UsageError."""
+    items = given.items or []
+    sweep = [*(given.sweep or []), *filter(is_axis, items)]
+    texts = [*(item for item in items if not is_axis(item)), *(given.docs or [])]
+    if not sweep:
+        raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
+    axes = parse_sweep(sweep)
+    # A swept value stands in for a flag, so that no other layer can be at odds with it.
+    swept = [axis.name for axis in axes]
+    if clash := next((name for name in swept if name in flags), None):
+        raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
+    resolved, chosen = resolve(flags, given.preset, "summarize")
+    base, remark = _base(resolved, swept)
+    cells, skipped = grid(axes, base)
+    plan = Plan(
+        axes=axes,
+        cells=cells,
+        skipped=skipped,
+        base=base,
+        preset=chosen,
+        texts=texts,
+        remark=remark,
+    )
+    _check_data(given, plan)
+    return plan
+
+
+def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
+    """The settings below the cells, with a remark where they are not what was asked for."""
+    base = resolved.settings
+    if not _reads_none(resolved, swept):
+        return base, ""
+    base = replace(base, method="trie")
+    if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
+        base = replace(base, num_draft=Settings().num_draft)
+    return base, "Measured with --method trie, which reads what is swept."
+
+
+def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
+    """Whether the method is auto, by preset or default, and the sweep of what it does not read.
+
+    Raises UsageError where the user has asked for auto.
+    """
+    foreign = [name for name in swept if name in settings_where(method="trie")]
+    method, origin = resolved.settings.method, resolved.origins["method"]
+    if not foreign or "method" in swept or method.split(":")[0] != "auto":
+        return False
+    if origin != "default" and not origin.startswith("preset"):
+        raise UsageError(
+            f"auto does not read {foreign[0]} (method is auto from {origin})",
+            "Give --method trie, or sweep method as well.",
+        )
+    return True
+
+
+def _check_data(given: TuneFlags, plan: Plan) -> None:
+    """Raise UsageError for data that contradict each other or the sweep."""
+    if given.replay is None:
+        if plan.texts and given.prompts:
+            raise UsageError("texts and --prompts are given", "Leave out one of them.")
+        return
+    if plan.texts:
+        raise UsageError("a recording and texts are given", "Leave out one of them.")
+    from ngtcli.measure.tune import check_replayable
+
+    check_replayable(plan.axes, plan.cells)
+
+
+def open_source(
+    given: TuneFlags, plan: Plan, notes: Notes
+) -> tuple["Source[Any]", Sequence[Skipped]]:
+    """What is measured on, and the files that were left out of folders."""
+    outputs = given.output, given.html
+    if given.replay is not None:
+        from ngtcli.measure.traces import recorded_files
+        from ngtcli.measure.tune import DEFAULT_COSTS, Recording
+
+        costs = [given.costs.expanduser()] if given.costs else []
+        check_not_read(outputs, [*recorded_files(given.replay), *costs])
+        notes.status(f"Reading {given.replay} …")
+        recording = Recording(
+            given.replay,
+            tasks=given.task or [],
+            limit=given.limit,
+            ids=given.ids,
+            costs=given.costs or DEFAULT_COSTS,
+            max_mb=plan.base.max_mb,
+        )
+        return recording, ()
+    for cell in {(c.settings.method, c.settings.background): c for c in plan.cells}.values():
+        check_session(cell.settings)
+    texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
+    items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
+    from ngtcli.measure.contestants import Running  # here: it loads torch
+
+    running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
+    return running, tuple(dict.fromkeys(texts.skipped))
+
+
+def items_of(
+    texts: Sequence[Document],
+    preset: Preset,
+    limit: int | None,
+    lines: Path | None = None,
+    settings: Settings | None = None,
+    outputs: Sequence[Path | None] = (),
+) -> list[Item]:
+    """Prompts for a preset: those with a question if it asks for one, else those without.
+
+    They come from the JSON lines of `lines`, which are read up to the bound of `settings`, else
+    from `texts` (of each a summary, or a few questions), else from the built-in examples. Raises
+    InputError; UsageError where one of `outputs` would be written over what is read.
+    """
+    asks = can_ask(preset)
+    if lines is not None:
+        items = read_jsonl(lines, settings, lambda path: check_not_read(outputs, [path]))
+    elif texts:
+        items = file_items([], texts) if asks else file_items(texts, [])
+    else:
+        items = builtin_items()
+    chosen = [item for item in items if bool(item.question) == asks]
+    if not chosen:
+        kind = "with" if asks else "without"
+        raise InputError(
+            f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
+        )
+    return chosen[:limit]

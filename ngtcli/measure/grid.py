@@ -19,7 +19,7 @@ from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import GrammarError, UsageError, nearest
-from ngtcli.render.sweep_rows import SkippedCell, as_written
+from ngtcli.measure.results import SkippedCell
 
 Value = int | float | str | bool | tuple[str, ...]
 MOST = 1000  # values of one name, and cells in all: more are a typing error
@@ -28,6 +28,17 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.AS
 _NAME = re.compile(r"[A-Za-z][A-Za-z_-]*=")
 _DEFAULTS = Settings()
 _FORMS = "Write NAME=A..B, NAME=A..B+STEP, NAME=A..B*FACTOR or NAME=A,B,C."
+
+
+def as_written(value: Any) -> str:
+    """A value as it is written on a command line.
+
+    >>> [as_written(value) for value in (8, True, ("END", "STOP"))]
+    ['8', 'true', 'END,STOP']
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,44 @@
-"""One live measurement, from prompts to a result."""
+"""`ngt bench` on a model that runs: prompts to a result, or to a recording."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from ngtcli.decode.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.contestants import AGAINST, BASELINE, generate, ours
-from ngtcli.measure.live_rows import RaceRows
-from ngtcli.measure.machine import processor
-from ngtcli.measure.memory import PeakMemory
+from ngtcli.measure.contestants import AGAINST, generate, ours
+from ngtcli.measure.machine import PeakMemory, processor
+from ngtcli.measure.options import BenchOptions, check_some_left, unreadable
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.quality import Quality
-from ngtcli.measure.race import race
-from ngtcli.measure.records import Contestant, Notify
-from ngtcli.measure.refusals import check_some_left, refusal, unreadable
+from ngtcli.measure.quality import Quality, Scores
+from ngtcli.measure.records import (
+    BASELINE,
+    Contestant,
+    Generation,
+    Notify,
+    Record,
+    Refusal,
+    race,
+    refusal,
+)
+from ngtcli.measure.results import (
+    LiveResult,
+    Machine,
+    PromptRow,
+    PromptTimes,
+    RecordResult,
+    SplitRow,
+)
+from ngtcli.measure.summary import LIVE, Judge, Summary, quartiles
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
-from ngtcli.render.results import LiveResult, Machine, RecordResult
-from ngtcli.render.rows import Refusal
 from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import LocalSession
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
-
-
-@dataclass(frozen=True, slots=True)
-class RaceOptions:
-    """What is measured and how. Plain decoding always takes part: the others are set against it."""
-
-    methods: Sequence[str] = ("trie",)
-    num_drafts: Sequence[int] = (32,)
-    against: bool = False
-    rounds: int = 5
-    fresh: bool = False
-    quality: bool = True
 
 
 def build_prompts(
@@ -64,7 +65,7 @@ def run_live(
     session: LocalSession,
     items: Sequence[Item],
     prompts: Sequence[Prompt],
-    options: RaceOptions,
+    options: BenchOptions,
     progress: Notify = lambda _: None,
 ) -> LiveResult:
     """Race, then put the figures together. Raises UsageError where no method can run."""
@@ -73,32 +74,46 @@ def run_live(
     check_some_left(options.methods, refused)
     memory = PeakMemory(session.model.device)
     made = race(
-        contestants, prompts, options.rounds, memory=memory, fresh=options.fresh, progress=progress
+        contestants,
+        prompts,
+        options.rounds,
+        warm_up=prompts,
+        fresh=options.fresh,
+        memory=memory,
+        progress=progress,
     )
     refused += made.refused
     check_some_left(options.methods, refused)
     quality = Quality() if options.quality and any(item.answers for item in items) else None
-    rows = RaceRows(made, items, session.model.tokenizer.decode, quality)
-    measured = made.measured()
+    judge = _judge(session, items, quality) if quality is not None else None
+    summary = Summary(LIVE, made, [item.task for item in items], judge)
     return LiveResult(
         model=session.settings.model,
-        machine=_machine(session),
-        questions=len(measured),
+        machine=machine(session.model.device, session.model.dtype),
+        questions=len(made.measured()),
         rounds=options.rounds,
         max_tokens=session.settings.max_tokens,
         fresh=options.fresh,
         interrupted=made.interrupted,
         memory=memory.kind,
         notes=_notes(session, quality),
-        rows=rows.rows(),
-        split=rows.split(),
-        prompts=rows.prompts([len(p.ids) for p in prompts]),
+        rows=summary.rows(),
+        split=[split_row(c.name, c.num_draft, own) for c, own in summary.splits()],
+        prompts=[
+            PromptRow(
+                id=items[i].id,
+                task=items[i].task,
+                prompt_tokens=len(prompts[i].ids),
+                results={c.key: prompt_times(summary.records[c.key, i]) for c in made.contestants},
+            )
+            for i in made.measured()
+        ],
         refused=refused,
     )
 
 
 def _contestants(
-    session: LocalSession, options: RaceOptions, refused: list[Refusal]
+    session: LocalSession, options: BenchOptions, refused: list[Refusal]
 ) -> list[Contestant[Prompt]]:
     """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
     found = [ours(session, BASELINE, 0)]
@@ -116,6 +131,21 @@ def _contestants(
     return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 
+def _judge(session: LocalSession, items: Sequence[Item], quality: Quality) -> Judge:
+    """Scores the answers to those of `items` that have references; None where there are none."""
+
+    def judge(answers: Sequence[tuple[int, Generation]]) -> Scores | None:
+        decode = session.model.tokenizer.decode
+        judged = [
+            (decode(answer.ids).strip(), items[i].answers, bool(items[i].question))
+            for i, answer in answers
+            if items[i].answers
+        ]
+        return quality.scores(judged) if judged else None
+
+    return judge
+
+
 def _notes(session: LocalSession, quality: Quality | None) -> list[str]:
     notes = []
     if session.model.plain_reason:
@@ -127,15 +157,42 @@ def _notes(session: LocalSession, quality: Quality | None) -> list[str]:
     return notes
 
 
-def _machine(session: LocalSession) -> Machine:
-    device = session.model.device
+def machine(device: torch.device, dtype: torch.dtype) -> Machine:
+    """What a model on `device` runs on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return Machine(
         device=device.type,
         device_name=name,
-        dtype=str(session.model.dtype).removeprefix("torch."),
+        dtype=str(dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
+    )
+
+
+def prompt_times(rounds: Sequence[Record]) -> PromptTimes:
+    """The times of one prompt's rounds."""
+    low, middle, high = quartiles([r.seconds for r in rounds])
+    return PromptTimes(
+        rounds=len(rounds),
+        seconds_median=round(middle, 5),
+        seconds_quartiles=(round(low, 5), round(high, 5)),
+        new_tokens=len(rounds[-1].generation.ids),
+    )
+
+
+def split_row(method: str, num_draft: int | None, generations: Sequence[Generation]) -> SplitRow:
+    """Mean times over answers whose parts were timed apart (paper, Figure 5)."""
+    steps = sum(g.steps for g in generations)
+    prefill = sum(g.prefill_s or 0.0 for g in generations)
+    seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in generations) for p in PARTS}
+    whole = prefill + sum(seconds.values()) or 1.0
+    return SplitRow(
+        method=method,
+        num_draft=num_draft,
+        steps=steps,
+        prefill_ms=round(prefill / len(generations) * 1e3, 3),
+        step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
+        share={p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
     )
 
 

@@ -9,10 +9,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import fmean
-
-from ngtcli.render.rows import Scores
 
 NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (in your clone: pip install -e '.[quality]')"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -59,6 +58,16 @@ def rouge_l() -> Callable[[str, Sequence[str]], float] | None:
     return lambda answer, references: max(
         (float(scorer.score(r, answer)["rougeL"].fmeasure) for r in references), default=0.0
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Means over judged answers; `rouge_l` is None without its package."""
+
+    judged: int
+    exact_match: float | None
+    f1: float | None
+    rouge_l: float | None = None
 
 
 class Quality:

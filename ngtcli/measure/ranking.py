@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ngtcli.errors import counted
-from ngtcli.measure.state import Record
-from ngtcli.render.sweep_rows import CellRow
+from ngtcli.measure.results import CellRow
+from ngtcli.measure.state import Figures
 
 LEVEL = 0.025
 DRAWS = 1000
@@ -72,7 +72,7 @@ class Verdict:
 
 
 def summarize(
-    label: str, values: Mapping[str, Any], rounds: Sequence[Sequence[Record]]
+    label: str, values: Mapping[str, Any], rounds: Sequence[Sequence[Figures]]
 ) -> CellSummary:
     """A cell in short, from at least one round over all prompts."""
     speeds = [_tokens_per_s(records) for records in rounds]
@@ -97,7 +97,7 @@ def summarize(
     )
 
 
-def _tokens_per_s(records: Sequence[Record]) -> float:
+def _tokens_per_s(records: Sequence[Figures]) -> float:
     seconds = sum(r.decode_s for r in records)
     return sum(r.new_tokens for r in records) / seconds if seconds > 0 else 0.0
 

@@ -1,20 +1,24 @@
-"""Contestants × prompts × rounds: who answers what, in which order, and how long it takes.
+"""One measurement: contestants × prompts × rounds, as a flat list of records.
 
-What a drafter learns lives across the prompts of one round, in their order, and is dropped before
-the next: no contestant drafts from its own earlier answer to the same prompt, and none from what
-another one has answered. With `fresh` it is dropped at each prompt.
+Live runs, replays and replays with real passes differ in how a contestant answers and in nothing
+else. What a drafter learns lives across the prompts of one round, in their order, and is dropped
+before the next: no contestant drafts from its own earlier answer to the same prompt, and none from
+what another one has answered. With `fresh` it is dropped at each prompt. Knows no torch.
 """
 
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ngtcli.errors import NgtError, counted
 
 if TYPE_CHECKING:
-    from ngtcli.measure.memory import PeakMemory  # it loads torch
+    from ngtcli.measure.machine import PeakMemory
 
+BASELINE = "none"  # plain decoding, which the others are set against
 P = TypeVar("P")  # what is answered: a prompt, an item that a prompt is made of, a recorded trace
 Notify = Callable[[str], None]
 
@@ -45,12 +49,18 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One timed answer: seconds of wall clock with prefill, and bytes of memory at most."""
+class Record:
+    """One answer of a contestant (by its key) to the prompt of that index in that round, from 0.
 
+    `seconds` are wall clock with prefill, `memory` is bytes at most, where it was measured.
+    """
+
+    contestant: str
+    prompt: int
+    round: int
     generation: Generation
-    seconds: float
-    memory: int
+    seconds: float = 0.0
+    memory: int = 0
 
 
 Answering = Callable[[P], Generation]
@@ -78,11 +88,43 @@ class Contestant(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Turn(Generic[P]):
-    """One contestant's answer to the prompt of that index in that round, both from 0."""
+    """One contestant's answer that is to come, to the prompt of that index in that round."""
 
     contestant: Contestant[P]
     prompt: int
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A method that takes no part, and why."""
+
+    method: str
+    reason: str
+
+
+def refusal(method: str, error: Exception) -> Refusal:
+    """Why a method does not take part, as results name it."""
+    hint = error.hint if isinstance(error, NgtError) else ""
+    return Refusal(method, f"{error}. {hint}" if hint else str(error))
+
+
+@dataclass(slots=True)
+class Race(Generic[P]):
+    """What was measured of `contestants`; `splits` are the answers with the parts of a step."""
+
+    contestants: list[Contestant[P]]
+    records: list[Record] = field(default_factory=list)
+    splits: list[Record] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    interrupted: bool = False
+
+    def measured(self) -> list[int]:
+        """The prompts that every contestant has answered at least once."""
+        keys = {contestant.key for contestant in self.contestants}
+        answered = {(r.prompt, r.contestant) for r in self.records if r.contestant in keys}
+        counts = Counter(prompt for prompt, _ in answered)
+        return sorted(p for p, count in counts.items() if count == len(keys))
 
 
 def by_prompt(contestants: Sequence[Contestant[P]], prompts: int, rounds: int) -> Iterator[Turn[P]]:
@@ -120,8 +162,8 @@ def run(
     memory: "PeakMemory | None" = None,
     describe: Callable[[Turn[P]], str] = lambda _: "",
     progress: Notify = lambda _: None,
-) -> Iterator[tuple[Turn[P], Sample]]:
-    """Take the turns, and give each with its sample; `progress` gets each new description."""
+) -> Iterator[Record]:
+    """Take the turns, and give the record of each; `progress` gets each new description."""
     answering: dict[str, Answering[P]] = {}
     said = ""
     for turn in turns:
@@ -130,17 +172,68 @@ def run(
         key = turn.contestant.key
         if fresh or not turn.prompt:
             answering[key] = turn.contestant.begin()
-        sample = timed(answering[key], prompts[turn.prompt], memory)
+        record = timed(turn, answering[key], prompts[turn.prompt], memory)
         if turn.prompt == len(prompts) - 1:
             del answering[key]  # what it has learned may be large
-        yield turn, sample
+        yield record
 
 
-def timed(answer: Answering[P], prompt: P, memory: "PeakMemory | None" = None) -> Sample:
+def timed(
+    turn: Turn[P], answer: Answering[P], prompt: P, memory: "PeakMemory | None" = None
+) -> Record:
     """One answer on the clock; bytes of memory only where they are measured."""
     if memory is not None:
         memory.start()
     clock = time.perf_counter()
     generation = answer(prompt)
     seconds = time.perf_counter() - clock
-    return Sample(generation, seconds, memory.peak() if memory is not None else 0)
+    most = memory.peak() if memory is not None else 0
+    return Record(turn.contestant.key, turn.prompt, turn.round, generation, seconds, most)
+
+
+def race(
+    contestants: Sequence[Contestant[P]],
+    prompts: Sequence[P],
+    rounds: int,
+    *,
+    warm_up: Sequence[P],
+    fresh: bool = False,
+    memory: "PeakMemory | None" = None,
+    progress: Notify = lambda _: None,
+) -> Race[P]:
+    """Warm up on `warm_up`, then `rounds` timed rounds, then one that times the parts of a step.
+
+    Warming up fills the cache of tries and shows who cannot run. An interruption after the first
+    answers keeps what there is; before, it is raised.
+    """
+    made, of = Race(list(contestants)), counted(len(prompts), "prompt")
+    for contestant in contestants:
+        progress(f"Warming up: {contestant.key}")
+        try:
+            for _ in run(by_prompt([contestant], len(warm_up), 1), warm_up, fresh=fresh):
+                pass
+        except (NgtError, ImportError, OSError) as error:
+            if contestant.name == BASELINE:
+                raise
+            made.contestants.remove(contestant)
+            made.refused.append(refusal(contestant.name, error))
+
+    def words(turn: Turn[Any]) -> str:
+        where = f"{turn.prompt + 1} of {of}: {turn.contestant.key}"
+        return f"Round {turn.round + 1} of {rounds}, {where}" if rounds > 1 else where
+
+    how: dict[str, Any] = {"fresh": fresh, "memory": memory, "progress": progress}
+    try:
+        turns = by_prompt(made.contestants, len(prompts), rounds)
+        for record in run(turns, prompts, describe=words, **how):
+            made.records.append(record)
+        for contestant in made.contestants:
+            if contestant.begin_split is not None:
+                progress(f"Splitting the time of {contestant.key}")
+                split = replace(contestant, begin=contestant.begin_split)
+                made.splits += run(by_prompt([split], len(prompts), 1), prompts, **how)
+    except KeyboardInterrupt:
+        if not made.measured():
+            raise
+        made.interrupted = True
+    return made

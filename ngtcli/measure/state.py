@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.records import P, Sample, Turn
+from ngtcli.measure.records import P, Record, Turn
 from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import DamagedFileError, parse_json
 
@@ -22,7 +22,7 @@ _LARGEST = 1e15  # count, or seconds, in it: more is no measurement; guess
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Figures:
     """One answer in numbers, counts and seconds; None for a trie where none was built.
 
     `decode_s` is decoding alone, `wall_s` all that was done for the answer. Raises ValueError for
@@ -43,14 +43,14 @@ class Record:
             type(s) in (int, float) for s in seconds
         )
         if not numbers or not all(0 <= value < _LARGEST for value in (*counts, *seconds)):
-            raise ValueError("a record needs counts and seconds")
+            raise ValueError("figures are counts and seconds")
 
 
-def record(sample: Sample) -> Record:
-    """What is kept of a sample."""
-    g = sample.generation
-    return Record(
-        len(g.ids), g.steps, g.decode_s or 0.0, sample.seconds, g.trie_build_s, g.trie_bytes
+def figures(record: Record) -> Figures:
+    """What is stored of a record."""
+    g = record.generation
+    return Figures(
+        len(g.ids), g.steps, g.decode_s or 0.0, record.seconds, g.trie_build_s, g.trie_bytes
     )
 
 
@@ -63,8 +63,8 @@ class State:
 
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
         self.path, self.key, self._prompts = path, key, prompts
-        self.done: dict[tuple[str, int], tuple[Record, ...]] = {}
-        self._begun: dict[tuple[str, int], list[Record]] = {}
+        self.done: dict[tuple[str, int], tuple[Figures, ...]] = {}
+        self._begun: dict[tuple[str, int], list[Figures]] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
@@ -96,7 +96,7 @@ class State:
         for line in lines[1:]:
             row = _object(line)
             try:
-                records = tuple(Record(*values) for values in row["records"])
+                records = tuple(Figures(*values) for values in row["records"])
                 if len(records) == self._prompts:
                     self.done[str(row["contestant"]), int(row["round"])] = records
             except (KeyError, TypeError, ValueError):
@@ -109,14 +109,14 @@ class State:
         """Those of `turns` that are still to be taken."""
         return (t for t in turns if (t.contestant.key, t.round) not in self.done)
 
-    def add(self, turn: Turn[Any], sample: Sample) -> None:
-        """Keep one answer; with the last one of its pass the pass is written."""
-        place = turn.contestant.key, turn.round
-        records = self._begun.setdefault(place, [])
-        records.append(record(sample))
-        if len(records) == self._prompts:
+    def add(self, record: Record) -> None:
+        """Take in one answer; with the last one of its pass the pass is written."""
+        place = record.contestant, record.round
+        found = self._begun.setdefault(place, [])
+        found.append(figures(record))
+        if len(found) == self._prompts:
             self.done[place] = tuple(self._begun.pop(place))
-            rows = [astuple(r) for r in records]
+            rows = [astuple(one) for one in found]
             self._write("a", {"contestant": place[0], "round": place[1], "records": rows})
 
     def _write(self, mode: str, row: Mapping[str, Any]) -> None:

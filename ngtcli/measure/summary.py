@@ -1,42 +1,415 @@
-"""Figures of several answers together."""
+"""From records to rows: one figure, one `column`, which is all that a new figure takes.
 
+A row is one contestant over the prompts of one task. Its columns say how they are computed, what
+they are called in tables and in JSON, and in which measurements there are any. A prompt's time is
+the median of its rounds, on the clock of wall time with prefill in live runs and of decoding alone
+in replays with real passes; a speed-up is formed prompt by prompt and its median is reported.
+Shares and rates are from 0 to 1, quartiles are (lower, upper), a unit stands in the name. None is
+what could not be known. Knows no torch.
+"""
+
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Generic, get_type_hints
 
-from ngtcli.measure.records import Generation
-from ngtcli.render.rows import Drafting
+from ngtcli.measure.quality import Scores
+from ngtcli.measure.records import BASELINE, Contestant, Generation, P, Race, Record
+from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
+
+LIVE, REPLAY, SHAPE = "live", "replay", "shape"  # ways of measuring
+_ALL, _TIMED = (LIVE, REPLAY, SHAPE), (LIVE, SHAPE)
+_LIVE, _REPLAY, _SHAPE = (LIVE,), (REPLAY,), (SHAPE,)
+OVERALL = "overall"  # the task of rows over all tasks
+HF = "hf"  # the contestant that speed-ups over `transformers` are of
+MIB = 2**20
+Pair = tuple[float, float]
+Judge = Callable[[Sequence[tuple[int, Generation]]], Scores | None]  # of answers by prompt
 
 
-def drafting(generations: Sequence[Generation]) -> Drafting:
-    """What the drafts of some answers came to; None where a contestant cannot tell."""
-    tokens, steps = sum(len(g.ids) for g in generations), sum(g.steps for g in generations)
-    drafted, accepted = _sum(g.drafted for g in generations), _sum(g.accepted for g in generations)
-    undrafted = _sum(g.undrafted for g in generations)
-    histogram: Counter[int] = Counter()
-    for generation in generations:
-        histogram.update(generation.histogram or {})
-    return Drafting(
-        new_tokens=tokens,
-        steps=steps,
-        drafted_tokens=drafted,
-        accepted_tokens=accepted,
-        mean_acceptance_length=_ratio(tokens, steps),
-        draft_acceptance_rate=_ratio(accepted, drafted),
-        acceptance_histogram=histogram,
-        nodes_per_step=_ratio(drafted, steps),
-        undrafted_share=_ratio(undrafted, steps),
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile; a single value is all three.
+
+    >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
+    (2.0, 3.0, 4.0)
+    """
+    if len(values) < 2:
+        return (values[0],) * 3
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The percentile, interpolated; 0.0 of none.
+
+    >>> percentile([1.0, 2.0, 4.0], 75)
+    3.0
+    """
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _ratio(a: float | None, b: float | None, digits: int = 4) -> float | None:
+    return None if a is None or b is None or not b else round(a / b, digits)
+
+
+class Group:
+    """The records of one contestant over some prompts, with those of all for comparison."""
+
+    def __init__(
+        self,
+        kind: str,
+        contestant: Contestant[Any],
+        task: str,
+        prompts: Sequence[int],
+        records: Mapping[tuple[str, int], Sequence[Record]],
+        judge: Judge | None = None,
+    ) -> None:
+        self.kind, self.contestant, self.task, self.prompts = kind, contestant, task, prompts
+        self._records, self._judge = records, judge
+        self.rounds = [records[contestant.key, prompt] for prompt in prompts]
+        self.last = [rounds[-1].generation for rounds in self.rounds]
+        self.tokens = sum(len(g.ids) for g in self.last)
+        self.steps = sum(g.steps for g in self.last)
+
+    def sum_of(self, name: str) -> int | None:
+        """The sum of a count over answers; None where it is not known of one."""
+        counts = [getattr(g, name) for g in self.last]
+        return None if None in counts else sum(counts)
+
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens a pass of the model."""
+        return _ratio(self.tokens, self.steps)
+
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted by drafted tokens; without drafts None, in a replay 0."""
+        rate = _ratio(self.sum_of("accepted"), self.sum_of("drafted"))
+        return 0.0 if rate is None and self.kind == REPLAY else rate
+
+    def histogram(self) -> Counter[int]:
+        """Steps by accepted drafts."""
+        found: Counter[int] = Counter()
+        for generation in self.last:
+            found.update(generation.histogram or {})
+        return found
+
+    def nodes_per_step(self) -> float | None:
+        """Drafted tokens a step."""
+        return _ratio(self.sum_of("drafted"), self.steps, 3 if self.kind == REPLAY else 4)
+
+    def undrafted_share(self) -> float | None:
+        """Steps without a draft, of all."""
+        return _ratio(self.sum_of("undrafted"), self.steps)
+
+    def draft_us(self, percent: int) -> float:
+        """Microseconds of drafting a step, at that percentile."""
+        return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
+
+    def clock(self, record: Record) -> float:
+        """The seconds that count."""
+        return record.seconds if self.kind == LIVE else record.generation.decode_s or 0.0
+
+    def seconds(self, key: str = "") -> list[float]:
+        """The seconds of each prompt, by this contestant or by another one."""
+        return [
+            statistics.median(map(self.clock, self._records[key or self.contestant.key, prompt]))
+            for prompt in self.prompts
+        ]
+
+    def tokens_per_s(self) -> float | None:
+        """New tokens by seconds of decoding."""
+        medians = (statistics.median(r.generation.decode_s or 0.0 for r in p) for p in self.rounds)
+        return _ratio(self.tokens, sum(medians), 2 if self.kind == LIVE else 3)
+
+    def spread(self) -> float | None:
+        """A prompt's interquartile range over its median, typically; None with one round."""
+        several = [quartiles([self.clock(r) for r in rs]) for rs in self.rounds if len(rs) > 1]
+        spreads = [(high - low) / middle for low, middle, high in several]
+        return round(statistics.median(spreads), 4) if spreads else None
+
+    def speedup(self, other: str = BASELINE) -> list[float] | None:
+        """The other's time by own time, prompt by prompt; None where the other took no part."""
+        if any((other, prompt) not in self._records for prompt in self.prompts):
+            return None
+        return [b / a for a, b in zip(self.seconds(), self.seconds(other), strict=True)]
+
+    def setup(self) -> list[float]:
+        """Seconds before prefill of each record: the trie from the cache, the drafter."""
+        return [
+            r.seconds - r.generation.prefill_s - (r.generation.decode_s or 0.0)
+            for rounds in self.rounds
+            for r in rounds
+            if r.generation.prefill_s is not None
+        ]
+
+    def same_ids(self) -> int:
+        """Prompts with the ids of plain decoding, in every round."""
+        return sum(
+            all(r.generation.ids == self._records[BASELINE, p][0].generation.ids for r in rounds)
+            for p, rounds in zip(self.prompts, self.rounds, strict=True)
+        )
+
+    def draft_ms(self) -> float | None:
+        """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
+        drafts = [g.split_s["draft"] for g in self.last if g.split_s is not None]
+        return _ratio(sum(drafts) * 1e3, self.steps) if len(drafts) == len(self.last) else None
+
+    @cached_property
+    def scores(self) -> Scores | None:
+        """The quality of the answers; None where they are not judged."""
+        if self._judge is None:
+            return None
+        return self._judge(list(zip(self.prompts, self.last, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A figure of a row: `of` computes it, for the `kinds` of measurements that have it.
+
+    In JSON it is called `key`, by default as its field, and left out where the field `needs` is
+    None. `shown` has its place in the table of a kind and its rank (see `render.tables.Column`);
+    there it stands under `heading`, times `scale`, in `form`, which may read the row as `{1}`.
+    """
+
+    of: Callable[[Group], Any]
+    kinds: Sequence[str]
+    key: str = ""
+    needs: str = ""
+    heading: str = ""
+    form: str = "{}"
+    scale: float = 1
+    shown: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def column(
+    of: Callable[[Group], Any], kinds: Sequence[str] = _ALL, heading: str = "", **how: Any
+) -> Any:
+    """The field of a figure; `live=(place, rank)` and the like show it in that kind's table."""
+    shown = {kind: how.pop(kind) for kind in _ALL if kind in how}
+    made = Column(of=of, kinds=kinds, heading=heading, shown=shown, **how)
+    return field(default=None, metadata={"column": made})
+
+
+def _three(values: Sequence[float], digits: int) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile, rounded."""
+    low, middle, high = quartiles(values)
+    return round(low, digits), round(middle, digits), round(high, digits)
+
+
+def _speedup(other: str) -> tuple[Callable[[Group], Any], ...]:
+    """Of speed-ups over another contestant the median, the quartiles, the least and the most."""
+
+    def if_raced(of: Callable[[list[float]], Any]) -> Callable[[Group], Any]:
+        return lambda g: None if (ratios := g.speedup(other)) is None else of(ratios)
+
+    return (
+        if_raced(lambda ratios: _three(ratios, 3)[1]),
+        if_raced(lambda ratios: _three(ratios, 3)[::2]),
+        if_raced(lambda ratios: (round(min(ratios), 3), round(max(ratios), 3))),
     )
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    """The sum; None where one is not known."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+def _score(name: str) -> Callable[[Group], Any]:
+    return lambda group: getattr(group.scores, name) if group.scores else None
 
 
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None or not b else round(a / b, 4)
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known), 5) if known else None
+
+
+_hundred = {"form": "{:.1f}", "scale": 100.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A contestant over the prompts of one task. What its measurement does not have is None."""
+
+    method: str = column(lambda g: g.contestant.name)
+    num_draft: int | None = column(lambda g: g.contestant.num_draft)
+    task: str = column(lambda g: g.task)
+    questions: int = column(lambda g: len(g.prompts))
+    new_tokens: int = column(lambda g: g.tokens, heading="tokens", replay=(7, 7))
+    steps: int = column(lambda g: g.steps, heading="steps", replay=(6, 6))
+    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), _TIMED)
+    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), _TIMED)
+    mean_acceptance_length: float | None = column(
+        Group.mean_acceptance_length,
+        _ALL,
+        "accept. length",
+        form="{:.2f}",
+        live=(3, 1),
+        replay=(0, 0),
+        shape=(3, 1),
+    )
+    draft_acceptance_rate: float | None = column(
+        Group.draft_acceptance_rate,
+        _ALL,
+        "accepted",
+        form="{:.1%}",
+        live=(11, 10),
+        replay=(1, 1),
+        shape=(8, 8),
+    )
+    acceptance_histogram: Mapping[int, int] = column(Group.histogram)
+    nodes_per_step: float | None = column(
+        Group.nodes_per_step, _ALL, "nodes/step", form="{:.1f}", replay=(2, 3), shape=(7, 7)
+    )
+    draft_us_median: float = column(
+        lambda g: g.draft_us(50), _REPLAY, "draft µs", form="{:.0f}", replay=(3, 2)
+    )
+    draft_us_p99: float = column(
+        lambda g: g.draft_us(99), _REPLAY, "99th", form="{:.0f}", replay=(4, 5)
+    )
+    undrafted_share: float | None = column(
+        Group.undrafted_share,
+        _ALL,
+        "undrafted",
+        form="{:.0%}",
+        live=(12, 12),
+        replay=(5, 4),
+        shape=(9, 9),
+    )
+    seconds_median: float = column(
+        lambda g: _three(g.seconds(), 5)[1], _LIVE, "seconds", form="{:.3f}", live=(9, 8)
+    )
+    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2], _LIVE)
+    spread: float | None = column(Group.spread, _LIVE, "spread", form="{:.0%}", live=(10, 11))
+    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), _SHAPE)
+    tokens_per_s: float | None = column(
+        Group.tokens_per_s, _TIMED, "tokens/s", form="{:.1f}", shape=(4, 2)
+    )
+    tokens_per_s_with_prefill: float = column(
+        lambda g: round(g.tokens / sum(g.seconds()), 2),
+        _LIVE,
+        "tokens/s",
+        form="{:.1f}",
+        live=(5, 3),
+    )
+    prefill_s_median: float | None = column(lambda g: _median([a.prefill_s for a in g.last]), _LIVE)
+    setup_s_median: float | None = column(lambda g: _median(g.setup()), _LIVE)
+    step_ms: float = column(
+        lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3),
+        _SHAPE,
+        "ms/step",
+        form="{:.1f}",
+        shape=(5, 5),
+    )
+    draft_ms: float | None = column(Group.draft_ms, _SHAPE, "draft ms", form="{:.2f}", shape=(6, 6))
+    speedup_overall: float = column(
+        lambda g: round(sum(g.seconds(BASELINE)) / sum(g.seconds()), 3),
+        _SHAPE,
+        "of sums",
+        form="{:.2f}×",
+        shape=(2, 3),
+    )
+    decode_spread: float | None = column(
+        Group.spread, _SHAPE, "spread", key="spread", form="{:.0%}", shape=(10, 10)
+    )
+    speedup: float = column(
+        _speedup(BASELINE)[0], _TIMED, "speed-up", form="{:.2f}×", live=(0, 0), shape=(0, 0)
+    )
+    speedup_quartiles: Pair = column(
+        _speedup(BASELINE)[1],
+        _TIMED,
+        "quartiles",
+        form="{0[0]:.2f}–{0[1]:.2f}",
+        live=(1, 4),
+        shape=(1, 4),
+    )
+    speedup_least_and_most: Pair = column(_speedup(BASELINE)[2], _TIMED)
+    speedup_over_hf: float = column(
+        _speedup(HF)[0], _LIVE, "over hf", needs="speedup_over_hf", form="{:.2f}×", live=(2, 9)
+    )
+    speedup_over_hf_quartiles: Pair = column(_speedup(HF)[1], _LIVE, needs="speedup_over_hf")
+    speedup_over_hf_least_and_most: Pair = column(_speedup(HF)[2], _LIVE, needs="speedup_over_hf")
+    same_ids: int = column(Group.same_ids, _LIVE, "same ids", form="{0}/{1.questions}", live=(4, 2))
+    peak_memory_mib: float = column(
+        lambda g: round(max(r.memory for rounds in g.rounds for r in rounds) / MIB, 1),
+        _LIVE,
+        "MiB",
+        form="{:.1f}",
+        live=(13, 13),
+    )
+    judged: int = column(_score("judged"), _LIVE, needs="judged")
+    exact_match: float | None = column(
+        _score("exact_match"), _LIVE, "EM", needs="judged", **_hundred, live=(6, 6)
+    )
+    f1: float | None = column(_score("f1"), _LIVE, "F1", needs="judged", **_hundred, live=(7, 5))
+    rouge_l: float | None = column(
+        _score("rouge_l"), _LIVE, "ROUGE-L", needs="rouge_l", **_hundred, live=(8, 7)
+    )
+
+
+def columns(kind: str) -> dict[str, Column]:
+    """The columns of a kind by the names of their fields, in the order of JSON."""
+    found = {f.name: f.metadata["column"] for f in fields(Row)}
+    return {name: one for name, one in found.items() if kind in one.kinds}
+
+
+def shown_columns(kind: str) -> list[tuple[str, Column]]:
+    """The columns in the table of a kind, with the names of their fields."""
+    found = [(name, one) for name, one in columns(kind).items() if kind in one.shown]
+    return sorted(found, key=lambda pair: pair[1].shown[kind][0])
+
+
+def json_rows(kind: str) -> Any:
+    """The field of a result that holds the rows of a kind: their JSON and its schema."""
+
+    def form(rows: Sequence[Row]) -> list[dict[str, Any]]:
+        return [
+            {
+                one.key or name: to_json(getattr(row, name))
+                for name, one in columns(kind).items()
+                if not one.needs or getattr(row, one.needs) is not None
+            }
+            for row in rows
+        ]
+
+    def schema() -> Schema:
+        hints = get_type_hints(Row)
+        found = {one.key or name: schema_of(hints[name]) for name, one in columns(kind).items()}
+        optional = [one.key or name for name, one in columns(kind).items() if one.needs]
+        return {"type": "array", "items": shape(found, optional)}
+
+    return field(metadata=json_key(form=form, schema=schema))
+
+
+class Summary(Generic[P]):
+    """Rows of a race over prompts of these `tasks`; `judge` scores answers."""
+
+    def __init__(
+        self, kind: str, race: Race[P], tasks: Sequence[str], judge: Judge | None = None
+    ) -> None:
+        self._kind, self._race, self._tasks, self._judge = kind, race, tasks, judge
+        self._prompts = race.measured()
+        self.records: dict[tuple[str, int], list[Record]] = {}
+        for record in race.records:
+            self.records.setdefault((record.contestant, record.prompt), []).append(record)
+
+    def rows(self) -> list[Row]:
+        """A row for each contestant over all prompts, then, of several tasks, one for each.
+
+        Of replays first all tasks of a contestant, then what it did over all.
+        """
+        tasks = list(dict.fromkeys(self._tasks[i] for i in self._prompts))
+        contestants = self._race.contestants
+        if self._kind == REPLAY:
+            return [self._row(c, task) for c in contestants for task in (*tasks, OVERALL)]
+        wanted = [OVERALL, *(tasks if len(tasks) > 1 else [])]
+        return [self._row(c, task) for task in wanted for c in contestants]
+
+    def _row(self, contestant: Contestant[P], task: str) -> Row:
+        prompts = [i for i in self._prompts if task in (OVERALL, self._tasks[i])]
+        group = Group(self._kind, contestant, task, prompts, self.records, self._judge)
+        return Row(**{name: one.of(group) for name, one in columns(self._kind).items()})
+
+    def splits(self) -> Iterator[tuple[Contestant[P], list[Generation]]]:
+        """The answers with the parts of a step, of each contestant that could tell them."""
+        for contestant in self._race.contestants:
+            own = [r.generation for r in self._race.splits if r.contestant == contestant.key]
+            if own:
+                yield contestant, own

@@ -11,8 +11,9 @@ import yaml
 from ngtcli import __version__
 from ngtcli.config import Settings, settings_where
 from ngtcli.errors import InputError, UsageError
+from ngtcli.measure.results import SweepReport
 from ngtcli.prompt.preset import PROVENANCE, Preset
-from ngtcli.render.sweep_rows import SweepReport
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import home, write_atomically
 from ngtcli.system.yaml_file import read_mapping
 
@@ -53,14 +54,14 @@ def provenance(report: SweepReport, preset: Preset) -> dict[str, Any]:
     """What was run, on what, and the figures of the chosen cell."""
     chosen = next(row for row in report.cells if row.cell == report.chosen)
     left_out = ("cell", "values", "standing")
-    figures = {k: v for k, v in chosen.as_json().items() if k not in left_out}
+    figures = {k: v for k, v in to_json(chosen).items() if k not in left_out}
     facts = ("model", "device", "data", "data_sha256", "prompts")
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": report.command,
         "ngt": __version__,
         "based_on": preset.name,
-        **{name: report.about[name] for name in facts},
+        **{name: getattr(report.about, name) for name in facts},
         "rounds": report.rounds,
         "chosen": chosen.cell,
         "reason": report.reason,

@@ -1,17 +1,50 @@
-"""A result of `ngt bench` as an HTML page: the tables, and charts of what they say."""
+"""A result of `ngt bench` in the forms that it can have: tables, JSON, a page with charts."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from ngtcli.errors import counted
-from ngtcli.render.bench_tables import facts, label, overall, tables
+from ngtcli.measure.results import (
+    LiveResult,
+    Measured,
+    RecordResult,
+    ReplayResult,
+    ShapeResult,
+    SplitRow,
+)
+from ngtcli.render.bench_tables import facts, label, number, overall, tables
 from ngtcli.render.charts import Bar, Stack, bars, histogram, stacks
-from ngtcli.render.numbers import number, times
 from ngtcli.render.page import page
-from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
-from ngtcli.render.rows import LiveRow, SplitRow
-from ngtcli.render.shape_rows import ShapeRow
-from ngtcli.render.tables import to_html
+from ngtcli.render.sinks import dump_json
+from ngtcli.render.tables import Forms, to_html, to_markdown, to_plain
+from ngtcli.render.terminal import one_line
+from ngtcli.render.terminal_tables import to_terminal
+from ngtcli.system.json_form import to_json
+
+
+def bench_forms(result: Measured) -> Forms:
+    """The forms of a measurement by `ngt bench`."""
+    shown, line = tables(result), one_line(" · ".join(facts(result)))
+    return Forms(
+        plain=lambda: f"{to_plain(shown)}\n\n# {line}",
+        terminal=lambda width, colour: to_terminal(shown, width=width, colour=colour, small=[line]),
+        asked={
+            "json": lambda: dump_json(to_json(result)),
+            "markdown": lambda: f"{to_markdown(shown)}\n\n{line}",
+        },
+        page=lambda: bench_page(result),
+    )
+
+
+def record_forms(result: RecordResult) -> Forms:
+    """The forms of what `ngt bench --record` says: a line."""
+    done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
+    line = one_line(f"{', '.join(done)}: {result.path}")
+    return Forms(
+        plain=lambda: line,
+        terminal=lambda width, colour: line,
+        asked={"json": lambda: dump_json(to_json(result))},
+    )
 
 
 def bench_page(result: Measured) -> str:
@@ -26,7 +59,7 @@ def bench_page(result: Measured) -> str:
         result.model,
         what=_what(result),
         terms={
-            "Command": result.invocation.command if result.invocation else "",
+            "Command": result.invocation.command,
             "Run": " · ".join(facts(result)),
         },
         warnings=[*(cut_short if result.interrupted else []), *result.notes],
@@ -51,11 +84,11 @@ def _what(result: Measured) -> str:
 
 
 def _speed(result: LiveResult | ShapeResult) -> list[str]:
-    rows: Sequence[LiveRow | ShapeRow] = overall(result.rows)
+    rows = overall(result.rows)
     if not rows:
         return []
     drawn = [
-        Bar(label(r, rows), r.speedup.median, times(r.speedup.median), r.speedup.quartiles)
+        Bar(label(r, rows), r.speedup, number(r.speedup, "{:.2f}×"), r.speedup_quartiles)
         for r in rows
     ]
     title = "Speed-up over plain decoding"
@@ -65,7 +98,7 @@ def _speed(result: LiveResult | ShapeResult) -> list[str]:
 
 
 def _lengths(result: Measured) -> list[str]:
-    known = [(r, r.drafting.mean_acceptance_length) for r in overall(result.rows)]
+    known = [(r, r.mean_acceptance_length) for r in overall(result.rows)]
     rows = [r for r, length in known if length is not None]
     if not rows:
         return []
@@ -78,7 +111,7 @@ def _lengths(result: Measured) -> list[str]:
 def _histograms(result: Measured) -> list[str]:
     """Histograms with common axes, one per row that accepted a draft."""
     rows = overall(result.rows)
-    found = [(r, _dense(r.drafting.acceptance_histogram)) for r in rows]
+    found = [(r, _dense(r.acceptance_histogram)) for r in rows]
     found = [(r, counts) for r, counts in found if len(counts) > 1]
     if not found:
         return []
@@ -89,7 +122,7 @@ def _histograms(result: Measured) -> list[str]:
             label(r, rows),
             [*counts, *[0] * (longest - len(counts))],
             most,
-            f"length {number(r.drafting.mean_acceptance_length)}, {counted(sum(counts), 'step')}",
+            f"length {number(r.mean_acceptance_length)}, {counted(sum(counts), 'step')}",
         )
         for r, counts in found
     )

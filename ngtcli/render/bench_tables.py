@@ -1,73 +1,87 @@
-"""The results of `ngt bench`, live or replayed, as tables. Measures nothing."""
+"""The results of `ngt bench`, of all kinds, as tables. Measures nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from ngtcli.errors import counted
-from ngtcli.render.bench_columns import (
-    LIVE,
-    LIVE_NOTE,
-    MEMORY,
-    REPLAY,
-    REPLAY_NOTE,
-    SHAPE,
-    SHAPE_NOTE,
-    R,
-    Shown,
-)
-from ngtcli.render.numbers import MISSING, number, percent, times
-from ngtcli.render.results import LiveResult, Measured, ReplayResult, ShapeResult
-from ngtcli.render.rows import OVERALL, LiveRow, Refusal, ReplayRow, SplitRow
-from ngtcli.render.shape_rows import ShapeRow
+from ngtcli.measure.records import Refusal
+from ngtcli.measure.results import LiveResult, Measured, ReplayResult, ShapeResult, SplitRow
+from ngtcli.measure.summary import OVERALL, Row, shown_columns
+from ngtcli.measure.summary import Column as Figure
 from ngtcli.render.tables import Column, Table
 
-NamedRow = LiveRow | ReplayRow | ShapeRow | SplitRow
+MISSING = "–"
+NamedRow = Row | SplitRow
+R = TypeVar("R", Row, SplitRow)
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
-# Accepted drafts a step, for tables; the page shows every number.
-_BUCKETS = (
-    ("0", 0, 0), ("1", 1, 1), ("2", 2, 2), ("3", 3, 3), ("4", 4, 4), ("5–6", 5, 6),
-    ("7–9", 7, 9), ("10+", 10, 10**9),
-)  # fmt: skip
-_SPEEDUPS = "Speed-up over plain decoding by task"
+# Accepted drafts a step, for tables: the fewest and the most; the page shows every number.
+_BUCKETS = {
+    "0": (0, 0),
+    "1": (1, 1),
+    "2": (2, 2),
+    "3": (3, 3),
+    "4": (4, 4),
+    "5–6": (5, 6),
+    "7–9": (7, 9),
+    "10+": (10, 10**9),
+}
+_LIVE = (
+    "Speed-up: plain decoding's time by own time, median over prompts, prefill included; quartiles"
+    " over prompts. Accept. length: tokens a pass of the model. Spread: the interquartile range of"
+    " a prompt's rounds, by their median."
+)
+_MEMORY = {
+    "device": " MiB: most memory of tensors on the GPU, weights included.",
+    "process": " MiB: how far a run raised the process's memory, at most.",
+    "process-high": " MiB: how far a run raised the process's highest memory so far.",
+}
+_REPLAY = (
+    "Accept. length: tokens a pass of the model. Accepted: share of drafted tokens. Draft µs:"
+    " time of a proposal, median and 99th percentile. Undrafted: steps without a draft. A recording"
+    " has neither the cost of passes nor scores: auto drafts as many nodes as it may, and without"
+    " the model's runners-up."
+)
+_SHAPE = (
+    "Passes are real and timed; which drafts are accepted, the recording says. Speed-up: plain"
+    " decoding's time by own time, prefill left out, median over prompts with quartiles; of sums:"
+    " all its time by all own time. Accept. length: tokens a pass. Of a step's ms, draft ms are"
+    " spent drafting."
+)
+
+
+def number(value: float | None, form: str = "{:.2f}") -> str:
+    """`value` in that form; a dash for None."""
+    return MISSING if value is None else form.format(value)
+
+
+def figure(row: Row, name: str, column: Figure) -> str:
+    """One figure of a row as its column has it; a dash for None."""
+    value = getattr(row, name)
+    if value is None:
+        return MISSING
+    return column.form.format(value if column.scale == 1 else value * column.scale, row)
 
 
 def tables(result: Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
+    prompts = counted(result.questions, "prompt")
     if isinstance(result, LiveResult):
-        found = _live(result)
+        title, note = f"{prompts}, live", _LIVE + _MEMORY[result.memory]
+    elif isinstance(result, ShapeResult):
+        title, note = f"{result.label}; {prompts}, replayed with real passes", _SHAPE
     else:
-        found = _shape(result) if isinstance(result, ShapeResult) else _replay(result)
-    found = [*found, _refused(result.refused)]
-    return [table for table in found if table is not None and table.rows]
-
-
-def _live(result: LiveResult) -> list[Table | None]:
-    title = f"{counted(result.questions, 'prompt')}, live"
-    return [
-        _main(title, result.rows, LIVE, LIVE_NOTE + MEMORY[result.memory]),
-        _by_task(result.rows, _SPEEDUPS, lambda r: times(r.speedup.median)),
-        _lengths(result.rows),
-        _histograms(result.rows),
-        _split(result.split),
-    ]
-
-
-def _replay(result: ReplayResult) -> list[Table | None]:
-    title = f"{counted(result.questions, 'prompt')}, replayed"
-    return [
-        _main(title, result.rows, REPLAY, REPLAY_NOTE),
-        _lengths(result.rows),
-        _histograms(result.rows),
-    ]
-
-
-def _shape(result: ShapeResult) -> list[Table | None]:
-    title = f"{result.label}; {counted(result.questions, 'prompt')}, replayed with real passes"
-    return [
-        _main(title, result.rows, SHAPE, SHAPE_NOTE),
-        _by_task(result.rows, _SPEEDUPS, lambda r: times(r.speedup.median)),
-        _lengths(result.rows),
-        _histograms(result.rows),
-    ]
+        title, note = f"{prompts}, replayed", _REPLAY
+    found = [_main(title, result, note)]
+    if not isinstance(result, ReplayResult):
+        by_task = "Speed-up over plain decoding by task"
+        found += _by_task(result.rows, by_task, lambda r: number(r.speedup, "{:.2f}×"))
+    lengths = "Mean acceptance length by task"
+    found += _by_task(result.rows, lengths, lambda r: number(r.mean_acceptance_length))
+    found.append(_histograms(result.rows))
+    if isinstance(result, LiveResult) and result.split:
+        found.append(_split(result.split))
+    found.append(_refused(result.refused))
+    return [table for table in found if table.rows]
 
 
 def facts(result: Measured) -> list[str]:
@@ -88,7 +102,7 @@ def facts(result: Measured) -> list[str]:
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]
     parts += ["forgetting at each prompt"] if result.fresh else []
     parts += ["interrupted"] if result.interrupted else []
-    if (ran := result.invocation) is not None:
+    if (ran := result.invocation).date:
         parts += [f"{name} {ran.versions[name]}" for name in ("ngt", "torch", "transformers")]
         parts.append(ran.date)
     return parts
@@ -116,34 +130,31 @@ def label(row: NamedRow, rows: Sequence[NamedRow]) -> str:
     return " · ".join(part for part in names(rows)[1](row) if part != MISSING)
 
 
-def overall(rows: Sequence[R]) -> list[R]:
+def overall(rows: Sequence[Row]) -> list[Row]:
     """The rows that summarise all tasks."""
     return [r for r in rows if r.task == OVERALL]
 
 
-def _main(title: str, rows: Sequence[R], shown: Sequence[Shown[R]], note: str) -> Table:
+def _main(title: str, result: Measured, note: str) -> Table:
     """The rows over all tasks; a column in which no row has a value is left out."""
-    rows = overall(rows)
+    rows = overall(result.rows)
     columns, name = names(rows)
-    texts = [[text(r) for r in rows] for _, _, text in shown]
-    used = [i for i, column in enumerate(texts) if set(column) != {MISSING}]
-    columns += [Column(shown[i][1], shown[i][0]) for i in used]
-    cells = [[*name(r), *(texts[i][at] for i in used)] for at, r in enumerate(rows)]
+    cells = [name(row) for row in rows]
+    for field, column in shown_columns(result.kind):
+        texts = [figure(row, field, column) for row in rows]
+        if set(texts) != {MISSING}:
+            columns.append(Column(column.heading, column.shown[result.kind][1]))
+            cells = [[*row, text] for row, text in zip(cells, texts, strict=True)]
     if len(budgets := _budgets(rows)) == 1:
         title += f", at most {counted(budgets[0], 'draft node')} a step"
     return Table(title, columns, cells, note)
 
 
-def _lengths(rows: Sequence[R]) -> Table | None:
-    title = "Mean acceptance length by task"
-    return _by_task(rows, title, lambda r: number(r.drafting.mean_acceptance_length))
-
-
-def _by_task(rows: Sequence[R], title: str, text: Callable[[R], str]) -> Table | None:
-    """A value of each method by task, overall last; None where there is one task."""
+def _by_task(rows: Sequence[Row], title: str, text: Callable[[Row], str]) -> list[Table]:
+    """A value of each method by task, overall last; none where there is one task."""
     tasks = list(dict.fromkeys(r.task for r in rows if r.task != OVERALL))
     if len(tasks) < 2:
-        return None
+        return []
     columns, name = names(rows)
     found = {(tuple(name(r)), r.task): text(r) for r in rows}
     cells = [
@@ -151,36 +162,35 @@ def _by_task(rows: Sequence[R], title: str, text: Callable[[R], str]) -> Table |
         for r in overall(rows)
     ]
     columns += [Column(task, i + 1) for i, task in enumerate(tasks)]
-    return Table(title, [*columns, Column(OVERALL)], cells)
+    return [Table(title, [*columns, Column(OVERALL)], cells)]
 
 
-def _histograms(rows: Sequence[R]) -> Table:
+def _histograms(rows: Sequence[Row]) -> Table:
     """Share of steps by accepted drafts (paper, Figure 4)."""
-    drafting = [r for r in overall(rows) if any(r.drafting.acceptance_histogram)]
+    drafting = [r for r in overall(rows) if any(r.acceptance_histogram)]
     columns, name = names(drafting)
-    cells = [[*name(r), *_shares(r.drafting.acceptance_histogram)] for r in drafting]
-    columns += [Column(title, i) for i, (title, _, _) in enumerate(_BUCKETS)]
+    cells = [[*name(r), *_shares(r.acceptance_histogram)] for r in drafting]
+    columns += [Column(title, i) for i, title in enumerate(_BUCKETS)]
     return Table("Steps by accepted drafts", columns, cells)
 
 
 def _shares(counts: Mapping[int, int]) -> list[str]:
     total = sum(counts.values()) or 1
-    return [
-        percent(sum(v for k, v in counts.items() if low <= k <= high) / total)
-        for _, low, high in _BUCKETS
+    buckets = _BUCKETS.values()
+    shares = [
+        sum(v for k, v in counts.items() if low <= k <= high) / total for low, high in buckets
     ]
+    return [f"{share:.0%}" for share in shares]
 
 
-def _split(rows: Sequence[SplitRow]) -> Table | None:
+def _split(rows: Sequence[SplitRow]) -> Table:
     """Where the time goes (paper, Figure 5)."""
-    if not rows:
-        return None
     columns, name = names(rows)
     cells = [
         [
             *name(r),
-            f"{r.prefill_ms:.1f} ms {percent(r.share['prefill'])}",
-            *(f"{us:.0f} {percent(r.share[part])}" for part, us in r.step_us.items()),
+            f"{r.prefill_ms:.1f} ms {r.share['prefill']:.0%}",
+            *(f"{us:.0f} {r.share[part]:.0%}" for part, us in r.step_us.items()),
         ]
         for r in rows
     ]

@@ -1,4 +1,4 @@
-"""The report of `ngt tune` as tables and sentences. Measures nothing.
+"""The report of `ngt tune` as tables, sentences and a page. Measures nothing.
 
 Two swept names make a grid for each metric; every sweep makes a list of its cells. Colour only
 repeats what the numbers and the marks say.
@@ -9,10 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.errors import counted
-from ngtcli.render.numbers import MISSING
-from ngtcli.render.sweep_rows import CellRow, SweepReport, as_written
-from ngtcli.render.tables import Column, Table
+from ngtcli.measure.grid import as_written
+from ngtcli.measure.results import CellRow, SweepReport
+from ngtcli.render.bench_tables import MISSING
+from ngtcli.render.page import page, text
+from ngtcli.render.sinks import dump_json
+from ngtcli.render.tables import (
+    Column,
+    Forms,
+    Table,
+    markdown_text,
+    to_csv,
+    to_html,
+    to_markdown,
+    to_plain,
+)
+from ngtcli.render.terminal_tables import full_width, to_terminal
+from ngtcli.system.json_form import to_json
 
+_FACTS = ("model", "device", "data", "data_sha256", "prompts")
 MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
 UNMEASURED = "·"
 
@@ -156,3 +171,55 @@ def conclusion(report: SweepReport) -> list[str]:
 
 def _chosen(report: SweepReport) -> CellRow | None:
     return next((row for row in report.cells if row.standing in ("chosen", "ahead")), None)
+
+
+def sweep_forms(report: SweepReport, every: bool = False) -> Forms:
+    """The forms of a report by `ngt tune`; `every` adds the grids about the trie on a terminal."""
+    values = value_table(report)
+    return Forms(
+        plain=lambda: to_plain([values]),
+        terminal=lambda width, colour: _sweep_terminal(report, width, colour, every),
+        asked={
+            "json": lambda: dump_json(to_json(report)),
+            "markdown": lambda: _sweep_markdown(report),
+            "csv": lambda: to_csv(values),
+        },
+        page=lambda: sweep_page(report),
+    )
+
+
+def _sweep_terminal(report: SweepReport, width: int, colour: bool, every: bool) -> str:
+    """Grids side by side where two names are swept and a grid has room, else the list of cells."""
+    shown = grids(report, METRICS if every else (SPEED, LENGTH))
+    if not shown or max(map(full_width, shown)) > width:
+        shown = [cell_list(report)]
+    marks = [legend(report)] if report.cells else []
+    return to_terminal(
+        shown, width=width, colour=colour, beside=True, small=marks, lines=conclusion(report)
+    )
+
+
+def _sweep_markdown(report: SweepReport) -> str:
+    shown = [*grids(report, (SPEED, LENGTH)), value_table(report)]
+    sentences = [legend(report) + ".", *conclusion(report)]
+    return f"{to_markdown(shown)}\n\n{markdown_text(' '.join(sentences))}"
+
+
+def sweep_page(report: SweepReport) -> str:
+    """The HTML: the conclusion, grids if two names are swept, then the list of all cells."""
+    facts = {name: str(getattr(report.about, name)) for name in _FACTS}
+    sentences = [f"<p>{text(sentence)}</p>" for sentence in conclusion(report)]
+    shown = grids(report, METRICS) if report.cells else []
+    return page(
+        "ngt tune",
+        report.about.model,
+        what="sweep of settings",
+        terms={"command": report.command, **facts, "rounds": str(report.rounds)},
+        warnings=[],
+        body=[
+            *sentences,
+            *(f"<section>{to_html(grid)}</section>" for grid in shown),
+            f'<p class="note">{text(legend(report))}</p>' if shown else "",
+            f"<section>{to_html(value_table(report))}</section>",
+        ],
+    )

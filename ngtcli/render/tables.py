@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 from ngtcli.render.terminal import one_line
@@ -35,6 +35,20 @@ class Table:
     def heat_of(self, row: int) -> Sequence[float | None]:
         """The heat of each cell of a row, by its index."""
         return self.heat[row] if self.heat else (None,) * len(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """One result in each form it has; a text is made when it is asked for.
+
+    `plain` is for pipes and files, `terminal` takes the columns and whether to colour, `asked` has
+    a form by the flag that asks for it.
+    """
+
+    plain: Callable[[], str]
+    terminal: Callable[[int, bool], str]
+    asked: Mapping[str, Callable[[], str]]
+    page: Callable[[], str] = field(default=lambda: "")
 
 
 def cell(text: str) -> str:

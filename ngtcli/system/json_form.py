@@ -39,8 +39,8 @@ class Key:
     `name` takes the place of the field's. Floats in it are rounded to `digits`. `hidden`: not at
     all. `flat`: its own keys stand in its place, each after `prefix`. `omit`: left out where it is
     None. `null`: null where it is empty or 0. `about` describes it; `choices` are its values, or
-    `schema` makes its schema, where the type does not say all. A property stands behind the field
-    `after`.
+    `schema` makes its schema, where the type does not say all. `form` makes the JSON of its value.
+    A property stands behind the field `after`.
     """
 
     name: str | None = None
@@ -53,6 +53,7 @@ class Key:
     about: str = ""
     choices: tuple[str | None, ...] = ()
     schema: Callable[[], Schema] | None = None
+    form: Callable[[Any], Any] | None = None
     after: str = ""
 
 
@@ -116,6 +117,8 @@ def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
         part = getattr(value, name)
         if part is None and (how.omit or how.flat):
             continue
+        if how.form is not None:
+            part = how.form(part)
         if how.flat:
             yield from ((f"{how.prefix}{key}", inner) for key, inner in to_json(part).items())
         else:

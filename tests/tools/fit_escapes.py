@@ -24,7 +24,7 @@ from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import ESCAPES, SHAPE, Tallies, attribute, fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.pool import Pool
-from ngtcli.measure.replay_run import recorded_background
+from ngtcli.measure.replay import recorded_background
 from ngtcli.measure.traces import Trace, is_odd, read_traces
 from ngtcli.trie.background import BackgroundCounts
 

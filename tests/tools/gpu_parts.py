@@ -10,8 +10,9 @@ from typing import Any
 from ngtcli.config import Settings
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
+from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.shape_model import Built, check_memory, dtype_name
-from ngtcli.measure.shape_run import ShapeOptions, replay_with_passes
+from ngtcli.measure.shape_replay import replay_with_passes
 from ngtcli.measure.traces import TraceSet
 from ngtcli.system.json_form import to_json
 from tests.tools.gpu_sameness import Sameness, same_tokens, score_error
@@ -164,19 +165,19 @@ class Parts:
     def replay(self, built: Built) -> tuple[Any, list[Line]]:
         """Methods over the recording, with real passes."""
         a, of = self._args, built.plan.shape.name
-        options = ShapeOptions(of, a.methods, (a.num_draft,), against=True)
+        options = BenchOptions(shape=of, methods=a.methods, num_drafts=(a.num_draft,), against=True)
         found = replay_with_passes(self._traces, built, options, self._settings)
         aims = {("auto", "summarization"): "2.8 ×"}
         lines = [
             Line(
                 "replay", of, f"{r.task}: {r.method}",
-                f"{r.speedup.median:.2f} × plain, {r.times.tokens_per_s:.1f} tokens/s,"
-                f" {r.drafting.mean_acceptance_length:.2f} tokens a pass",
+                f"{r.speedup:.2f} × plain, {r.tokens_per_s:.1f} tokens/s,"
+                f" {r.mean_acceptance_length:.2f} tokens a pass",
                 aims.get((r.method, r.task), ""),
             )
             for r in found.rows
         ]  # fmt: skip
-        return found.as_json(), lines
+        return to_json(found), lines
 
 
 def _same_line(of: str, dtype: str, exact: bool, found: Sameness) -> Line:

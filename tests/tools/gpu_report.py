@@ -25,7 +25,7 @@ from ngtcli.decode.load import use_threads
 from ngtcli.measure.live import build_prompts, record
 from ngtcli.measure.machine import processor, versions
 from ngtcli.measure.prompts import builtin_items, choose
-from ngtcli.measure.replay_run import select
+from ngtcli.measure.replay import select
 from ngtcli.measure.shape_files import find_shape
 from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype_name, plan
 from ngtcli.measure.traces import TraceSet, read_traces

@@ -17,7 +17,7 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import chain
-from ngtcli.measure.replay_run import context_of
+from ngtcli.measure.replay import context_of
 from ngtcli.measure.traces import Trace, TraceSet
 
 BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess

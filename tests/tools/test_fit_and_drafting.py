@@ -16,7 +16,7 @@ from ngtcli.draft.auto.drafter import fitted_escapes
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.measure.replay_run import select
+from ngtcli.measure.replay import select
 from ngtcli.measure.traces import Trace, TraceWriter
 from ngtcli.trie.ngram import build_trie
 from tests.tools import drafting_bench, fit_escapes

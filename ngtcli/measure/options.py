@@ -1,12 +1,39 @@
-"""Methods that cannot take part in a measurement, each with the reason. Knows no torch."""
+"""What `ngt bench` is asked to measure, and who cannot take part. Knows no torch."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ngtcli.config import Settings
 from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.render.rows import Refusal
+from ngtcli.measure.records import Refusal, refusal
+
+IDS = ("all", "odd", "even")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What is measured and how, live or on a recording.
+
+    Live and with real passes plain decoding always takes part: the others are set against it.
+    `shape` names a model for real passes. `tasks` (none: all) and `limit`, per task, choose
+    prompts; of a recording `ids` keeps the questions with "odd" or "even" ids, or "all";
+    `template` and `turns` are as `read_traces` has them.
+    """
+
+    methods: Sequence[str] = ("trie",)
+    num_drafts: Sequence[int] = (32,)
+    against: bool = False
+    rounds: int = 1
+    fresh: bool = False
+    quality: bool = True
+    shape: str = ""
+    tasks: Sequence[str] = ()
+    limit: int | None = None
+    ids: str = "all"
+    template: str = ""
+    turns: str = "first"
 
 
 def unreadable(methods: Sequence[str], settings: Settings) -> list[Refusal]:
@@ -18,12 +45,6 @@ def unreadable(methods: Sequence[str], settings: Settings) -> list[Refusal]:
         except NgtError as error:
             refused.append(refusal(method, error))
     return refused
-
-
-def refusal(method: str, error: Exception) -> Refusal:
-    """Why a method does not take part, as results name it."""
-    hint = error.hint if isinstance(error, NgtError) else ""
-    return Refusal(method, f"{error}. {hint}" if hint else str(error))
 
 
 def check_some_left(methods: Sequence[str], refused: Sequence[Refusal]) -> None:

@@ -10,26 +10,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
+from ngtcli.config import Settings
 from ngtcli.decode.steps import Statistics
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
-from ngtcli.measure.records import Answering, Contestant, Generation, Notify, by_prompt, run
-from ngtcli.measure.summary import drafting
+from ngtcli.measure.options import IDS, BenchOptions
+from ngtcli.measure.records import (
+    Answering,
+    Contestant,
+    Generation,
+    Notify,
+    Race,
+    Refusal,
+    by_prompt,
+    refusal,
+    run,
+)
+from ngtcli.measure.results import ReplayResult
+from ngtcli.measure.summary import REPLAY, Summary
 from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.results import ReplayResult
-from ngtcli.render.rows import OVERALL, Refusal, ReplayRow
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
-
-IDS = ("all", "odd", "even")
 
 
 def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
@@ -96,60 +103,75 @@ def replayed(
     return Contestant(one.spec, num_draft, begin)
 
 
+def context_of(trace: Trace, traces: TraceSet) -> Context:
+    """What a drafter is told of a recorded prompt."""
+    prompt, references = trace.prompt_ids, trace.references
+    return Context(prompt, None, (prompt,), references, traces.tokenizer, traces.vocabulary)
+
+
 def run_replay(
     folder: Path,
-    methods: Sequence[str],
-    num_drafts: Sequence[int],
-    *,
-    settings: DraftSettings | None = None,
-    backgrounds: Sequence[str] = (),
-    tasks: Sequence[str] = (),
-    limit: int | None = None,
-    ids: str = "all",
-    template: str = "",
-    turns: str = "first",
-    max_mb: int | None = None,
-    fresh: bool = False,
+    options: BenchOptions,
+    settings: Settings,
     progress: Notify = lambda _: None,
     warn: Notify = lambda _: None,
 ) -> ReplayResult:
     """Replay `folder` with every method at every number of drafts.
 
-    `limit` is per task. What methods share between questions (pools) lives through one run, in
-    the order of the questions, or is emptied at each with `fresh`. `ids` keeps the questions with
-    "odd" or "even" ids, or "all". `max_mb` bounds what is read. `backgrounds` are names. Raises
-    NgtError where nothing can be replayed.
+    What methods share between questions (pools) lives through one run, in the order of the
+    questions. Raises NgtError where nothing can be replayed.
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
-    traces = read_traces(folder, template, turns, max_mb)
-    chosen = select(traces.traces, tasks, limit, ids)
-    able, refused = _able(methods, settings or DraftSettings())
+    traces = read_traces(folder, options.template, options.turns, settings.max_mb)
+    chosen = select(traces.traces, options.tasks, options.limit, options.ids)
+    made: Race[Trace] = Race([])
+    able = _able(options.methods, settings, made.refused)
     if any(one.entry.costs for one in able):
-        background = recorded_background(traces, backgrounds, warn)
+        background = recorded_background(traces, settings.background, warn)
         able = [replace(a, settings=replace(a.settings, background=background)) for a in able]
-    rows: list[ReplayRow] = []
     for one in able:
         try:
-            for num_draft in budgets(one, num_drafts):
+            for num_draft in budgets(one, options.num_drafts):
                 progress(f"{one.spec} at {num_draft} nodes, {counted(len(chosen), 'question')} …")
-                made = _answers(one, num_draft, traces, chosen, fresh)
-                rows += _rows(one.spec, num_draft, chosen, made)
+                pool = (lambda: None) if options.fresh else Pool
+                contestant = replayed(one, num_draft, traces, pool)
+                turns = by_prompt([contestant], len(chosen), 1)
+                made.records += list(run(turns, chosen, fresh=options.fresh))
+                made.contestants.append(contestant)
         except NgtError as error:
-            refused.append(Refusal(one.spec, f"{error}. {error.hint}"))
-    if not rows:
-        first = refused[0]
+            made.refused.append(refusal(one.spec, error))
+    if not made.contestants:
+        first = made.refused[0]
         raise UsageError(f"{first.method}: {first.reason}", "Name another method.")
-    seconds = round(time.perf_counter() - clock, 2)
     return ReplayResult(
-        source=traces.source, model=traces.model, questions=len(chosen), inexact=traces.inexact,
-        fresh=fresh, seconds=seconds, rows=rows, refused=refused,
-    )  # fmt: skip
+        source=traces.source,
+        model=traces.model,
+        questions=len(chosen),
+        inexact=traces.inexact,
+        fresh=options.fresh,
+        seconds=round(time.perf_counter() - clock, 2),
+        rows=Summary(REPLAY, made, [trace.task for trace in chosen]).rows(),
+        refused=made.refused,
+    )
+
+
+def _able(methods: Sequence[str], settings: Settings, refused: list[Refusal]) -> list[MethodSpec]:
+    """The methods that a recording can measure; the others are `refused`, with the reason."""
+    able = []
+    for spec in methods:
+        one = parse_method(spec, draft_settings(settings))
+        if one.entry.live:
+            refused.append(Refusal(spec, f"it needs {one.entry.needs}"))
+        else:
+            able.append(one)
+    return able
 
 
 def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:
     """The numbers of nodes to measure a method at; one that its spec names stands for all.
 
+    >>> from ngtcli.draft.drafter import DraftSettings
     >>> budgets(parse_method("trie:num_draft=8", DraftSettings()), [16, 32])
     [8]
     """
@@ -189,69 +211,13 @@ def select(
     return out
 
 
-def _able(
-    methods: Sequence[str], settings: DraftSettings
-) -> tuple[list[MethodSpec], list[Refusal]]:
-    """The methods that a recording can measure, and the others with the reason."""
-    able, refused = [], []
-    for spec in methods:
-        one = parse_method(spec, settings)
-        if one.entry.live:
-            refused.append(Refusal(spec, f"it needs {one.entry.needs}"))
-        else:
-            able.append(one)
-    return able, refused
-
-
-def context_of(trace: Trace, traces: TraceSet) -> Context:
-    """What a drafter is told of a recorded prompt."""
-    return Context(
-        trace.prompt_ids, None, (trace.prompt_ids,), trace.references,
-        traces.tokenizer, traces.vocabulary,
-    )  # fmt: skip
-
-
-def _answers(
-    one: MethodSpec, num_draft: int, traces: TraceSet, chosen: Sequence[Trace], fresh: bool
-) -> list[Generation]:
-    contestant = replayed(one, num_draft, traces, (lambda: None) if fresh else Pool)
-    taken = run(by_prompt([contestant], len(chosen), 1), chosen, fresh=fresh)
-    return [sample.generation for _, sample in taken]
-
-
-def _rows(
-    method: str, num_draft: int, traces: Sequence[Trace], made: Sequence[Generation]
-) -> list[ReplayRow]:
-    """A row for each task, and one for all."""
-    tasks: dict[str, list[Generation]] = {}
-    for trace, generation in zip(traces, made, strict=True):
-        tasks.setdefault(trace.task, []).append(generation)
-    return [_row(method, num_draft, *of) for of in (*tasks.items(), (OVERALL, made))]
-
-
-def _row(method: str, num_draft: int, task: str, made: Sequence[Generation]) -> ReplayRow:
-    draft_us = [us for generation in made for us in generation.draft_us or ()]
-    middle, late = np.percentile(draft_us, (50, 99)) if draft_us else (0.0, 0.0)
-    whole = drafting(made)
-    per_step = (whole.drafted_tokens or 0) / max(1, whole.steps)
-    rate = whole.draft_acceptance_rate or 0.0
-    return ReplayRow(
-        method=method,
-        num_draft=num_draft,
-        task=task,
-        questions=len(made),
-        drafting=replace(whole, nodes_per_step=round(per_step, 3), draft_acceptance_rate=rate),
-        draft_us_median=round(float(middle), 1),
-        draft_us_p99=round(float(late), 1),
-    )
-
-
 def recorded_background(
-    traces: TraceSet, names: Sequence[str], warn: Callable[[str], None]
+    traces: TraceSet, names: Sequence[str], warn: Notify
 ) -> BackgroundCounts | None:
-    """The counts of these backgrounds; None without names or without the tokenizer.
+    """The counts of these backgrounds, for the tokenizer of the recording.
 
-    `warn` is told why there is none. Raises UsageError for an unknown name.
+    None without names or where that tokenizer is not here, which `warn` is told. Raises UsageError
+    for an unknown name.
     """
     check_names(names)
     if not names:
@@ -264,10 +230,10 @@ def recorded_background(
 
 
 def _tokenizer(traces: TraceSet) -> Tokenizer | None:
-    """The tokenizer beside the recording, or that of the model by its name."""
-    beside = Path(traces.source) / "tokenizer"
+    """The tokenizer in the folder of the recording, or that of the model by its name."""
+    own = Path(traces.source) / "tokenizer"
     try:
-        found = load_tokenizer(str(beside) if beside.is_dir() else traces.model)
+        found = load_tokenizer(str(own) if own.is_dir() else traces.model)
     except ModelError:
         return None
     return found if found.fingerprint == traces.tokenizer else None

@@ -1,0 +1,252 @@
+"""What `ngt bench` and `ngt tune` report as a whole: what was run, on what, and the rows.
+
+The fields are the keys of --json, in this order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ngtcli.documents.find import Skipped
+from ngtcli.measure.records import Refusal
+from ngtcli.measure.summary import LIVE, REPLAY, SHAPE, Pair, Row, json_rows
+from ngtcli.system.json_form import json_key, json_property
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """The command line, when it was run, and the versions of what ran."""
+
+    command: str = ""
+    date: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def _invocation() -> Any:
+    return field(default_factory=Invocation, metadata=json_key(flat=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a model ran on."""
+
+    device: str
+    device_name: str
+    dtype: str
+    threads: int
+    cores: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """Where a method's time goes: prefill in ms a prompt, the parts of a step in µs, shares."""
+
+    method: str
+    num_draft: int | None
+    steps: int
+    prefill_ms: float
+    step_us: Mapping[str, float]
+    share: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTimes:
+    """The rounds of one prompt by one method."""
+
+    rounds: int
+    seconds_median: float
+    seconds_quartiles: Pair
+    new_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRow:
+    """One prompt, and what each method took for it."""
+
+    id: str
+    task: str
+    prompt_tokens: int
+    results: Mapping[str, PromptTimes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveResult:
+    """A live measurement.
+
+    `memory` is what `peak_memory_mib` counts (see `PeakMemory`), `noise` the number of unrelated
+    passages in each prompt, `skipped` the files that were left out.
+    """
+
+    kind: Literal["live"] = "live"
+    model: str
+    machine: Machine = field(metadata=json_key(flat=True))
+    questions: int
+    rounds: int
+    max_tokens: int
+    fresh: bool
+    interrupted: bool
+    memory: str
+    notes: Sequence[str]
+    rows: Sequence[Row] = json_rows(LIVE)
+    split: Sequence[SplitRow]
+    prompts: Sequence[PromptRow]
+    refused: Sequence[Refusal]
+    noise: int = 0
+    skipped: Sequence[Skipped] = ()
+    invocation: Invocation = _invocation()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """A replay of a recording; `inexact` texts give another number of tokens than recorded."""
+
+    kind: Literal["replay"] = "replay"
+    source: str
+    model: str
+    questions: int
+    inexact: int
+    fresh: bool
+    seconds: float
+    rows: Sequence[Row] = json_rows(REPLAY)
+    refused: Sequence[Refusal]
+    invocation: Invocation = _invocation()
+
+    @property
+    def interrupted(self) -> bool:
+        """Never: a replay that is interrupted has no result."""
+        return False
+
+    @property
+    @json_property(after="refused")
+    def notes(self) -> Sequence[str]:
+        """What a reader must know of the recording."""
+        return inexact_notes(self.inexact)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeResult:
+    """A replay with real passes of a model of the shape `shape`, whose weights are random.
+
+    By question: `prompt_tokens`, and `prefill_s`, the seconds to read them once. `cost_s` are the
+    seconds of a pass that were measured first, by its rows, for each length of context. `passes`
+    says how passes were captured.
+    """
+
+    kind: Literal["shape"] = "shape"
+    source: str
+    model: str
+    shape: str
+    parameters: int
+    weight_bytes: int
+    machine: Machine = field(metadata=json_key(flat=True))
+    questions: int
+    rounds: int
+    fresh: bool
+    interrupted: bool
+    seconds: float
+    prompt_tokens: Sequence[int]
+    prefill_s: Sequence[float]
+    cost_s: Mapping[int, Mapping[int, float]]
+    passes: Mapping[str, Any]
+    notes: Sequence[str]
+    rows: Sequence[Row] = json_rows(SHAPE)
+    refused: Sequence[Refusal]
+    invocation: Invocation = _invocation()
+
+    @property
+    @json_property(after="kind")
+    def label(self) -> str:
+        """What stands with every figure."""
+        return f"random weights of shape {self.shape}; tokens from the recording"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordResult:
+    """A recording that was written to the folder `path`."""
+
+    kind: Literal["record"] = "record"
+    path: str
+    model: str
+    questions: int
+    new_tokens: int
+    interrupted: bool
+    noise: int = 0
+    skipped: Sequence[Skipped] = ()
+    invocation: Invocation = _invocation()
+
+
+Measured = LiveResult | ReplayResult | ShapeResult
+
+
+def inexact_notes(inexact: int) -> list[str]:
+    """What a reader must know of a recording in which so many texts have another length."""
+    text = "of the recorded texts give another number of tokens than was recorded"
+    return [f"{inexact} {text}"] if inexact else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRow:
+    """A combination of settings as measured: medians over rounds, times in seconds.
+
+    `standing` is "chosen" in a report that is complete and "ahead" in another, "tied" for cells
+    that cannot be told from the best, "" for the rest.
+    """
+
+    cell: str
+    values: Mapping[str, Any]
+    rounds: int
+    tokens_per_s: float
+    tokens_per_s_least_and_most: Pair
+    mean_acceptance_length: float
+    trie_build_s: float | None
+    trie_bytes: int | None
+    standing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedCell:
+    """A combination that cannot be, and why."""
+
+    values: Mapping[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepData:
+    """What cells are measured on; `costs` are seconds of a pass by its rows, of a recording."""
+
+    source: Literal["live", "replay"]
+    model: str
+    device: str
+    data: str
+    data_sha256: str
+    prompts: int
+    costs: Mapping[int, float] | None = field(default=None, metadata=json_key(omit=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """Everything that a sweep measured and what follows from it.
+
+    `best`, `tied` and `chosen` name cells. `preset`, `method` and `command` say what the sweep was
+    laid over and how it was started, `skipped` which files were left out.
+    """
+
+    kind: Literal["tune"] = "tune"
+    about: SweepData = field(metadata=json_key(flat=True))
+    sweep: Mapping[str, Sequence[Any]]
+    rounds: int
+    measured: int
+    planned: int
+    complete: bool
+    cells: Sequence[CellRow]
+    skipped: Sequence[Skipped] = ()
+    skipped_cells: Sequence[SkippedCell]
+    best: str | None
+    tied: Sequence[str]
+    chosen: str | None
+    reason: str
+    state: str
+    preset: str = ""
+    method: str = ""
+    command: str = ""
