@@ -12,27 +12,23 @@ from ngtcli.config import Settings, shown_settings
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.build import Chosen, Selection
-from ngtcli.render.sinks import Collector
 from ngtcli.system.json_form import to_json
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
-    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer, FinishedAnswer
 
 
 def answer_json(
     request: AnswerRequest,
     answer: "FinishedAnswer",
-    kept: Collector,
     sources: Sources,
-    parts: Sequence["PartReport"] = (),
 ) -> dict[str, Any]:
     """The object that --json prints."""
     body: dict[str, Any] = {
-        "text": kept.text,
+        "text": answer.text,
         "task": request.task,
         "question": request.question or None,
         "model": request.settings.model,
@@ -45,7 +41,7 @@ def answer_json(
         "skipped": to_json(distinct(request.loaded.skipped)),
         "truncated": [asdict(cut) for cut in answer.prompt.cuts],
         "retrieval": _retrieval(answer.prompt),
-        "parts": to_json(parts),
+        "parts": to_json(answer.parts),
         "trie": to_json(answer.trie),
         "passes": to_json(answer.passes),
         "statistics": to_json(answer.statistics),
@@ -54,7 +50,7 @@ def answer_json(
     if answer.policy is not None:
         body["policy"] = to_json(answer.policy)
     if request.json_tokens:
-        body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in kept.tokens]
+        body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in answer.tokens]
     return body
 
 

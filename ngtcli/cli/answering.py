@@ -29,11 +29,11 @@ from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
+from ngtcli.documents.load import Document
 from ngtcli.errors import INTERRUPTED, counted
 from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import (
-    Collector,
     ColourSink,
     PlainSink,
     ShownToken,
@@ -113,15 +113,14 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
 def _show(
     request: AnswerRequest, answer: "Answer", notes: Notes, parts: Sequence["PartReport"]
 ) -> None:
-    """Run the answer into its sinks; on Ctrl-C keep what came."""
-    kept = Collector()
-    sinks: list[Sink] = [kept]
+    """Run the answer into its sink; on Ctrl-C keep what came."""
+    sink: Sink | None = None
     if request.whole:
         process.unwind_on_interrupt()  # even an empty answer is delivered
     else:
-        sinks.append(_sink(request, answer, notes))
+        sink = _sink(request, answer, notes)
     try:
-        _run_into(sinks, kept, request, answer, notes)
+        _run_into(sink, request, answer, notes)
     except KeyboardInterrupt:
         answer.interrupted = True
     except Exception:
@@ -129,33 +128,37 @@ def _show(
             raise
         answer.interrupted = True
     notes.clear()
-    for sink in sinks:
+    if sink:
         sink.close()
-    selection = answer.prompt.selection
-    excerpts = selection.excerpts if selection else None
-    if excerpts is None and sum(len(d.text) for d in request.documents) > _LONG:
+    if not answer.prompt.selection and sum(len(d.text) for d in request.documents) > _LONG:
         notes.status("Comparing the answer with the documents …")
-    sources = sources_of(kept.text, request.documents, excerpts)
+    finished = answer.finished(parts=parts)
+    sources = sources_for(finished, request.documents)
     notes.clear()
     with process.unbroken():
-        _deliver(request, answer, kept, sources, parts, notes)
-        write_beside(request, answer, kept, sources)
+        _deliver(request, answer, finished, sources, notes)
+        write_beside(request, answer, finished, sources)
     _conclude(request, answer, sources, notes)
 
 
-def _run_into(
-    sinks: Sequence[Sink], kept: Collector, request: AnswerRequest, answer: "Answer", notes: Notes
-) -> None:
+def sources_for(answer: "FinishedAnswer", documents: Sequence[Document]) -> Sources:
+    """What of the answer stands word for word in the documents, or in the excerpts it was given."""
+    selection = answer.prompt.selection
+    return sources_of(answer.text, documents, selection.excerpts if selection else None)
+
+
+def _run_into(sink: Sink | None, request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+    tokens = 0
     for step in answer:
         if request.whole:
-            written = counted(len(kept.tokens), "token")
-            notes.status(f"Writing the answer: {written} …")
-        elif kept.tokens:
+            notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
+        elif tokens:
             notes.clear()
         else:
             process.unwind_on_interrupt()
             notes.begin_answer()
-        for sink in sinks:
+        tokens += len(step.tokens)
+        if sink:
             sink.step(step.tokens)
         if request.explain:
             notes.say(explanation(answer, step), dim=True)
@@ -193,32 +196,24 @@ def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
 def _deliver(
     request: AnswerRequest,
     answer: "Answer",
-    kept: Collector,
+    finished: "FinishedAnswer",
     sources: Sources,
-    parts: Sequence["PartReport"],
     notes: Notes,
 ) -> None:
     """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
     if request.cite and not request.output:
-        print_cited(kept.tokens, sources, _sink(request, answer, notes), request.settings.color)
+        sink = _sink(request, answer, notes)
+        print_cited(finished.tokens, sources, sink, request.settings.color)
     elif request.whole:
         hint = "The answer went to standard output; choose another file with -o."
-        write_result(
-            body_of(request, answer.finished(), kept, sources, parts), request.output, hint
-        )
+        write_result(body_of(request, finished, sources), request.output, hint)
 
 
-def body_of(
-    request: AnswerRequest,
-    answer: "FinishedAnswer",
-    kept: Collector,
-    sources: Sources,
-    parts: Sequence["PartReport"],
-) -> str:
+def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        return dump_json(answer_json(request, answer, kept, sources, parts))
-    return cited(kept.tokens, sources) if request.cite else visible(kept.text.rstrip("\n"))
+        return dump_json(answer_json(request, answer, sources))
+    return cited(answer.tokens, sources) if request.cite else visible(answer.text.rstrip("\n"))
 
 
 def cited(tokens: Sequence[ShownToken], sources: Sources) -> str:
@@ -253,22 +248,25 @@ def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list
 
 
 def write_beside(
-    request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources
+    request: AnswerRequest, answer: "Answer", finished: "FinishedAnswer", sources: Sources
 ) -> None:
     """Write the page and the picture, where they are asked for. Raises NgtError."""
     if request.html:
-        write_page(_page(request, answer, kept, sources), request.html)
+        write_page(_page(request, answer, finished, sources), request.html)
     if request.svg:
-        write_page(_picture(request, answer, kept, sources), request.svg)
+        write_page(_picture(request, answer, finished, sources), request.svg)
 
 
-def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+def _page(
+    request: AnswerRequest, answer: "Answer", finished: "FinishedAnswer", sources: Sources
+) -> str:
     """The answer beside its documents, as HTML."""
     from ngtcli.render.answer_page import Written, answer_page  # here: few runs need it
 
     written = [
-        Written(token.text, token.drafted, step)
-        for token, step in zip(kept.tokens, kept.steps, strict=True)
+        Written(token.text, token.drafted, number)
+        for number, step in enumerate(finished.steps, 1)
+        for token in step.tokens
     ]
     title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
     facts = facts_of(request, answer, sources)
@@ -279,15 +277,17 @@ def _page(request: AnswerRequest, answer: "Answer", kept: Collector, sources: So
     return answer_page(title, command_line(), written, sources, documents, facts)
 
 
-def _picture(request: AnswerRequest, answer: "Answer", kept: Collector, sources: Sources) -> str:
+def _picture(
+    request: AnswerRequest, answer: "Answer", finished: "FinishedAnswer", sources: Sources
+) -> str:
     """The command and the answer as a terminal shows them, as SVG; with marks if it is to cite."""
     from ngtcli.render import answer_view
 
     width = terminal_width(sys.stdout)
     places = answer_view.terminal_list(sources, width, True) if request.cite else ""
-    shown = answer_view.with_marks(kept.tokens, sources) if request.cite else kept.tokens
+    shown = answer_view.with_marks(finished.tokens, sources) if request.cite else finished.tokens
     facts = lines_of(facts_of(request, answer, sources), width)
-    origins = sorted({token.origin for token in kept.tokens if token.drafted})
+    origins = sorted({token.origin for token in finished.tokens if token.drafted})
     parts = [
         f"$ {reveal(visible(command_line()))}\n",
         answer_view.legend(origins) + "\n" if origins else "",
@@ -295,4 +295,4 @@ def _picture(request: AnswerRequest, answer: "Answer", kept: Collector, sources:
         places,
         "\n".join(paint(" · ".join(line), DIM) for line in facts),
     ]
-    return answer_view.svg("\n".join(filter(None, parts)), kept.text, width)
+    return answer_view.svg("\n".join(filter(None, parts)), finished.text, width)

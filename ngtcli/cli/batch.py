@@ -17,7 +17,8 @@ from ngtcli.batch.json_lines import Id
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
 from ngtcli.cli.answer_report import answer_json
-from ngtcli.cli.batch_run import Run, finished_parts, request_of
+from ngtcli.cli.answering import sources_for
+from ngtcli.cli.batch_run import Run, request_of
 from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -216,7 +217,8 @@ def _row(answer: LineAnswer) -> dict[str, Any]:
     if finished.error is not None or question is None:
         return _error_row(own, finished.error or NgtError("not answered"))
     try:
-        body = answer_json(request_of(question), *finished_parts(answer), answer.parts)
+        sources = sources_for(finished, question.loaded.documents)
+        body = answer_json(request_of(question), finished, sources)
     except Exception as error:
         return _error_row(own, unexpected(error))
     return {"id": own, **body}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -14,12 +14,7 @@ from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.sessions import open_session
 from ngtcli.config import Settings
 from ngtcli.errors import INTERRUPTED, FailedLinesError, counted, short, unexpected
-from ngtcli.grounding.sources import Sources, sources_of
-from ngtcli.render.sinks import Collector
 from ngtcli.system import process
-
-if TYPE_CHECKING:
-    from ngtcli.session.answer import FinishedAnswer
 
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _SHOWN = 5  # remarks on single lines; -v shows all
@@ -35,17 +30,6 @@ def request_of(question: Question, **more: Any) -> AnswerRequest:
         question=question.text,
         **more,
     )
-
-
-def finished_parts(answer: LineAnswer) -> "tuple[FinishedAnswer, Collector, Sources]":
-    """What was answered, its tokens, and its sources. There is no error."""
-    finished, kept = answer.answer, Collector()
-    for step in finished.steps:
-        kept.step(step.tokens)
-    documents = answer.question.loaded.documents if answer.question else ()
-    selection = finished.prompt.selection
-    excerpts = selection.excerpts if selection else None
-    return finished, kept, sources_of(kept.text, documents, excerpts)
 
 
 class Run:
@@ -127,7 +111,7 @@ class Run:
         self._failed += failed
         self._documents += len(answer.question.loaded.documents) if answer.question else 0
         self._tokens += answer.answer.statistics.new_tokens
-        self._tokens += sum(part.new_tokens for part in answer.parts)
+        self._tokens += sum(part.new_tokens for part in answer.answer.parts)
         if answer.answer.finish_reason == "repetition":
             self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
         self._show()

@@ -100,28 +100,6 @@ class TerminalSink(PlainSink):
         super().close()
 
 
-class Collector:
-    """Stores the tokens and their text, and of each the number of its step; writes nothing."""
-
-    def __init__(self) -> None:
-        self.tokens: list[ShownToken] = []
-        self.steps: list[int] = []  # from 1, one entry a token
-        self._step = 0
-
-    def step(self, tokens: Sequence[ShownToken]) -> None:
-        self._step += 1
-        self.tokens += tokens
-        self.steps += [self._step] * len(tokens)
-
-    def close(self) -> None:
-        pass
-
-    @property
-    def text(self) -> str:
-        """The text of all tokens so far."""
-        return "".join(t.text for t in self.tokens)
-
-
 def dump_json(value: Any, indent: int | None = 2) -> str:
     """`value` as indented JSON: other than ASCII is kept, control characters are escaped.
 
