@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 def main() -> "NoReturn":
     """Run the command line and leave with its exit code."""
     process.guard()
-    from ngtcli.system.importing import without_collection
-
-    with without_collection():
+    with process.without_collection():
         from ngtcli.cli.app import run  # here: what it loads takes time
 
     process.leave(run())

@@ -1,10 +1,12 @@
-"""`auto`: counts, blending and tree against naive forms; no token is changed."""
+"""`auto`: its blend against a naive one, its policy against brute force, and several sequences."""
 
 import heapq
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,13 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.config import Settings
+from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
-from ngtcli.draft.auto.config import Options
+from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import Tallies, attribute, fitted_escapes
 from ngtcli.draft.auto.growth import _depth_first, grow
+from ngtcli.draft.auto.policy import Pause, Policy, Repeats, best_size, count_accepted
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
@@ -27,6 +31,7 @@ from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.pool import (
     Pool,
 )
+from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.trie.background import DEPTH, build_counts
@@ -343,3 +348,437 @@ def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path
     assert json.loads(without.stdout)["text"] == plain_run["text"]
     (after,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
     assert after["tokens"] == pool["tokens"]
+
+
+def never() -> bool:
+    return False
+
+
+def always() -> bool:
+    return True
+
+
+said = st.lists(st.integers(0, 4), max_size=40)
+
+
+@given(said, st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=12))
+def test_repeats_are_those_of_a_plain_search(prompt: list[int], steps: list[list[int]]) -> None:
+    repeats, output = Repeats(prompt), []
+    for step in steps:
+        output += step
+        text = prompt + output
+        runs = [text[i : i + 4] for i in range(len(text) - 3)]
+        assert repeats.at_end(output) == (len(runs) > 0 and runs[-1] in runs[:-1])
+
+
+def test_chances_that_do_not_come_true_are_trusted_less() -> None:
+    policy = Policy(CURVES["cheap"])
+    chances = np.full(8, 0.2)
+    assert policy.choose(chances)[0] == 8
+    nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
+    for _ in range(6):  # none of the eight is what came
+        count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
+    assert policy.choose(chances) == (0, 0)
+    assert policy.report().came_true < 0.2
+    for _ in range(300):  # time passes
+        policy.choose(np.zeros(0))
+    assert policy.choose(chances)[0] == 8
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9),
+    st.booleans(),
+)  # fmt: skip
+def test_nodes_that_came_true_are_counted_but_for_those_after_all_that_was_emitted(
+    draws: list[float], seed: int, token: int, other: bool
+) -> None:
+    rng = random.Random(seed)
+    chances = np.array(sorted(draws, reverse=True))
+    parents = np.array([rng.randrange(-1, i) for i in range(len(draws))], np.int32)
+    tokens = np.arange(len(draws), dtype=np.int32)  # all different: a path is named by its tokens
+    path, node = [], min(token, len(draws) - 1)
+    while node >= 0:
+        path.append(node)
+        node = int(parents[node])
+    tally = np.zeros((2, 8))
+    emitted = np.array([*path[::-1], *([77] if other else [])], np.int32)
+    count_accepted(tokens, parents, chances, emitted, tally)
+    unknown: list[int] = []  # all below the last one
+    for i in range(len(draws)):
+        if not other and (parents[i] == path[0] or parents[i] in unknown):
+            unknown.append(i)
+    assert tally[0].sum() == len(path)
+    assert tally[1].sum() == pytest.approx(sum(draws) - chances[unknown].sum())
+
+
+def test_what_is_not_drafted_is_learned_from() -> None:
+    """Where nothing pays, the policy hears all the same whether its expectations came true."""
+    steep = Costs({SHORT: CostCurve({1: 1.0, 2: 9.0, 64: 99.0})})
+    for came_true in (False, True):
+        drafter = Auto(Options(), fitted_escapes(), steep)
+        drafter.reset(Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
+        assert not drafter.propose((), 8)
+        drafter.observe([3 if came_true else 9])
+        assert drafter.policy is not None
+        accepted, expected = drafter.policy.tally.sum(axis=1)
+        assert accepted == came_true and expected > 0.5
+
+
+CURVES = {
+    "flat": CostCurve({1: 1.0, 64: 1.0}),
+    "cheap": CostCurve({1: 1.0, 64: 1.6}),
+    "steep": CostCurve({1: 1.0, 2: 2.0, 64: 64.0}),
+    "stepped": CostCurve({1: 1.0, 8: 1.0, 9: 2.0, 16: 2.0, 17: 4.0, 64: 16.0}),
+}
+
+
+def step(
+    policy: Policy, pause: Pause, chances: list[float], repeats: Callable[[], bool] = never
+) -> int | None:
+    """The nodes of a step, as `auto` decides them; None in a pause."""
+    if pause.goes_on(repeats):
+        policy.skip("paused")
+        return None
+    size, paying = policy.choose(np.array(chances))
+    policy.stand_downs += pause.learn(paying > 0)
+    return size
+
+
+@pytest.mark.parametrize("name", list(CURVES))
+@given(st.lists(st.floats(0.0, 1.0), min_size=0, max_size=64))
+def test_the_budget_is_the_best_of_all(name: str, draws: list[float]) -> None:
+    chances = np.array(sorted(draws, reverse=True))
+    chosen, _ = Policy(CURVES[name]).choose(chances)
+    rates = [(1 + chances[:k].sum()) / CURVES[name].at(1 + k) for k in range(len(chances) + 1)]
+    assert rates[chosen] == pytest.approx(max(rates))
+
+
+def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
+    chances = np.full(64, 0.3)
+    assert Policy(CURVES["steep"]).choose(chances) == (0, 0)
+    assert Policy(CURVES["flat"]).choose(chances) == (64, 64)
+    assert Policy(CURVES["stepped"]).choose(np.full(64, 0.02)) == (7, 7)
+
+
+def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
+    policy, pause = Policy(CURVES["steep"]), Pause()
+    looks = [s for s in range(600) if step(policy, pause, [0.01] * 8) is not None]
+    assert looks[: CONFIG.patience] == list(range(CONFIG.patience))
+    gaps = np.diff(looks[CONFIG.patience - 1 :])
+    assert gaps[0] == CONFIG.first_pause + 1
+    assert all(b in (2 * a - 1, a) for a, b in zip(gaps, gaps[1:], strict=False))
+    assert policy.stand_downs == len(gaps) + 1
+
+
+def test_a_cost_measured_too_high_is_found_out() -> None:
+    policy, pause = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0})), Pause()
+    sizes = []
+    for _ in range(CONFIG.exploration * 400):
+        size = step(policy, pause, [0.5] * 8, always)
+        assert size is not None
+        policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
+        sizes.append(size)
+    assert sizes[0] == 0
+    assert sizes[-100:].count(8) > 90
+
+
+@pytest.mark.parametrize("chances", [[0.5, 0.25, 0.12, 0.06], [0.9, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]])
+@pytest.mark.parametrize(("factor", "steps"), [(2.5, 32), (4.0, 16), (4.0, 50), (0.3, 40)])
+def test_a_machine_that_was_slow_for_a_while_is_forgiven(
+    chances: list[float], factor: float, steps: int
+) -> None:
+    def cost(rows: int) -> float:
+        return 1.0 + 0.02 * (rows - 1)
+
+    policy = Policy(CostCurve({rows: cost(rows) for rows in (1, 2, 4, 8, 16, 64)}))
+    best = max((1 + sum(chances[:k])) / cost(1 + k) for k in range(len(chances) + 1))
+    rng, rates = random.Random(0), []
+    for answer in range(12):
+        policy.start(policy.curve)
+        pause, tokens, time = Pause(), 0.0, 0.0
+        for at in range(256):
+            size = step(policy, pause, chances) or 0
+            slow = factor if answer == 1 and at < steps else 1.0
+            policy.curve.learn(1 + size, cost(1 + size) * slow * rng.uniform(0.9, 1.1))
+            tokens, time = tokens + 1 + sum(chances[:size]), time + cost(1 + size)
+        rates.append(tokens / time)
+    assert min(rates[2:]) > 0.94 * best
+
+
+def test_a_calibration_that_was_disturbed_is_mended() -> None:
+    policy = Policy(CostCurve({1: 1.0, 2: 4.0, 8: 4.0, 64: 4.0}))
+    sizes, pause = [], Pause()
+    for at in range(4096):
+        if at % 256 == 0:
+            policy.start(policy.curve)
+            pause = Pause()
+        size = step(policy, pause, [0.5, 0.25, 0.12, 0.06]) or 0
+        policy.curve.learn(1 + size, 1.0)
+        sizes.append(size)
+    assert sizes[:3] == [0] * 3
+    assert sum(size > 0 for size in sizes[-500:]) > 450
+
+
+def test_a_text_that_repeats_ends_the_pause_at_once() -> None:
+    policy, pause = Policy(CURVES["steep"]), Pause()
+    for _ in range(CONFIG.patience):
+        assert step(policy, pause, [0.01] * 8) is not None
+    assert step(policy, pause, [0.01] * 8) is None
+    assert step(policy, pause, [0.01] * 8, always) is not None
+
+
+def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
+    curve = CostCurve({1: 1.0, 8: 2.0, 64: 3.0})
+    for _ in range(300):
+        curve.learn(8, 5.0)
+    assert curve.at(8) == pytest.approx(5.0, rel=0.05)
+    assert curve.at(64) >= curve.at(8)
+    before = curve.at(1)
+    curve.learn(1, 1000.0)
+    assert curve.at(1) < 1.5 * before  # one disturbed step does not say everything
+    assert curve.at(128) > curve.at(64) - 1e-9
+    with pytest.raises(ValueError, match="one row"):
+        CostCurve({2: 1.0})
+
+
+@given(st.lists(st.tuples(st.integers(1, 80), st.floats(0.1, 10.0)), max_size=60))
+def test_whatever_passes_take_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
+    curve = CostCurve({1: 1.0, 2: 1.1, 8: 1.5, 64: 4.0})
+    for rows, factor in passes:
+        curve.learn(rows, curve.at(rows) * factor)
+        seconds = list(curve.by_rows().values())
+        assert seconds == sorted(seconds) and seconds[0] > 0
+
+
+SIZES = (1, 2, 4, 8, 12, 16, 32, 64)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.lists(st.floats(0.001, 1.0), min_size=64, max_size=64), st.floats(0.0, 0.2))
+def test_where_passes_are_padded_the_nodes_fill_a_size(draws: list[float], slope: float) -> None:
+    curve = CostCurve({rows: 1.0 + slope * rows for rows in SIZES}, sizes=SIZES)
+    nodes, _ = Policy(curve).choose(np.array(sorted(draws, reverse=True)))
+    assert nodes + 1 in SIZES or nodes == 64
+
+
+@given(st.integers(0, 200))
+def test_a_padded_pass_costs_what_its_size_does(nodes: int) -> None:
+    curve = CostCurve({1: 1.0, 4: 2.0, 32: 3.0, 64: 5.0}, sizes=SIZES)
+    size = next((s for s in SIZES if s > nodes), nodes + 1)
+    assert curve.filled(nodes) == size - 1
+    assert curve.at(nodes + 1) == curve.at(size) == curve.table(201)[nodes]
+    assert curve.table_measured(201)[nodes] == curve.at(size)
+    other = CostCurve({1: 1.0, 4: 2.0, 32: 3.0, 64: 5.0}, sizes=SIZES)
+    curve.learn(nodes + 1, 9.0)
+    other.learn(size, 9.0)
+    assert curve.by_rows() == other.by_rows()
+
+
+def test_trials_of_another_number_of_nodes_fill_a_size_too() -> None:
+    policy = Policy(CostCurve({rows: 1.0 + 0.05 * rows for rows in SIZES}, sizes=SIZES))
+    chosen = {policy.choose(0.8 ** np.arange(1, 64))[0] for _ in range(8 * CONFIG.exploration)}
+    assert len(chosen) > 2 and all(nodes + 1 in SIZES for nodes in chosen - {63})
+
+
+def test_no_node_is_expected_to_come_more_than_once() -> None:
+    """However much oftener than predicted earlier ones came."""
+    tally = np.array([[50.0] * 8, [5.0] * 8])
+    costs = np.linspace(1.0, 1.1, 65)
+    best, expected, _ = best_size(np.full(4, 0.9), costs, 0.0, tally, 1)
+    assert (best, expected) == (4, 5.0)
+
+
+short_texts = st.lists(st.integers(0, 5), min_size=2, max_size=30)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(short_texts, short_texts), min_size=1, max_size=3))
+def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
+    runs: list[tuple[list[int], list[int]]],
+) -> None:
+    batch = AutoDrafters()
+    together = [batch.start(Context(prompt, vocabulary=6)) for prompt, _ in runs]
+    alone = [parse_method("auto", DraftSettings()).build() for _ in runs]
+    for (prompt, output), drafter in zip(runs, alone, strict=True):
+        drafter.reset(Context(prompt, vocabulary=6))
+        drafter.observe(output)
+    batch.observe(together, [output for _, output in runs])
+    trees = batch.propose_within(together, [8] * len(runs))
+    for tree, drafter in zip(trees, alone, strict=True):
+        own = drafter.propose((), 8)
+        assert (tree.tokens, tree.parents) == (own.tokens, own.parents)
+
+
+def test_with_one_child_drafts_are_chains() -> None:
+    batch = AutoDrafters(children=1)
+    drafter = batch.start(Context([1, 2, 3, 4, 5, 9, 1, 2], vocabulary=10))
+    (tree,) = batch.propose_within([drafter], [4])
+    assert tree.tokens[:3] == (3, 4, 5)
+    assert tree.parents == tuple(range(-1, len(tree) - 1))
+
+
+def test_a_chain_goes_on_as_the_first_place_of_the_prompt_does() -> None:
+    prompt = [7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2]
+    chain = AutoDrafters(children=1)
+    (tree,) = chain.propose_within([chain.start(Context(prompt, vocabulary=10))], [2])
+    assert tree.tokens == (3, 4)
+
+
+def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
+    batch = AutoDrafters(CostCurve({1: 1.0, 2: 9.0, 64: 99.0}), children=1)
+    assert batch.policy is not None
+    drafter = batch.start(Context([*range(40), 0, 1], vocabulary=50))
+    assert len(batch.propose_within([drafter], [16])[0]) == 0
+    batch.observe([drafter], [[2]])
+    batch.policy.curve = CostCurve({1: 1.0, 64: 1.0})
+    (tree,) = batch.propose_within([drafter], [16])
+    assert tree.tokens == tuple(range(3, 19))
+
+
+def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
+    # Two rows more cost little, further ones as much as a pass each.
+    curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})
+    batch = AutoDrafters(curve)
+    sure = batch.start(Context([1, 2, 3, 4] * 8 + [1, 2], vocabulary=50))
+    unsure = batch.start(Context([*range(10, 40), 5, 7, 5, 8, 5, 9, 5], vocabulary=50))
+    sizes = [len(tree) for tree in batch.propose_within([sure, unsure], [8, 8])]
+    assert sizes == [2, 0]
+
+
+def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
+    """Searches of a text that repeats itself and of one without repetition, in 40 joint steps."""
+    batch = AutoDrafters(curve)
+    assert batch.policy is not None
+    drafters = [
+        batch.start(Context([1, 2, 3, 4] * 8, vocabulary=5000)),
+        batch.start(Context(list(range(100, 140)), vocabulary=5000)),
+    ]
+    counts, search = [0, 0], Auto.search
+    with pytest.MonkeyPatch.context() as patch:
+
+        def counted(drafter: Auto, *given: Any) -> Any:
+            counts[drafters.index(drafter)] += 1
+            return search(drafter, *given)
+
+        patch.setattr(Auto, "search", counted)
+        for step in range(40):
+            batch.policy.drafting_s = drafting_s
+            batch.propose_within(drafters, [8, 8])
+            batch.observe(drafters, [[1 + step % 4], [200 + step]])
+    return counts
+
+
+def test_a_sequence_that_gets_no_rows_is_not_searched_while_another_drafts() -> None:
+    curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
+    repeating, other = searched_steps(curve, drafting_s=0.1)
+    assert repeating == 40
+    assert other < 10
+
+
+def test_where_drafting_costs_next_to_nothing_no_sequence_pauses() -> None:
+    curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
+    assert searched_steps(curve, drafting_s=1e-9) == [40, 40]
+
+
+def test_a_step_without_a_search_says_nothing_of_what_a_proposal_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = AutoDrafters(CostCurve({1: 1e-6, 2: 9.0, 64: 99.0}))
+    assert batch.policy is not None
+    drafter = batch.start(Context(list(range(40)), vocabulary=5000))
+    searched: list[int] = []
+    monkeypatch.setattr(Auto, "search", lambda *_: searched.append(1) or np.zeros(0))
+    monkeypatch.setattr(Auto, "take", lambda *_: DraftTree())
+    paused = 0
+    for step in range(60):
+        before, calls = batch.policy.drafting_s, len(searched)
+        batch.propose_within([drafter], [8])
+        batch.observe([drafter], [[200 + step]])
+        if len(searched) == calls:
+            paused += 1
+            assert batch.policy.drafting_s == before
+    assert paused > 30
+
+
+def naive_best(probabilities: list[float], costs: list[float], sequences: int) -> int:
+    """The number of nodes with the most tokens a second, the least of several."""
+    rates = [
+        (sequences + sum(probabilities[:k])) / costs[sequences + k - 1]
+        for k in range(len(probabilities) + 1)
+    ]
+    return rates.index(max(rates))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0.01, 1.0), max_size=12),
+    st.lists(st.floats(0.0, 1.0), min_size=20, max_size=20),
+    st.integers(1, 6),
+)
+def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
+    chances: list[float], rises: list[float], sequences: int
+) -> None:
+    falling = sorted(chances, reverse=True)
+    costs = (1.0 + np.cumsum(rises)).tolist()
+    found, expected, speedup = best_size(
+        np.array(falling), np.array(costs), 0.0, np.zeros((2, 8)), sequences
+    )
+    assert found == naive_best(falling, costs, sequences)
+    assert expected == pytest.approx(sequences + sum(falling[:found]))
+    plain = sequences / costs[sequences - 1]
+    assert speedup == pytest.approx(expected / costs[sequences + found - 1] / plain)
+
+
+def test_answers_reach_later_sequences_through_the_pool() -> None:
+    batch = AutoDrafters(pool=Pool(100), children=1)
+    first = batch.start(Context([7], vocabulary=50))
+    batch.observe([first], [[20, 21, 22, 23, 24]])
+    batch.finish(first)
+    second = batch.start(Context([8, 20, 21], vocabulary=50))
+    (tree,) = batch.propose_within([second], [3])
+    assert tree.tokens[:1] == (22,)
+
+
+def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
+    batch = AutoDrafters(pool=Pool(100), children=1)
+    shy = batch.start(Context([7], vocabulary=50), pooled=False)
+    batch.observe([shy], [[20, 21, 22, 23, 24]])
+    batch.finish(shy)
+    second = batch.start(Context([8, 20, 21], vocabulary=50))
+    assert batch.propose_within([second], [3])[0].tokens[:1] != (22,)
+    batch.observe([second], [[30, 31, 32, 33, 34]])
+    batch.finish(second)
+    third = batch.start(Context([9, 30, 31], vocabulary=50), pooled=False)
+    assert batch.propose_within([third], [3])[0].tokens[:1] != (32,)
+
+
+def test_when_the_pool_is_counted_anew_other_sequences_go_on() -> None:
+    batch = AutoDrafters(pool=Pool(20), children=1)
+    going_on = batch.start(Context([1, 2, 3], vocabulary=500))
+    for start in range(100, 400, 10):
+        other = batch.start(Context([7], vocabulary=500))
+        batch.observe([other], [list(range(start, start + 10))])
+        batch.finish(other)
+        batch.observe([going_on], [[1, 2, 3]])
+        (tree,) = batch.propose_within([going_on], [2])
+        assert tree.tokens == (1, 2)
+
+
+def test_texts_beside_the_pool_stay_when_it_is_counted_anew() -> None:
+    text = np.arange(40, 50, dtype=np.int32)
+    batch = AutoDrafters(pool=Pool(20), children=1, texts=[text])
+    for start in range(100, 400, 10):
+        other = batch.start(Context([7], vocabulary=500))
+        batch.observe([other], [list(range(start, start + 10))])
+        batch.finish(other)
+    last = batch.start(Context([41, 42], vocabulary=500))
+    (tree,) = batch.propose_within([last], [2])
+    assert tree.tokens == (43, 44)
+
+
+def test_a_sequence_without_room_drafts_nothing() -> None:
+    batch = AutoDrafters(children=1)
+    drafters = [batch.start(Context([1, 2, 1, 2, 1], vocabulary=3)) for _ in range(2)]
+    full, free = batch.propose_within(drafters, [0, 2])
+    assert len(full) == 0
+    assert len(free) == 2

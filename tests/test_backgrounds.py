@@ -55,8 +55,6 @@ from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.files import list_backgrounds
-from tests.tools.phrases.mining import Least, mine, names_and_numbers
-from tests.tools.phrases.texts import BORDER, WEIGHTS, Texts
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
 
@@ -126,74 +124,6 @@ def test_any_bytes_are_phrases_or_a_damaged_file(tmp_path: Path) -> None:
         (tmp_path / "z").write_bytes(data)
         with pytest.raises((DamagedFileError, OSError)):
             read_phrases(tmp_path / "z")
-
-
-# --- which phrases there are ---
-
-
-def corpus(texts_by_work: list[list[list[str]]], sources: list[int]) -> Texts:
-    """A work a list of paragraphs; each paragraph is a document."""
-    words: dict[str, int] = {}
-    columns: list[list[int]] = [[], [], [], []]
-    document = 0
-    for work, (paragraphs, source) in enumerate(zip(texts_by_work, sources, strict=True)):
-        for paragraph in paragraphs:
-            ids = [*(words.setdefault(word, len(words)) for word in paragraph), BORDER]
-            for column, value in zip(columns[1:], (work, document, source), strict=True):
-                column += [value] * len(ids)
-            columns[0] += ids
-            document += 1
-    arrays = [np.array(column, np.int32) for column in columns]
-    return Texts(tuple(words), arrays[0], arrays[1], arrays[2], arrays[3], tuple(WEIGHTS))
-
-
-NAMED_WORDS = (*WORDS, " Rome", " 1990")
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.lists(st.lists(st.sampled_from(NAMED_WORDS), max_size=8), min_size=1, max_size=3),
-        min_size=1,
-        max_size=5,
-    ),
-    st.data(),
-)
-def test_every_phrase_stands_in_enough_documents_works_and_sources(
-    works: list[list[list[str]]], data: st.DataObject
-) -> None:
-    """Counted again by brute force; and no phrase that does is left out."""
-    sources = [data.draw(st.integers(0, 2)) for _ in works]
-    ordinary = Least((2,) * 6, (1, 1, 2, 2, 2, 2), (1, 1, 1, 2, 2, 2))
-    named = Least((3,) * 6, (2,) * 6, (2,) * 6)
-    places: dict[tuple[str, ...], set[tuple[int, int]]] = {}
-    weights: Counter[tuple[str, ...]] = Counter()
-    for w, paragraphs in enumerate(works):
-        for p, paragraph in enumerate(paragraphs):
-            for phrase, count in n_grams([paragraph]).items():
-                places.setdefault(phrase, set()).add((w, p))
-                weights[phrase] += count * list(WEIGHTS.values())[sources[w]]
-    texts = corpus(works, sources)
-    found = counts_in(mine(texts, ordinary, named)) if len(texts.words) else {}
-    special = {" Rome", " 1990"}
-    wanted = {}
-    for phrase in sorted(places, key=len):
-        least = named if special & set(phrase) else ordinary
-        n, at = len(phrase), places[phrase]
-        enough = (
-            len(at) >= least.documents[n - 1]
-            and len({w for w, _ in at}) >= least.works[n - 1]
-            and len({sources[w] for w, _ in at}) >= least.sources[n - 1]
-        )
-        if enough and (n == 1 or (phrase[:-1] in wanted and phrase[1:] in wanted)):
-            wanted[phrase] = weights[phrase]
-    assert found == wanted
-
-
-def test_names_and_numbers_are_told_from_words_that_begin_a_sentence() -> None:
-    words = [" The", " the", " Ada", " 7th", "(", " NASA", "Ada"]
-    found = names_and_numbers(words, np.array([2, 9, 3, 1, 4, 2, 1]))
-    assert found.tolist() == [False, False, True, True, False, True, True]
 
 
 def test_what_ships_is_phrases_of_several_texts_in_less_than_4_mb() -> None:
@@ -289,6 +219,14 @@ def test_a_token_beyond_the_vocabulary_takes_no_memory() -> None:
 # --- files and names ---
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models for which making was started; it is not started."""
+    models: list[str] = []
+    monkeypatch.setattr(making, "start_making", lambda names, model: models.append(model))
+    return models
+
+
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ship few phrases."""
     path = tmp_path / "few.xz"
@@ -323,15 +261,13 @@ def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
 
 
 def test_what_cannot_be_made_is_told_and_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[str]
 ) -> None:
     (tmp_path / "bad.xz").write_bytes(b"bad")
     monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
     making.make_files(["english"], "builtin")
     tokenizer = load_tokenizer("builtin")
     assert failure_path("english", tokenizer.fingerprint).is_file()
-    started: list[str] = []
-    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
     backgrounds = Backgrounds(("english",), tokenizer, 8192, persist=True)
     assert backgrounds.load() is None
     backgrounds.after_answer()
@@ -339,9 +275,7 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
     assert failure_path("english", tokenizer.fingerprint).stat().st_mode & 0o777 == 0o600
 
 
-def test_making_is_begun_once_until_a_day_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
+def test_making_is_begun_once_until_a_day_has_passed(started: list[str]) -> None:
     tokenizer = load_tokenizer("builtin")
 
     def run() -> str:
@@ -356,10 +290,8 @@ def test_making_is_begun_once_until_a_day_has_passed(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_started_where_the_cache_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, own_home: Path
+    own_home: Path, started: list[str]
 ) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
     own_home.write_text("no folder")
     backgrounds = Backgrounds(("english",), load_tokenizer("builtin"), 8192, persist=True)
     backgrounds.load()
@@ -418,14 +350,14 @@ def test_a_background_of_an_earlier_edition_is_removed_and_others_stay(
     assert before["english"] != after["english"]
 
 
-def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_damaged_file_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[str]
+) -> None:
     small(monkeypatch, tmp_path)
     making.make_files(["english"], "builtin")
     tokenizer = load_tokenizer("builtin")
     path = background_path("english", tokenizer.fingerprint)
     path.write_bytes(path.read_bytes()[:100])
-    started: list[str] = []
-    monkeypatch.setattr(making, "start_making", lambda names, model: started.append(model))
     backgrounds = Backgrounds(("english",), tokenizer, 8192, model="builtin", persist=True)
     assert backgrounds.load() is None and "made again" in backgrounds.words()
     backgrounds.after_answer()
@@ -476,16 +408,8 @@ def test_own_texts_are_built_listed_shown_and_cleared(own_home: Path) -> None:
 
 def test_answers_draft_from_a_background_and_say_so() -> None:
     ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
-    asked = [
-        "ask",
-        "Who cut the basin?",
-        "-d",
-        HARBOUR,
-        "--max-tokens",
-        "8",
-        "-v",
-        "--no-calibrate",
-    ]
+    asked = ["ask", "Who cut the basin?", "-d", HARBOUR, "-v", "--no-calibrate"]
+    asked += ["--max-tokens", "8"]
     assert b"Background: mine." in ngt(*asked, "--background", "mine").stderr
     assert b"Background" not in ngt(*asked, "--no-background").stderr
     told = ngt(*asked, NGT_BACKGROUND="mine,english").stderr

@@ -155,6 +155,15 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
         assert statistics.decode_s > 0 and sum(statistics.split_s.values()) > 0
 
 
+def test_a_window_of_guesses_fits_a_pass_over_several_texts() -> None:
+    """That of lookahead is deeper than a share of the nodes, and it learns from whole ones only."""
+    model, texts = target("llama"), prompts(3, seed=3)
+    alone = [plain(model, text, max_tokens=20) for text in texts]
+    found = together(model, texts, own("lookahead"), 3)
+    assert outputs(found) == alone
+    assert any(member.text.statistics.drafted_tokens for member in found)
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
 def test_a_batch_has_the_ids_of_generate(family: str) -> None:
     hf, texts = make_hf(family), prompts(5, seed=11)

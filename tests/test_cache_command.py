@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from helpers import ngt
 
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.cache import STORES
 from ngtcli.system.storage import home
 
@@ -59,6 +60,22 @@ def test_what_is_cleared_is_gone_and_all_else_stays(
     assert printed(*command.split()) == wanted
     assert {name for name, file in one_of_each.items() if not file.exists()} == cleared
     assert printed(*command.split()) == {"files": 0, "bytes": 0}
+
+
+@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+def test_all_that_commands_store_is_known_and_goes(tmp_path: Path, own_home: Path) -> None:
+    (tmp_path / "tides.json").write_text('{"tide": "It came in at noon."}')
+    (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 400)
+    flags = ("--method", "auto", "--draft-from", "all", "--max-tokens", "4", "--pool-documents")
+    assert ngt("ask", "-d", str(tmp_path), "When?", *flags).returncode == 0
+    assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
+    every = {path for path in home("cache").rglob("*") if path.is_file()}
+    known = {path: store.name for store in STORES for path in store.files(home("cache"))}
+    assert known.keys() == every
+    assert set(known.values()) >= {"documents", "passages", "counts", "tries", "pools", "costs"}
+    printed("cache", "clear")
+    left = {path for path in home("cache").rglob("*") if path.is_file()}
+    assert left and {known[path] for path in left} <= {"pools", "backgrounds"}
 
 
 def test_what_was_learned_or_made_by_a_command_is_cleared_by_name_alone() -> None:

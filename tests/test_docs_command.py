@@ -11,13 +11,10 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.documents import catalog
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.prompt.splitting import parts_folder
-from ngtcli.retrieve.index import index_of
-from ngtcli.system.storage import home
 from tests.tools import document_files as made
 from tests.tools import documents_folder
 
@@ -216,28 +213,3 @@ def test_ask_uses_documents_of_every_format(folder: Path) -> None:
         "people.csv",
     ]  # fmt: skip
     assert {Path(s["name"]).name for s in body["skipped"]} >= {"scan.pdf", "locked.pdf"}
-
-
-def test_clear_removes_all_that_is_kept(folder: Path) -> None:
-    listed(folder)
-    assert json.loads(ngt("docs", "path", "--json").stdout)["path"] == str(catalog.folder())
-    files = sum(p.is_file() for p in catalog.folder().rglob("*"))
-    assert files and json.loads(ngt("docs", "clear", "--json").stdout)["files"] == files
-    assert not catalog.folder().exists()
-    assert ngt("docs", "clear").stdout == b"0 files, 0.0 MB removed\n"
-
-
-def test_clear_removes_the_indices_of_passages(folder: Path) -> None:
-    index_of([Document("a", "The tide came in.", path=str(folder / "a.txt"))], Cutting(16))
-    assert list((home("cache") / "passages").iterdir())
-    assert json.loads(ngt("docs", "clear", "--json").stdout)["files"] >= 1
-    assert not (home("cache") / "passages").exists()
-
-
-def test_clear_removes_the_ids_and_counts_of_documents_and_the_summaries_of_parts() -> None:
-    for place in ((home("cache") / "folders"), parts_folder()):
-        place.mkdir(parents=True)
-        (place / "kept").write_bytes(b"12")
-    cleared = json.loads(ngt("docs", "clear", "--json").stdout)
-    assert cleared == {"files": 2, "bytes": 4}
-    assert not (home("cache") / "folders").exists() and not parts_folder().exists()

@@ -1,17 +1,25 @@
-"""The methods of the field, each against a naive version that rescans the text at every step."""
+"""The methods of the field, each against a naive version that rescans the text at every step.
 
+REST's looks at every place of the corpus; SuffixDecoding's adapter asks the real library what vLLM
+would ask it.
+"""
+
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 import pytest
 import torch
-from helpers import check_tree, make_drafter
+from helpers import check_tree, make_drafter, paths, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.methods import datastore
+from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.errors import UsageError
+from ngtcli.errors import InputError, UsageError
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 outputs = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=8)
@@ -235,21 +243,146 @@ def test_trtllms_public_pool_outlives_a_prompt(public: bool) -> None:
     assert drafter.propose([8, 1], 8).tokens == ((2, 3, 4) if public else ())
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "prompt-lookup:max_matching_ngram_size=0",
-        "prompt-lookup:num_output_tokens=0",
-        "llma:trigger_n=0",
-        "llma:block_k=0",
-        "llma:max_n=65",
-        "akunu:max_order=1",
-        "akunu:draft_count=0",
-        "akunu:max_history=0",
-        "trtllm:max_draft_len=0",
-        "trtllm:max_matching_ngram_size=0",
-    ],
-)
+RANGES = [
+    f"{name}:{option.name}={value}"
+    for name in method_names()
+    for option in fields(parse_method(name, DraftSettings()).options)
+    if "within" in option.metadata
+    for low, high in [option.metadata["within"]]
+    for value in (low - 1, high + 1)
+]
+
+
+@pytest.mark.parametrize("spec", [*RANGES, "rest:long=17", "rest:long=0"])
 def test_options_out_of_range_are_refused(spec: str) -> None:
     with pytest.raises(UsageError, match="is "):
-        method(spec)
+        parse_method(spec, DraftSettings())
+
+
+def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choices: int, cut: bool):
+    """Paths of the draft with their counts, by looking at every place of every document."""
+    for size in range(min(span, len(ids)), min(2, len(ids)) - 1, -1):
+        behind = [
+            document[at + size :]
+            for document in documents
+            for at in range(len(document) - size)
+            if document[at : at + size] == ids[-size:]
+        ]
+        if behind:
+            break
+    else:
+        return []
+    counts = Counter(
+        tuple(rest[:length])
+        for rest in sorted(behind)[:k]
+        for length in range(1, min(long, len(rest)) + 1)
+    )
+    ranked = sorted(counts, key=lambda path: (-counts[path], len(path), path))[:choices]
+    chosen = list(ranked)
+    while cut and sum(len(set(path)) for path in chosen) > choices:
+        most = max(len(set(path)) for path in chosen)
+        del chosen[max(i for i, path in enumerate(chosen) if len(set(path)) == most)]
+    kept = [p for p in ranked if any(other[: len(p)] == p for other in chosen)]
+    return kept[:budget]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 3), max_size=40), min_size=1, max_size=3),
+    st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    st.integers(1, 64), st.integers(2, 16), st.sampled_from([1, 3, 5000]), st.integers(1, 10),
+    st.sampled_from([1, 5, 20, 64]), st.booleans(),
+)  # fmt: skip
+def test_rest_drafts_the_most_frequent_continuations(
+    documents, ids, budget, span, k, long, choices, cut
+) -> None:
+    datastore.save(datastore.build_datastore(documents), "hay", "print", [])
+    drafter = method(
+        f"rest:datastore=hay:max_token_span={span}:k={k}:long={long}:choices={choices}:cut={cut}"
+    )
+    drafter.reset(Context(ids, tokenizer="print"))
+    tree = drafter.propose(ids, budget)
+    check_tree(tree)
+    expected = naive_rest(documents, ids, budget, span, k, long, choices, cut)
+    assert paths(tree) == set(expected) and len(tree) == len(expected)
+
+
+def test_rest_cuts_as_the_released_code_does() -> None:
+    corpus = [[1, 2, *range(10, 20)], [1, 2, *range(20, 30)]]
+    datastore.save(datastore.build_datastore(corpus), "default", "", [])
+    for spec, first, second in (("rest", 18, 27), ("rest:cut=false", 20, 30)):
+        drafter = method(spec)
+        drafter.reset(Context([1, 2]))
+        drafted = drafter.propose([1, 2], 64).tokens
+        assert drafted == (*range(10, first), *range(20, second))
+
+
+def test_rest_without_its_datastore_says_what_to_build() -> None:
+    drafter = method("rest:datastore=books")
+    with pytest.raises(InputError, match="no datastore 'books'") as caught:
+        drafter.reset(Context([1], tokenizer="t"))
+    assert "ngt trie build -m MODEL --rest PATH… --name books" in caught.value.hint
+
+
+def test_rest_names_a_damaged_datastore() -> None:
+    path = datastore.save(datastore.build_datastore([[1, 2]]), "default", "", [])
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(InputError, match="is bad"):
+        method("rest").reset(Context([1]))
+
+
+def test_rest_opens_its_datastore_once(monkeypatch) -> None:
+    supply("rest")
+    drafter = method("rest")
+    drafter.reset(Context([1]))
+    monkeypatch.setattr("ngtcli.draft.methods.rest.load", None)
+    drafter.reset(Context([2]))
+    assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(texts, outputs), min_size=1, max_size=3), budgets,
+    st.booleans(), st.sampled_from([0, 1, 10_000]), st.sampled_from([0, 3]),
+)  # fmt: skip
+def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, most) -> None:
+    supply("suffix")
+    from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+    theirs = SuffixDecodingCache(24, cached)
+    drafter = method(f"suffix:tree={tree}:max_cached_requests={cached}:max_spec_tokens={most}")
+    for number, (prompt, steps) in enumerate(requests):
+        drafter.reset(Context(prompt))
+        theirs.start_request(number, prompt)
+        ids = list(prompt)
+        for step in [*steps, [1]]:
+            draft = theirs.speculate(
+                number, ids[-24:], max_spec_tokens=min(most or budget, budget),
+                max_spec_factor=1.0, min_token_prob=0.1, use_tree_spec=tree,
+            )  # fmt: skip
+            mine = drafter.propose(ids, budget)
+            check_tree(mine)
+            assert len(mine) <= budget
+            raw = DraftTree(tuple(draft.token_ids), tuple(draft.parents))
+            assert paths(mine) == paths(raw)
+            theirs.add_active_response(number, step)
+            drafter.observe(step)
+            ids = ids + step
+        theirs.stop_request(number)
+
+
+@pytest.mark.parametrize(("cached", "known"), [(10_000, True), (-1, True), (0, False)])
+def test_suffixs_global_tree_holds_earlier_outputs(cached: int, known: bool) -> None:
+    supply("suffix")
+    drafter = method(f"suffix:max_cached_requests={cached}")
+    drafter.reset(Context([9, 1, 2]))
+    drafter.observe([3, 4, 5, 6])
+    drafter.reset(Context([8, 3, 4]))
+    assert drafter.propose([8, 3, 4], 8).tokens == ((5, 6) if known else ())
+
+
+def test_without_its_library_suffix_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)
+    with pytest.raises(UsageError) as caught:
+        method("suffix")
+    assert "pip install -e '.[peers]'" in caught.value.hint

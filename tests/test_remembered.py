@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from ngtcli.system import machine as threads
 from ngtcli.system import remembered
 from ngtcli.system.remembered import Remembered, cpu, read_fields
 from ngtcli.system.storage import DamagedFileError
@@ -200,20 +199,3 @@ def test_saving_what_was_learned_does_not_make_it_sure(monkeypatch: pytest.Monke
     file.save(Result("s", 7))
     assert kept().load() == Result("s", 7)
     assert measured(False, 2, monkeypatch) == 2
-
-
-@pytest.mark.parametrize(
-    ("cores", "load", "wanted", "is_busy"),
-    [
-        (4, 0.0, 4, False), (4, 0.4, 4, False), (4, 1.0, 4, True), (4, 1.0, 3, False),
-        (4, 3.0, 1, False), (4, 4.0, 1, True), (1, 0.2, 1, False), (1, 1.0, 1, True),
-        (2, 0.0, 8, False),
-    ],
-)  # fmt: skip
-def test_a_machine_is_busy_without_an_idle_core_for_each_thread(
-    cores: int, load: float, wanted: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    monkeypatch.setattr(threads, "waiting", lambda: load)
-    assert threads.busy(wanted) == is_busy

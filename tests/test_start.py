@@ -188,7 +188,7 @@ def test_a_mistyped_command_is_met_with_the_nearest(tmp_path: Path) -> None:
 def test_imports_without_collection_leave_collection_as_it_was() -> None:
     import gc
 
-    from ngtcli.system.importing import without_collection
+    from ngtcli.system.process import without_collection
 
     with without_collection():
         assert not gc.isenabled()
@@ -204,7 +204,7 @@ def test_imports_without_collection_leave_collection_as_it_was() -> None:
 def test_imports_that_load_nothing_exclude_nothing_from_collection() -> None:
     import gc
 
-    from ngtcli.system.importing import without_collection
+    from ngtcli.system.process import without_collection
 
     before = gc.get_freeze_count()
     with without_collection():

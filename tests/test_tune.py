@@ -24,7 +24,7 @@ from ngtcli.measure import tune as tuning
 from ngtcli.measure.contestants import Running
 from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.measure.options import BenchOptions
-from ngtcli.measure.ranking import CellSummary, behind, judge, summarize
+from ngtcli.measure.ranking import behind, judge, summarize
 from ngtcli.measure.records import Contestant, Generation, by_contestant, run
 from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
 from ngtcli.measure.state import Figures, State, figures
@@ -178,11 +178,12 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
 # --- the verdict ---
 
 
-def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> CellSummary:
-    timed = tuple((100, seconds) for seconds in prompts)
-    return CellSummary(
-        label, {"num_draft": len(label)}, len(speeds), median(speeds), min(speeds), max(speeds),
-        mean_acceptance_length=2.0, prompts=timed, trie_build_s=0.001, trie_bytes=size,
+def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> CellRow:
+    return CellRow(
+        cell=label, values={"num_draft": len(label)}, rounds=len(speeds),
+        tokens_per_s=median(speeds), tokens_per_s_least_and_most=(min(speeds), max(speeds)),
+        mean_acceptance_length=2.0, prompts=[(100, seconds) for seconds in prompts],
+        trie_build_s=0.001, trie_bytes=size,
     )  # fmt: skip
 
 
@@ -191,10 +192,10 @@ def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
         [Figures(60, 30, seconds, 9.0, build, 10), Figures(40, 10, 2 * seconds, 9.0, build, 30)]
         for seconds, build in ((1.0, 0.1), (2.0, 0.3), (4.0, 0.2))
     ]
-    assert summarize("n=8", {"n": 8}, rounds) == CellSummary(
-        "n=8", {"n": 8}, 3, tokens_per_s=100 / 6, least=100 / 12, most=100 / 3,
-        mean_acceptance_length=2.5, prompts=((60, 2.0), (40, 4.0)), trie_build_s=0.2,
-        trie_bytes=20,
+    assert summarize("n=8", {"n": 8}, rounds) == CellRow(
+        cell="n=8", values={"n": 8}, rounds=3, tokens_per_s=100 / 6,
+        tokens_per_s_least_and_most=(100 / 12, 100 / 3), mean_acceptance_length=2.5,
+        prompts=[(60, 2.0), (40, 4.0)], trie_build_s=0.2, trie_bytes=20,
     )  # fmt: skip
     without = summarize("", {}, [[Figures(1, 1, 0.0, 0.0)]])
     assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)

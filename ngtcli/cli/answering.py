@@ -1,6 +1,7 @@
 """How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
 
-Also what comes with an answer: the list of its sources, its page and its picture.
+Also the list of an answer's sources, its page and its picture, and `--dry-run`, which loads no
+weights.
 """
 
 import sys
@@ -12,6 +13,7 @@ import typer
 
 from ngtcli.cli.answer_report import (
     answer_json,
+    dry_run_json,
     eager_words,
     exact_words,
     explanation,
@@ -22,16 +24,23 @@ from ngtcli.cli.answer_report import (
     unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
-from ngtcli.cli.dry_run import dry_run
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.output import print_line, write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.documents.load import Document
-from ngtcli.errors import INTERRUPTED, counted
+from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
 from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.model_files.card import script_words
+from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.selecting import prompt_for
+from ngtcli.prompt.splitting import fits, split, split_to_refine
+from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import (
     ColourSink,
@@ -83,7 +92,7 @@ def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> Non
         notes.clear()
         notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
         raise typer.Exit(INTERRUPTED) from None
-    _show(request, answer, notes, parts.reports if parts else [])
+    _Showing(request, answer, notes, parts.reports if parts else []).run()
     if parts is not None:
         parts.forget()
 
@@ -110,119 +119,158 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     return open_session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
-def _show(
-    request: AnswerRequest, answer: "Answer", notes: Notes, parts: Sequence["PartReport"]
-) -> None:
-    """Run the answer into its sink; on Ctrl-C keep what came."""
-    sink: Sink | None = None
-    if request.whole:
-        process.unwind_on_interrupt()  # even an empty answer is delivered
-    else:
-        sink = _sink(request, answer, notes)
-    try:
-        _run_into(sink, request, answer, notes)
-    except KeyboardInterrupt:
-        answer.interrupted = True
-    except Exception:
-        if not process.interrupted():  # else a library made this of the Ctrl-C
-            raise
-        answer.interrupted = True
-    notes.clear()
-    if sink:
-        sink.close()
-    if not answer.prompt.selection and sum(len(d.text) for d in request.documents) > _LONG:
-        notes.status("Comparing the answer with the documents …")
-    finished = answer.finished(parts=parts)
-    sources = sources_for(finished, request.documents)
-    notes.clear()
-    with process.unbroken():
-        _deliver(request, answer, finished, sources, notes)
-        write_beside(request, answer, finished, sources)
-    _conclude(request, answer, sources, notes)
+class _Showing:
+    """An answer as it comes, and then whole: on standard output, below it, and in files."""
+
+    def __init__(
+        self,
+        request: AnswerRequest,
+        answer: "Answer",
+        notes: Notes,
+        parts: Sequence["PartReport"],
+    ) -> None:
+        self._request, self._answer, self._notes, self._parts = request, answer, notes, parts
+
+    def run(self) -> None:
+        """Show the answer; on Ctrl-C what came of it, with exit code 130. Raises NgtError."""
+        sink: Sink | None = None
+        if self._request.whole:
+            process.unwind_on_interrupt()  # even an empty answer is delivered
+        else:
+            sink = self._sink()
+        try:
+            self._decode(sink)
+        except KeyboardInterrupt:
+            self._answer.interrupted = True
+        except Exception:
+            if not process.interrupted():  # else a library made this of the Ctrl-C
+                raise
+            self._answer.interrupted = True
+        self._notes.clear()
+        if sink:
+            sink.close()
+        finished = self._answer.finished(parts=self._parts)
+        sources = self._compare(finished)
+        with process.unbroken():
+            self._deliver(finished, sources)
+            facts = [copied_fact(sources), *summary_facts(self._request.settings, self._answer)]
+            if self._request.html:
+                write_page(self._page(finished, sources, facts), self._request.html)
+            if self._request.svg:
+                write_page(self._picture(finished, sources, facts), self._request.svg)
+        self._conclude(facts)
+
+    def _sink(self) -> Sink:
+        """Where the text goes as it comes."""
+        request = self._request
+        color = wants_color(sys.stdout, request.settings.color)
+        if color and request.verbose and request.settings.method != "none":
+            self._notes.legend(origins(self._answer))
+        if sys.stdout.isatty():
+            return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
+        return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
+
+    def _decode(self, sink: Sink | None) -> None:
+        tokens = 0
+        for step in self._answer:
+            if self._request.whole:
+                self._notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
+            elif tokens:
+                self._notes.clear()
+            else:
+                process.unwind_on_interrupt()
+                self._notes.begin_answer()
+            tokens += len(step.tokens)
+            if sink:
+                sink.step(step.tokens)
+            if self._request.explain:
+                self._notes.say(explanation(self._answer, step), dim=True)
+
+    def _compare(self, finished: "FinishedAnswer") -> Sources:
+        documents = self._request.documents
+        if not finished.prompt.selection and sum(len(d.text) for d in documents) > _LONG:
+            self._notes.status("Comparing the answer with the documents …")
+        sources = sources_for(finished, documents)
+        self._notes.clear()
+        return sources
+
+    def _deliver(self, finished: "FinishedAnswer", sources: Sources) -> None:
+        """The JSON object, or the answer with its sources, to stdout or to the file."""
+        request = self._request
+        if request.cite and not request.output:
+            _print_cited(finished.tokens, sources, self._sink(), request.settings.color)
+        elif request.whole:
+            hint = "The answer went to standard output; choose another file with -o."
+            write_result(body_of(request, finished, sources), request.output, hint)
+
+    def _conclude(self, facts: list[str]) -> None:
+        """What is said below an answer; exit code 130 where it was interrupted."""
+        answer, notes = self._answer, self._notes
+        if notes.terminal or self._request.verbose:
+            notes.facts(facts)
+        if self._request.verbose:
+            notes.remark(" ".join(policy_words(answer)))
+            notes.remark(answer.background_words())
+            for words in (exact_words, unused_words, eager_words):
+                notes.remark(words(answer))
+        if answer.finish_reason == "context":
+            notes.warn("the answer is cut off: the context is full")
+        if answer.finish_reason == "repetition":
+            notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
+        if answer.interrupted:
+            notes.warn("interrupted; the answer is incomplete")
+            raise typer.Exit(INTERRUPTED)
+
+    def _page(self, finished: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
+        """The answer next to its documents, as HTML."""
+        from ngtcli.render.answer_page import Written, answer_page  # here: few runs need it
+
+        documents = self._request.documents
+        written = [
+            Written(token.text, token.drafted, number)
+            for number, step in enumerate(finished.steps, 1)
+            for token in step.tokens
+        ]
+        names = ", ".join(d.name for d in documents[:3])
+        if selection := self._answer.prompt.selection:  # what nothing was read of is left out
+            read = sorted({excerpt.document for excerpt in selection.excerpts})
+            documents, sources = [documents[i] for i in read], sources.among(read)
+        title = self._request.question or f"Summary of {names}"
+        return answer_page(title, command_line(), written, sources, documents, facts)
+
+    def _picture(self, finished: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
+        """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
+        width, shown, places = terminal_width(sys.stdout), finished.tokens, ""
+        drafted = sorted({token.origin for token in shown if token.drafted})
+        parts = [f"$ {reveal(visible(command_line()))}\n"]
+        parts += [answer_view.legend(drafted) + "\n"] * bool(drafted)
+        if self._request.cite:
+            places = terminal_list(sources, width, True)
+            parts.append(answer_view.terminal_view(with_marks(shown, sources), width, True))
+        else:
+            parts.append(answer_view.terminal_view(shown, width, True))
+        below = "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width))
+        lines = filter(None, [*parts, places, below])
+        return answer_view.svg("\n".join(lines), finished.text, width)
 
 
 def sources_for(answer: "FinishedAnswer", documents: Sequence[Document]) -> Sources:
-    """What of the answer stands word for word in the documents, or in the excerpts it was given."""
+    """Which stretches of the answer stand in the documents, or in the passages read."""
     selection = answer.prompt.selection
     return sources_of(answer.text, documents, selection.excerpts if selection else None)
-
-
-def _run_into(sink: Sink | None, request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
-    tokens = 0
-    for step in answer:
-        if request.whole:
-            notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
-        elif tokens:
-            notes.clear()
-        else:
-            process.unwind_on_interrupt()
-            notes.begin_answer()
-        tokens += len(step.tokens)
-        if sink:
-            sink.step(step.tokens)
-        if request.explain:
-            notes.say(explanation(answer, step), dim=True)
-
-
-def _conclude(request: AnswerRequest, answer: "Answer", sources: Sources, notes: Notes) -> None:
-    """What is said below an answer; exit code 130 where it was interrupted."""
-    if notes.terminal or request.verbose:
-        notes.facts(facts_of(request, answer, sources))
-    if request.verbose:
-        notes.remark(" ".join(policy_words(answer)))
-        notes.remark(answer.background_words())
-        notes.remark(exact_words(answer))
-        notes.remark(unused_words(answer))
-        notes.remark(eager_words(answer))
-    if answer.finish_reason == "context":
-        notes.warn("the answer is cut off: the context is full")
-    if answer.finish_reason == "repetition":
-        notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
-    if answer.interrupted:
-        notes.warn("interrupted; the answer is incomplete")
-        raise typer.Exit(INTERRUPTED)
-
-
-def _sink(request: AnswerRequest, answer: "Answer", notes: Notes) -> Sink:
-    """Where the text goes as it comes."""
-    color = wants_color(sys.stdout, request.settings.color)
-    if color and request.verbose and request.settings.method != "none":
-        notes.legend(origins(answer))
-    if sys.stdout.isatty():
-        return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
-    return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
-
-
-def _deliver(
-    request: AnswerRequest,
-    answer: "Answer",
-    finished: "FinishedAnswer",
-    sources: Sources,
-    notes: Notes,
-) -> None:
-    """The JSON object, or the answer with its sources, to stdout; or what was asked to the file."""
-    if request.cite and not request.output:
-        sink = _sink(request, answer, notes)
-        print_cited(finished.tokens, sources, sink, request.settings.color)
-    elif request.whole:
-        hint = "The answer went to standard output; choose another file with -o."
-        write_result(body_of(request, finished, sources), request.output, hint)
 
 
 def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
         return dump_json(answer_json(request, answer, sources))
-    return cited(answer.tokens, sources) if request.cite else visible(answer.text.rstrip("\n"))
+    if not request.cite:
+        return visible(answer.text.rstrip("\n"))
+    text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))
+    return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
 
 
-def cited(tokens: Sequence[ShownToken], sources: Sources) -> str:
-    """The answer with marks, and the list of its sources, without a last newline."""
-    text = visible("".join(words.text for words in with_marks(tokens, sources)))
-    return "\n".join([text, *([""] * bool(sources.found)), *_lines(sources)])
-
-
-def print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, color: str) -> None:
+def _print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, color: str) -> None:
     """The answer with marks into `sink`, which writes to stdout, and its sources below it.
 
     On a terminal the places link to the files; `color` is that setting.
@@ -233,66 +281,49 @@ def print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, colo
         styled = wants_color(sys.stdout, color)
         places = terminal_list(sources, terminal_width(sys.stdout), styled)
     else:
-        places = "".join(line + "\n" for line in _lines(sources))
+        places = "".join(f"{listed(source)}\n" for source in sources.places())
     sys.stdout.write(f"\n{places}" if places else "")
     sys.stdout.flush()
 
 
-def _lines(sources: Sources) -> list[str]:
-    return [listed(source) for source in sources.places()]
+def dry_run(request: AnswerRequest, notes: Notes) -> None:
+    """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+    s = request.settings
+    notes.status(f"Loading the tokenizer of {s.model} …")
+    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
+    context = context_limit(config, tokenizer).tokens
+    task = Task(
+        request.preset, request.documents, request.question, tokenizer, context, s.max_tokens,
+        config.vocab_size, notes.status,
+    )  # fmt: skip
+    try:
+        if s.overflow in IN_PARTS:
+            prompt = _first_part(task, s.overflow, notes)
+        else:
+            prompt = prompt_for(task, s, notes.warn)
+    except ContextOverflowError:
+        notes.clear()
+        if request.json:
+            print_line(dump_json(dry_run_json(request, None, context)))
+        raise
+    notes.clear()
+    if words := script_words(s.model, prompt.documents, request.question):
+        notes.warn(words)
+    tell_passages(request, prompt.selection, notes)
+    remark_look_alikes(request, tokenizer, notes)
+    if request.json:
+        print_line(dump_json(dry_run_json(request, prompt, context)))
+        return
+    print_line(visible(prompt.text))
+    notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 
-def facts_of(request: AnswerRequest, answer: "Answer", sources: Sources) -> list[str]:
-    """What is said below an answer."""
-    return [copied_fact(sources), *summary_facts(request.settings, answer)]
-
-
-def write_beside(
-    request: AnswerRequest, answer: "Answer", finished: "FinishedAnswer", sources: Sources
-) -> None:
-    """Write the page and the picture, where they are asked for. Raises NgtError."""
-    if request.html:
-        write_page(_page(request, answer, finished, sources), request.html)
-    if request.svg:
-        write_page(_picture(request, answer, finished, sources), request.svg)
-
-
-def _page(
-    request: AnswerRequest, answer: "Answer", finished: "FinishedAnswer", sources: Sources
-) -> str:
-    """The answer beside its documents, as HTML."""
-    from ngtcli.render.answer_page import Written, answer_page  # here: few runs need it
-
-    written = [
-        Written(token.text, token.drafted, number)
-        for number, step in enumerate(finished.steps, 1)
-        for token in step.tokens
-    ]
-    title = request.question or f"Summary of {', '.join(d.name for d in request.documents[:3])}"
-    facts = facts_of(request, answer, sources)
-    documents = request.documents
-    if selection := answer.prompt.selection:  # those of which nothing was read are left out
-        read = sorted({excerpt.document for excerpt in selection.excerpts})
-        documents, sources = [documents[i] for i in read], sources.among(read)
-    return answer_page(title, command_line(), written, sources, documents, facts)
-
-
-def _picture(
-    request: AnswerRequest, answer: "Answer", finished: "FinishedAnswer", sources: Sources
-) -> str:
-    """The command and the answer as a terminal shows them, as SVG; with marks if it is to cite."""
-    from ngtcli.render import answer_view
-
-    width = terminal_width(sys.stdout)
-    places = answer_view.terminal_list(sources, width, True) if request.cite else ""
-    shown = answer_view.with_marks(finished.tokens, sources) if request.cite else finished.tokens
-    facts = lines_of(facts_of(request, answer, sources), width)
-    origins = sorted({token.origin for token in finished.tokens if token.drafted})
-    parts = [
-        f"$ {reveal(visible(command_line()))}\n",
-        answer_view.legend(origins) + "\n" if origins else "",
-        answer_view.terminal_view(shown, width, True),
-        places,
-        "\n".join(paint(" · ".join(line), DIM) for line in facts),
-    ]
-    return answer_view.svg("\n".join(filter(None, parts)), finished.text, width)
+def _first_part(task: Task, overflow: str, notes: Notes) -> Prompt:
+    """The prompt of everything, or where that does not fit of the first part of the documents."""
+    if (whole := fits(task)) is not None:
+        return whole
+    parts = split(task) if overflow == "split" else split_to_refine(task)
+    notes.warn(
+        f"not everything fits: split into {counted(len(parts), 'part')}; this is the first one's"
+    )
+    return parts[0].prompt

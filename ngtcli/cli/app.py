@@ -15,7 +15,7 @@ from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
-from ngtcli.system.importing import without_collection
+from ngtcli.system.process import without_collection
 
 _ABOVE = (
     "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"

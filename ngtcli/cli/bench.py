@@ -39,7 +39,6 @@ from ngtcli.measure.machine import versions
 from ngtcli.measure.noise import add_noise
 from ngtcli.measure.prompts import Item, builtin_items, choose, file_items, read_jsonl
 from ngtcli.measure.results import Invocation, LiveResult, Measured, RecordResult
-from ngtcli.measure.shape_files import find_shape
 from ngtcli.prompt.preset import Preset
 from ngtcli.render.bench_page import bench_forms, record_forms
 from ngtcli.system import process
@@ -187,6 +186,7 @@ def _num_drafts(given: BenchFlags, settings: Settings) -> list[int]:
 def _replay(
     folder: Path, given: BenchFlags, options: "BenchOptions", settings: Settings, notes: Notes
 ) -> Measured:
+    from ngtcli.measure.options import find_shape
     from ngtcli.measure.replay import run_replay
     from ngtcli.measure.traces import recorded_files
 

@@ -1,6 +1,6 @@
 """Decoding with the target model. Its libraries are imported here, once, in one go."""
 
-from ngtcli.system.importing import without_collection
+from ngtcli.system.process import without_collection
 
 with without_collection():
     import torch  # noqa: F401

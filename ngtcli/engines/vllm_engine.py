@@ -19,7 +19,7 @@ from ngtcli.config import Settings
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.system.importing import without_collection
+from ngtcli.system.process import without_collection
 
 T = TypeVar("T")
 _LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess

@@ -7,21 +7,20 @@ from pathlib import Path
 import torch
 
 from ngtcli.decode.steps import PARTS
-from ngtcli.errors import ContextOverflowError, NgtError, counted
+from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.measure.contestants import AGAINST, generate, ours
 from ngtcli.measure.machine import PeakMemory, processor
-from ngtcli.measure.options import BenchOptions, check_some_left, unreadable
+from ngtcli.measure.options import BenchOptions, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
 from ngtcli.measure.records import (
     BASELINE,
-    Contestant,
     Generation,
     Notify,
     Record,
     Refusal,
     race,
-    refusal,
+    taking_part,
 )
 from ngtcli.measure.results import (
     LiveResult,
@@ -69,9 +68,14 @@ def run_live(
     progress: Notify = lambda _: None,
 ) -> LiveResult:
     """Race, then put the figures together. Raises UsageError where no method can run."""
-    refused = unreadable(options.methods, session.settings)
-    contestants = _contestants(session, options, refused)
+    refused: list[Refusal] = []
+    contestants = taking_part(
+        (BASELINE, *options.methods),
+        lambda method: [ours(session, method, k) for k in options.num_drafts],
+        refused,
+    )
     check_some_left(options.methods, refused)
+    contestants += [generate(session, name) for name in (AGAINST if options.against else ())]
     memory = PeakMemory(session.model.device)
     made = race(
         contestants,
@@ -110,25 +114,6 @@ def run_live(
         ],
         refused=refused,
     )
-
-
-def _contestants(
-    session: LocalSession, options: BenchOptions, refused: list[Refusal]
-) -> list[Contestant[Prompt]]:
-    """Plain decoding, each method at each number of drafts, then `transformers`' generate."""
-    found = [ours(session, BASELINE, 0)]
-    known = {r.method for r in refused} | {BASELINE}
-    for method in dict.fromkeys(options.methods):
-        if method in known:
-            continue
-        try:
-            several = [ours(session, method, k) for k in options.num_drafts]
-            several[0].begin()
-        except (NgtError, ImportError, OSError) as error:  # something it needs is not there
-            refused.append(refusal(method, error))
-            continue
-        found += {c.key: c for c in several}.values()
-    return found + [generate(session, name) for name in (AGAINST if options.against else ())]
 
 
 def _judge(session: LocalSession, items: Sequence[Item], quality: Quality) -> Judge:

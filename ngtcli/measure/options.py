@@ -1,14 +1,33 @@
-"""What `ngt bench` is asked to measure, and who cannot take part. Knows no torch."""
+"""What `ngt bench` is asked to measure, who cannot take part, and shapes of well-known models.
 
+The files in `shapes/` are configurations without weights: they have the form of config.json, with
+the `dtype` of the published weights. Knows no torch.
+"""
+
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.errors import (
+    InputError,
+    NgtError,
+    UsageError,
+    nearest,
+    reason_of,
+    shortened,
+)
 from ngtcli.measure.records import Refusal, refusal
+from ngtcli.system.reading import read_bounded
 
+SHAPES = Path(__file__).parent / "shapes"
+_MOST = 1 << 20  # bytes of a configuration; the largest known have 20,000
+_HINT = "Give a config.json of a transformers model."
 IDS = ("all", "odd", "even")
 
 
@@ -64,3 +83,44 @@ def check_against(settings: Settings) -> None:
         raise UsageError("--against hf compares greedy decoding", "Leave out sampling flags.")
     if settings.stop:
         raise UsageError("--against hf knows no stop strings", "Leave out --stop.")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`values` are those of config.json; among them stands the `model_type`."""
+
+    name: str
+    values: dict[str, Any]
+
+
+def shape_names() -> list[str]:
+    """The shapes that are shipped."""
+    return sorted(path.stem for path in SHAPES.glob("*.json"))
+
+
+def find_shape(name: str) -> Shape:
+    """The shape of that name, or the one in a file, or in the config.json of a folder.
+
+    Raises UsageError for an unknown name, InputError for a file that is no configuration.
+    """
+    if name in shape_names():
+        return _read(name, SHAPES / f"{name}.json")
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
+        path = path / "config.json"
+    if not os.path.exists(path):
+        known = nearest(name.lower(), shape_names())
+        raise UsageError(f"no shape {shortened(name)!r}", f"{known} A config.json will do, too.")
+    return _read(path.parent.name if path.name == "config.json" else path.stem, path)
+
+
+def _read(name: str, path: Path) -> Shape:
+    try:
+        values = json.loads(read_bounded(path, _MOST))
+    except OSError as error:
+        raise InputError(f"{path}: {reason_of(error)}", _HINT) from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not JSON", _HINT) from None
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise InputError(f"{path}: no configuration: it names no model_type", _HINT)
+    return Shape(name, values)

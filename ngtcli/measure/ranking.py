@@ -27,73 +27,37 @@ NEAR = 0.02  # a tied cell slower by more than this share is not taken for its s
 
 
 @dataclass(frozen=True, slots=True)
-class CellSummary:
-    """All rounds of one cell. `least` and `most` are those of tokens/s over rounds.
-
-    Seconds are of decoding alone; `prompts` holds new tokens and median seconds of each prompt. The
-    trie's build time in seconds and its bytes are medians, None for methods without one.
-    """
-
-    label: str
-    values: Mapping[str, Any]
-    rounds: int
-    tokens_per_s: float
-    least: float
-    most: float
-    mean_acceptance_length: float
-    prompts: tuple[tuple[int, float], ...]
-    trie_build_s: float | None
-    trie_bytes: int | None
-
-    def row(self, standing: str) -> CellRow:
-        """The row of the cell, rounded; `standing` as CellRow has it."""
-        build = self.trie_build_s
-        return CellRow(
-            cell=self.label,
-            values=self.values,
-            rounds=self.rounds,
-            tokens_per_s=round(self.tokens_per_s, 3),
-            tokens_per_s_least_and_most=(round(self.least, 3), round(self.most, 3)),
-            mean_acceptance_length=round(self.mean_acceptance_length, 4),
-            trie_build_s=None if build is None else round(build, 6),
-            trie_bytes=self.trie_bytes,
-            standing=standing,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """`tied` are the cells that cannot be told from `best`, itself included; the fastest first."""
 
-    best: CellSummary
-    tied: tuple[CellSummary, ...]
-    chosen: CellSummary
+    best: CellRow
+    tied: tuple[CellRow, ...]
+    chosen: CellRow
     reason: str
 
 
 def summarize(
     label: str, values: Mapping[str, Any], rounds: Sequence[Sequence[Figures]]
-) -> CellSummary:
+) -> CellRow:
     """A cell in short, from at least one round over all prompts."""
     speeds = [_tokens_per_s(records) for records in rounds]
     every = [r for records in rounds for r in records]
     builds = [r.trie_build_s for r in every if r.trie_build_s is not None]
     sizes = [r.trie_bytes for r in every if r.trie_bytes is not None]
-    return CellSummary(
-        label,
-        values,
-        len(rounds),
+    return CellRow(
+        cell=label,
+        values=values,
+        rounds=len(rounds),
         tokens_per_s=median(speeds),
-        least=min(speeds),
-        most=max(speeds),
+        tokens_per_s_least_and_most=(min(speeds), max(speeds)),
         mean_acceptance_length=sum(r.new_tokens for r in every)
         / max(1, sum(r.steps for r in every)),
-        prompts=tuple(
-            (records[0].new_tokens, median(r.decode_s for r in records))
-            for records in zip(*rounds, strict=True)
-        ),
         trie_build_s=median(builds) if builds else None,
         trie_bytes=int(median(sizes)) if sizes else None,
+        prompts=[
+            (records[0].new_tokens, median(r.decode_s for r in records))
+            for records in zip(*rounds, strict=True)
+        ],
     )
 
 
@@ -102,7 +66,7 @@ def _tokens_per_s(records: Sequence[Figures]) -> float:
     return sum(r.new_tokens for r in records) / seconds if seconds > 0 else 0.0
 
 
-def behind(best: CellSummary, other: CellSummary) -> float:
+def behind(best: CellRow, other: CellRow) -> float:
     """The share of draws of prompts in which `best` is not ahead of `other`."""
     a, b = (np.array(cell.prompts, np.float64) for cell in (best, other))
     draws = np.random.default_rng(0).multinomial(len(a), [1 / len(a)] * len(a), DRAWS)
@@ -110,14 +74,15 @@ def behind(best: CellSummary, other: CellSummary) -> float:
     return float(np.mean(tokens * their_seconds <= their_tokens * seconds))
 
 
-def tied(best: CellSummary, other: CellSummary) -> bool:
+def tied(best: CellRow, other: CellRow) -> bool:
     """Whether the measurements cannot tell that `best` is faster than `other`."""
-    if max(best.rounds, other.rounds) > 1 and other.most >= best.least:
+    least, most = best.tokens_per_s_least_and_most[0], other.tokens_per_s_least_and_most[1]
+    if max(best.rounds, other.rounds) > 1 and most >= least:
         return True
     return len(best.prompts) < FEWEST or behind(best, other) > LEVEL
 
 
-def judge(cells: Sequence[CellSummary], complete: bool = True) -> Verdict:
+def judge(cells: Sequence[CellRow], complete: bool = True) -> Verdict:
     """The verdict over at least one cell; `complete` says whether all rounds of all are there."""
     order = sorted(cells, key=lambda c: -c.tokens_per_s)
     best = order[0]
@@ -129,10 +94,10 @@ def judge(cells: Sequence[CellSummary], complete: bool = True) -> Verdict:
 
 
 def _reason(
-    cells: Sequence[CellSummary],
-    level: Sequence[CellSummary],
-    near: Sequence[CellSummary],
-    chosen: CellSummary,
+    cells: Sequence[CellRow],
+    level: Sequence[CellRow],
+    near: Sequence[CellRow],
+    chosen: CellRow,
 ) -> str:
     """Why `chosen`; of noise only where every cell was measured more than once."""
     known = min(cell.rounds for cell in cells) > 1
@@ -149,18 +114,18 @@ def _reason(
     return f"{len(level)} cells cannot be told apart; {_why(chosen, near)}; {unknown}"
 
 
-def _weight(cell: CellSummary) -> tuple[Any, ...]:
+def _weight(cell: CellRow) -> tuple[Any, ...]:
     """What a cell costs where speed cannot decide: trie, then nodes to check, then lengths."""
     names = ("num_draft", "n", "lp")
     return (cell.trie_bytes or 0, *(cell.values.get(name, 0) for name in names), -cell.tokens_per_s)
 
 
-def _why(chosen: CellSummary, near: Sequence[CellSummary]) -> str:
+def _why(chosen: CellRow, near: Sequence[CellRow]) -> str:
     sizes = [c.trie_bytes or 0 for c in near]
     if len(near) == 1:
-        return f"{chosen.label} is the best, no other within {NEAR:.0%} of its speed"
+        return f"{chosen.cell} is the best, no other within {NEAR:.0%} of its speed"
     least = "the fewest drafts and shortest lengths"
     if len(set(sizes)) > 1:
         also = f" and {least}" if sizes.count(min(sizes)) > 1 else ""
         least = f"the smallest trie{also}"
-    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.label} has {least}"
+    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.cell} has {least}"

@@ -23,9 +23,7 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.drafter import Context, Drafter, Feedback
-from ngtcli.draft.origins import PolicyReport
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.measure.records import Generation
 from ngtcli.measure.traces import Trace
 
@@ -33,40 +31,6 @@ _END = -1  # what follows the last recorded token: no draft has it
 _GREEDY = Settings()
 _HIGHEST = 1e4  # above every score of a model with small random weights, and a number in float16
 _BEYOND = 1024  # rows a pass may have behind the recording's end; twice the longest draft there is
-
-
-class Unscored(Drafter):
-    """A drafter that is given no scores. The loop computes the best ids that it asks for anyway."""
-
-    def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
-        self.origins = inner.origins
-
-    @property
-    def top_k(self) -> int:  # type: ignore[override]  # elsewhere it is a plain number
-        """What the drafter asks for."""
-        return self._inner.top_k
-
-    def reset(self, context: Context) -> None:
-        self._inner.reset(context)
-
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return self._inner.propose(ids, budget)
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        self._inner.observe(tokens)
-
-    def learn(self, feedback: Feedback) -> None:
-        pass
-
-    def spent(self, rows: int, seconds: float) -> None:
-        self._inner.spent(rows, seconds)
-
-    def finish(self) -> None:
-        self._inner.finish()
-
-    def report(self) -> PolicyReport | None:
-        return self._inner.report()
 
 
 class RecordedText(Continuation):
@@ -104,7 +68,8 @@ class RecordedRun(Run):
         num_draft: int,
     ) -> None:
         limits = Limits(trace.room, num_draft)
-        super().__init__(model, Unscored(drafter), context, _GREEDY, limits)
+        drafter.learn = lambda feedback: None  # type: ignore[method-assign]  # of random scores
+        super().__init__(model, drafter, context, _GREEDY, limits)
         self._member.text = RecordedText(model, context, trace, limits)
 
     def _prefill(self) -> None:

@@ -109,6 +109,25 @@ def refusal(method: str, error: Exception) -> Refusal:
     return Refusal(method, f"{error}. {hint}" if hint else str(error))
 
 
+def taking_part(
+    methods: Iterable[str],
+    make: Callable[[str], Iterable[Contestant[P]]],
+    refused: list[Refusal],
+) -> list[Contestant[P]]:
+    """The contestants that `make` gives for each method; methods that cannot begin are refused."""
+    found: dict[str, Contestant[P]] = {}
+    for method in dict.fromkeys(methods):
+        try:
+            made = {contestant.key: contestant for contestant in make(method)}
+            for contestant in list(made.values())[:1]:
+                contestant.begin()
+        except (NgtError, ImportError, OSError) as error:  # something it needs is not there
+            refused.append(refusal(method, error))
+        else:
+            found |= made
+    return list(found.values())
+
+
 @dataclass(slots=True)
 class Race(Generic[P]):
     """What was measured of `contestants`; `splits` are the answers with the parts of a step."""

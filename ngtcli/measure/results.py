@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ngtcli.documents.find import Skipped
 from ngtcli.measure.records import Refusal
 from ngtcli.measure.summary import LIVE, REPLAY, SHAPE, Pair, Row, json_rows
-from ngtcli.system.json_form import json_key, json_property
+from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,21 +186,23 @@ def inexact_notes(inexact: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRow:
-    """A combination of settings as measured: medians over rounds, times in seconds.
+    """A combination of settings as measured: medians over rounds, seconds of decoding alone.
 
-    `standing` is "chosen" in a report that is complete and "ahead" in another, "tied" for cells
-    that cannot be told from the best, "" for the rest.
+    `prompts` holds new tokens and median seconds of each prompt. The trie's figures are None for
+    methods without one. `standing` is "chosen" in a report that is complete and "ahead" in another,
+    "tied" for cells that cannot be told from the best, "" for the rest.
     """
 
     cell: str
     values: Mapping[str, Any]
     rounds: int
-    tokens_per_s: float
-    tokens_per_s_least_and_most: Pair
-    mean_acceptance_length: float
-    trie_build_s: float | None
+    tokens_per_s: float = field(metadata=json_key(digits=3))
+    tokens_per_s_least_and_most: Pair = field(metadata=json_key(digits=3))
+    mean_acceptance_length: float = field(metadata=json_key(digits=4))
+    trie_build_s: float | None = field(metadata=json_key(digits=6))
     trie_bytes: int | None
     standing: str = ""
+    prompts: Sequence[tuple[int, float]] = field(default=(), metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)

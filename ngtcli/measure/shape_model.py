@@ -24,7 +24,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import InputError, ModelError
-from ngtcli.measure.shape_files import Shape
+from ngtcli.measure.options import Shape
 from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 

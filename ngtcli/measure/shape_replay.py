@@ -20,7 +20,7 @@ from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.measure.contestants import AGAINST, decoded
 from ngtcli.measure.live import machine
-from ngtcli.measure.options import BenchOptions, check_some_left
+from ngtcli.measure.options import BenchOptions, check_some_left, find_shape
 from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
 from ngtcli.measure.records import (
     BASELINE,
@@ -30,11 +30,10 @@ from ngtcli.measure.records import (
     Notify,
     Refusal,
     race,
-    refusal,
+    taking_part,
 )
 from ngtcli.measure.replay import budgets, context_of, recorded_background, select
 from ngtcli.measure.results import ShapeResult, inexact_notes
-from ngtcli.measure.shape_files import find_shape
 from ngtcli.measure.shape_model import Built, build, check_memory, copies, plan
 from ngtcli.measure.summary import SHAPE, Summary
 from ngtcli.measure.traces import Trace, TraceSet, read_traces
@@ -91,19 +90,15 @@ class Contestants:
         `against` is the model that generate runs, None where it takes no part. Measures the cost of
         passes if a method asks for it, which empties the model's cache.
         """
-        found: dict[str, Contestant[Trace]] = {}
-        for method in dict.fromkeys((BASELINE, *methods)):
-            try:
-                one = self._able(method, progress)
-                for num_draft in budgets(one, num_drafts):
-                    made = self._ours(one, num_draft)
-                    made.begin()
-                    found[made.key] = made
-            except (NgtError, ImportError, OSError) as error:  # something it needs is not there
-                self.refused.append(refusal(method, error))
+
+        def of(method: str) -> list[Contestant[Trace]]:
+            one = self._able(method, progress)
+            return [self._ours(one, num_draft) for num_draft in budgets(one, num_drafts)]
+
+        found = taking_part((BASELINE, *methods), of, self.refused)
         if against is not None:
-            found |= {name: self._generate(against, name, o) for name, o in AGAINST.items()}
-        return list(found.values())
+            found += [self._generate(against, name, how) for name, how in AGAINST.items()]
+        return found
 
     def _able(self, method: str, progress: Notify) -> MethodSpec:
         """The method, with the costs that it asks for. Raises NgtError."""

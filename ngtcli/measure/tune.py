@@ -20,7 +20,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError
 from ngtcli.measure.grid import Axis, Cell
-from ngtcli.measure.ranking import CellSummary, judge, summarize
+from ngtcli.measure.ranking import judge, summarize
 from ngtcli.measure.records import (
     Answering,
     Contestant,
@@ -32,7 +32,7 @@ from ngtcli.measure.records import (
     run,
 )
 from ngtcli.measure.replay import recorded_background, replayed, select
-from ngtcli.measure.results import SkippedCell, SweepData, SweepReport
+from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
 from ngtcli.measure.state import VERSION, Figures, State
 from ngtcli.measure.traces import Trace, read_traces
 from ngtcli.system.json_form import to_json
@@ -243,7 +243,7 @@ def _passes(cell: Cell, rounds: int, state: State) -> list[tuple[Figures, ...]]:
     return [state.done[place] for place in places if place in state.done]
 
 
-def summaries(cells: Sequence[Cell], rounds: int, state: State) -> list[CellSummary]:
+def summaries(cells: Sequence[Cell], rounds: int, state: State) -> list[CellRow]:
     """The summaries of all cells that were measured at least once."""
     measured = ((cell, _passes(cell, rounds, state)) for cell in cells)
     return [summarize(cell.label, dict(cell.values), got) for cell, got in measured if got]
@@ -264,10 +264,10 @@ def report(
     measured = summaries(cells, rounds, state)
     complete = sum(cell.rounds for cell in measured) == len(cells) * rounds
     verdict = judge(measured, complete) if measured else None
-    standing = {c.label: "tied" for c in verdict.tied} if verdict else {}
+    standing = {c.cell: "tied" for c in verdict.tied} if verdict else {}
     if verdict:
-        standing[verdict.chosen.label] = "chosen" if complete else "ahead"
-    rows = [c.row(standing.get(c.label, "")) for c in measured]
+        standing[verdict.chosen.cell] = "chosen" if complete else "ahead"
+    rows = [replace(c, standing=standing.get(c.cell, "")) for c in measured]
     return SweepReport(
         about=about,
         sweep={axis.name: axis.values for axis in axes},
@@ -277,9 +277,9 @@ def report(
         complete=complete,
         cells=rows,
         skipped_cells=skipped,
-        best=verdict.best.label if verdict else None,
-        tied=[c.label for c in verdict.tied] if verdict else [],
-        chosen=verdict.chosen.label if verdict and complete else None,
+        best=verdict.best.cell if verdict else None,
+        tied=[c.cell for c in verdict.tied] if verdict else [],
+        chosen=verdict.chosen.cell if verdict and complete else None,
         reason=verdict.reason if verdict else "nothing was measured",
         state=str(state.path),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import HINT, find, why_not_loaded
-from ngtcli.system.importing import without_collection
+from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 

@@ -124,18 +124,16 @@ def spread(row: CellRow) -> str:
 def value_table(report: SweepReport) -> Table:
     """The cells with all their values, for other programs: as in JSON, not rounded further."""
     titles = (
-        "rounds", "tokens_per_s", "least", "most", "mean_acceptance_length", "trie_build_s",
-        "trie_bytes", "standing",
-    )  # fmt: skip
-    rows = []
+        "rounds tokens_per_s least most mean_acceptance_length trie_build_s trie_bytes standing"
+    )
+    columns, rows = [*report.sweep, *titles.split()], []
     for row in report.cells:
-        values = (
-            row.rounds, row.tokens_per_s, *row.tokens_per_s_least_and_most,
-            row.mean_acceptance_length, row.trie_build_s, row.trie_bytes, row.standing,
-        )  # fmt: skip
-        texts = ["" if value is None else str(value) for value in values]
-        rows.append([*(as_written(row.values[name]) for name in report.sweep), *texts])
-    return Table("", [Column(title) for title in (*report.sweep, *titles)], rows)
+        found = to_json(row)
+        found["least"], found["most"] = found["tokens_per_s_least_and_most"]
+        swept = [as_written(row.values[name]) for name in report.sweep]
+        texts = ["" if found[title] is None else str(found[title]) for title in titles.split()]
+        rows.append([*swept, *texts])
+    return Table("", [Column(title) for title in columns], rows)
 
 
 def legend(report: SweepReport) -> str:

@@ -1,22 +1,21 @@
 """numba's cache of compiled functions, in a folder that no other user can write to.
 
-numba writes its files whole and renames them, so that processes share the folder. They are pickles,
-which it believes: a folder that others may have written to is not used. What is added here costs no
-answer: a file that is damaged, or cannot be written, is done without. A result is used only for the
-signature that it was compiled for, since two processes at once may give two of them one name.
+numba writes its files whole and renames them, so that processes can share the folder. They are
+pickles, which it trusts: a folder that others may have written to is not used. Added here: a file
+that is damaged, or cannot be written, costs a remark and not the answer; and a result is used only
+for the signature that it was compiled for, since two processes at once may give two one name.
 """
 
 # numba has no types.
 # mypy: disable-error-code="no-untyped-call"
 
-import errno
 import hashlib
 import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ _VERSION = "ngt-"
 
 
 class _Locator(caching.UserProvidedCacheLocator):
-    """Finds what is kept where nothing can be written, too."""
+    """Also finds the folder where nothing can be written."""
 
     def ensure_cache_path(self) -> None:
         with suppress(OSError):
@@ -42,30 +41,8 @@ class _Place(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]
 
 
-class _Files(caching.IndexDataCacheFile):
-    def _load_index(self) -> Any:
-        _check_file(self._index_path)
-        return super()._load_index()
-
-    def _load_data(self, name: str) -> Any:
-        _check_file(self._data_path(name))
-        return super()._load_data(name)
-
-    @contextmanager
-    def _open_for_write(self, path: str) -> Iterator[Any]:
-        with super()._open_for_write(path) as file:
-            os.fchmod(file.fileno(), 0o600)
-            yield file
-
-
-def _check_file(path: str) -> None:
-    """Raise OSError for what is not a file: opening a pipe would wait for a writer."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(errno.EINVAL, "not a file", path)
-
-
 class KeptFunction(caching.FunctionCache):
-    """What is kept of one function, for numba. Raises RuntimeError without a folder for it.
+    """The stored results of one function, for numba. Raises RuntimeError without a folder.
 
     `tell` gets what the user is to know.
     """
@@ -74,8 +51,7 @@ class KeptFunction(caching.FunctionCache):
 
     def __init__(self, function: Any, tell: Callable[[str], object]) -> None:
         super().__init__(function)
-        made, self._tell = self._cache_file, tell
-        self._cache_file = _Files(made._cache_path, self._impl.filename_base, made._source_stamp)
+        self._tell = tell
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The function for these types of arguments; None where it is to be compiled."""
@@ -134,11 +110,12 @@ def _close(base: Path) -> None:
 
 
 def _tidy(base: Path) -> None:
-    """Remove what killed processes left, and versions unused for UNUSED_S. Raises OSError."""
+    """Remove what killed processes left, pipes, and old versions. Raises OSError."""
     now = time.time()
-    for left in base.glob("*/*.tmp.*"):
-        if now - left.stat().st_mtime > LEFT_S:
-            left.unlink(missing_ok=True)
+    for file in base.glob("*/*"):
+        is_left = ".tmp." in file.name and now - file.stat().st_mtime > LEFT_S
+        if is_left or not file.is_file():  # opening a pipe would wait for a writer
+            file.unlink(missing_ok=True)
     for other in base.parent.glob(f"{_VERSION}*"):
         if other != base and now - other.stat().st_mtime > UNUSED_S:
             shutil.rmtree(other, ignore_errors=True)

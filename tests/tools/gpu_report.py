@@ -24,9 +24,9 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.measure.live import build_prompts, record
 from ngtcli.measure.machine import processor, versions
+from ngtcli.measure.options import find_shape
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
-from ngtcli.measure.shape_files import find_shape
 from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype_name, plan
 from ngtcli.measure.traces import TraceSet, read_traces
 from ngtcli.render.sinks import dump_json

@@ -9,7 +9,7 @@ import torch
 from helpers import make_target
 
 from ngtcli.config import Settings
-from ngtcli.measure.shape_files import Shape
+from ngtcli.measure.options import Shape
 from ngtcli.measure.shape_model import make_hf, plan
 from tests.tools import gpu_report
 from tests.tools.gpu_parts import Parts
