@@ -163,6 +163,11 @@ class Writer:
         """The sections so far; none begins behind the text."""
         return tuple(s for s in self._sections if s.start < self._length)
 
+    def extracted(self, form: str, warnings: tuple[str, ...] = (), **about: Any) -> Extracted:
+        """The text so far, and what is known of it; `about` are other fields of `About`."""
+        known = About(form, sections=self.sections(), warnings=warnings, **about)
+        return Extracted(self.text(), known)
+
     def __len__(self) -> int:
         return self._length
 
