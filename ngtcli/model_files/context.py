@@ -9,18 +9,17 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 # Names of the number of positions in configurations; the first that is set counts.
 _POSITIONS = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length",
-    "max_target_positions", "seq_length", "n_ctx", "max_seq_length",
-)  # fmt: skip
+    "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions"
+    " seq_length n_ctx max_seq_length"
+).split()
 _UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
 _CHANGING_ROPES = {"longrope", "dynamic"}
 # Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
 _SUGGESTIONS = (
-    "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "num_beams",
-    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias",
-    "forced_bos_token_id", "forced_eos_token_id", "min_length", "min_new_tokens",
-    "exponential_decay_length_penalty", "do_sample",
-)  # fmt: skip
+    "repetition_penalty encoder_repetition_penalty no_repeat_ngram_size num_beams suppress_tokens"
+    " begin_suppress_tokens bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id"
+    " min_length min_new_tokens exponential_decay_length_penalty do_sample"
+).split()
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
