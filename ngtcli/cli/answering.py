@@ -33,8 +33,7 @@ from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
 from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.model_files.card import script_words
-from ngtcli.model_files.context import context_limit
-from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
