@@ -132,7 +132,7 @@ class Writer:
 
     def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
         """The rows of a table that have text, below its heading; whether there are any."""
-        filled = (cells for cells in rows if any(cells))
+        filled = (cells for cells in rows if any(reversed(cells)))  # a sheet's last one has text
         self.stand_apart()
         for number, cells in enumerate(filled, 1):
             if number == 1:
