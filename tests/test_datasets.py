@@ -10,13 +10,14 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.noise import add_noise, passages
 from ngtcli.measure.prompts import (
     Item,
+    add_noise,
     builtin_items,
     choose,
     example_texts,
     file_items,
+    passages,
     read_jsonl,
 )
 

@@ -113,7 +113,8 @@ def test_with_a_number_of_rows_all_passes_have_one_shape() -> None:
     shapes = set()
     for nodes in (0, 3, 11, 0, 7):
         layout = model.lay_out(1, a_tree(nodes))
-        shapes.add((layout.rows, layout.capacity, model.mask(layout).shape))
+        mask = model.masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
+        shapes.add((layout.rows, layout.capacity, mask.shape))
         assert len(model.score(layout)) == nodes + 1
         model.keep(())
     assert shapes == {(12, 256, (1, 1, 12, 256))}
@@ -174,11 +175,11 @@ def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
     model = make_target()
     model.start(120)
     model.prefill([1, 2, 3])
-    keys = model._cache.layers[0].keys
+    keys = model.cache.layers[0].keys
     with torch.inference_mode():
         keys[:, :, :3] = float("nan")
     model.start(100)
-    assert model._cache.layers[0].keys is keys and not keys.any()
+    assert model.cache.layers[0].keys is keys and not keys.any()
     prompt = prompts(1)[0]
     assert plain(model, prompt) == plain(make_target(), prompt)
 
@@ -198,7 +199,7 @@ def test_an_assistant_outgrows_its_buffers_without_losing_rows() -> None:
         model.context = 900
         model.start(capacity)
         model.prefill([i % VOCABULARY for i in range(600)], chunk=100)
-    assert small._cache.capacity < 700 < large._cache.capacity
+    assert small.cache.capacity < 700 < large.cache.capacity
     tree = a_tree(8)
     torch.testing.assert_close(small.forward(3, tree), large.forward(3, tree), rtol=1e-4, atol=1e-4)
     assert isinstance(small, TargetModel)
@@ -231,12 +232,12 @@ def test_whole_chunks_stay_and_have_the_rows_that_reading_them_again_gives(
     model.keeps_chunks = False
     other = [*IDS[: CHUNK + 7], *reversed(IDS[CHUNK + 7 :])]
     assert read(model, other, rows) == [0, CHUNK, 2 * CHUNK]
-    wanted = [tensor.clone() for tensor in model.cached()]
+    wanted = [tensor.clone() for tensor in model.cache.rows()]
     model.keeps_chunks = True
     assert read(model, IDS, rows) == [CHUNK, 2 * CHUNK]
     assert read(model, IDS, rows) == [2 * CHUNK]
     assert read(model, other, rows) == [CHUNK, 2 * CHUNK]
-    assert all(map(torch.equal, model.cached(), wanted))
+    assert all(map(torch.equal, model.cache.rows(), wanted))
     assert read(model, IDS[1:], rows)[0] == 0
 
 
@@ -247,7 +248,8 @@ def test_rows_that_were_dropped_or_never_whole_do_not_stay(model: TargetModel) -
     assert read(model, IDS) == [0, CHUNK, 2 * CHUNK]
     model.truncate(CHUNK + 3)
     assert read(model, IDS) == [CHUNK, 2 * CHUNK]
-    model.start_behind_zeros(CHUNK)
+    model.start(model.context)
+    model.cache.length = CHUNK
     assert read(model, IDS)[0] == 0
 
 

@@ -1,20 +1,17 @@
 """Stretches of an answer that stand in documents, against brute force."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.documents.content import About
 from ngtcli.documents.load import load
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Span, share_copied, sources_of
-from ngtcli.prompt.build import Excerpt
-from tests.tools.document_files import PAGED, paged_pdf
-from tests.tools.spans_check import Case, Check, failures, misplaced
+from tests.document_files import paged_pdf
+from tests.spans_check import Check
 
 
 def flat(text: str) -> str:
@@ -144,21 +141,10 @@ def test_the_share_counts_characters_without_white_space() -> None:
     assert share_copied(answer, spans(answer, ["one two three four"])) == pytest.approx(15 / 19)
 
 
-def test_a_wrong_page_and_a_place_elsewhere_are_found(tmp_path: Path) -> None:
+def test_a_source_in_a_pdf_has_its_page(tmp_path: Path) -> None:
     pytest.importorskip("reportlab")
     pages = [f"On page {i} the keeper of lamp {i} counted {i * 7} bells." for i in range(1, 5)]
-    path = tmp_path / f"log{PAGED}"
+    path = tmp_path / "log.pdf"
     path.write_bytes(paged_pdf([f"{page} {'And slept well. ' * 9}" for page in pages]))
-    (document,) = load([str(path)]).documents
-    found = sources_of(pages[2], [document])
-    (source,) = found.found
-    assert source.page == 3 and misplaced(document, source) == ""
-    for page in (1, 4):
-        bare = replace(document, about=About("pdf"))
-        assert misplaced(document, replace(source, page=page))
-        assert misplaced(bare, replace(source, page=page)) == f"not on page {page}"
-    case, whole = Case("a file", [document]), [Excerpt(0, 0, len(document.text))]
-    assert list(failures(pages[2], case, found, whole)) == []
-    moved = replace(source, span=replace(source.span, source_start=source.span.source_start + 3))
-    told = list(failures(pages[2], case, replace(found, found=(moved,)), whole))
-    assert told[0].endswith(f"stands elsewhere in {document.name}")
+    (source,) = sources_of(pages[2], load([str(path)]).documents).found
+    assert source.page == 3

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,8 @@ from ngtcli.documents.load import load
 from ngtcli.documents.parsers import FailedParser, Pool
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
-from tests.tools import document_files as made
-from tests.tools.hostile_documents import read_all
-from tests.tools.hostile_files import cases, mutations
+from tests import document_files as made
+from tests.tools.hostile_documents import cases, mutations, read_all
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -61,21 +61,20 @@ def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """One worker with small limits."""
     monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    made_pool = Pool(*SMALL)
-    yield made_pool
-    made_pool.close()
+    with closing(Pool(*getattr(request, "param", SMALL))) as made_pool:
+        yield made_pool
 
 
-@pytest.fixture
-def quick_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """One worker with little time."""
-    monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    made_pool = Pool(*QUICK)
-    yield made_pool
-    made_pool.close()
+quick = pytest.mark.parametrize("pool", [QUICK], indirect=True, ids=["quick"])
+
+
+def child(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """What Python does with this code in a process of its own."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
 
 
 def worker_of(pool: Pool) -> int:
@@ -91,33 +90,34 @@ def test_hostile_files_end_as_text_or_as_one_clear_error(tmp_path: Path) -> None
     assert {o.kind for o in outcomes} >= {"read", "broken", "refused"}
 
 
-def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(
-    quick_pool: Pool,
-) -> None:
-    pool, start = quick_pool, time.monotonic()
+@quick
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Pool) -> None:
+    start = time.monotonic()
     with pytest.raises(Unreadable, match="an EPUB that takes more than 2 s to read") as caught:
         pool.extract(EPUB, source(BY_NAME["often.epub"](), ".epub", 10**9))
     assert "--parser-seconds" in caught.value.advice and time.monotonic() - start < 10
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
+@quick
 def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_tried_once_a_run(
-    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_LOOK_S", 1.0)  # long enough to start in on a busy machine
     monkeypatch.setattr(parsers, "_CODE", "import time; time.sleep(600)")
     with pytest.raises(FailedParser, match="JSON at which its parser stood still") as caught:
-        quick_pool.extract(JSON, source(b"[2]"))
+        pool.extract(JSON, source(b"[2]"))
     assert not caught.value.lasting and not caught.value.is_tried_again
     monkeypatch.undo()
-    assert quick_pool.extract(JSON, source(b"[3]")).text == "[3]"
+    assert pool.extract(JSON, source(b"[3]")).text == "[3]"
 
 
+@quick
 @pytest.mark.skipif(sys.platform != "linux", reason="a stopped process is known by /proc")
 def test_a_worker_that_something_else_stopped_is_waited_for(
-    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_pool.extract(JSON, source(b"[1]"))
+    pool.extract(JSON, source(b"[1]"))
     looks = threading.Semaphore(0)
     is_stopped = parsers._Worker._is_stopped
 
@@ -127,7 +127,7 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 
     monkeypatch.setattr(parsers._Worker, "_is_stopped", look)
     monkeypatch.setattr(parsers, "_LOOK_S", 0.1)
-    os.kill(pid := worker_of(quick_pool), signal.SIGSTOP)
+    os.kill(pid := worker_of(pool), signal.SIGSTOP)
 
     def go_on() -> None:
         for _ in range(6):  # three would do for one that hangs
@@ -136,13 +136,13 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
         os.kill(pid, signal.SIGCONT)
 
     threading.Thread(target=go_on).start()
-    assert quick_pool.extract(JSON, source(b"[2]")).text == "[2]"
-    assert worker_of(quick_pool) == pid
+    assert pool.extract(JSON, source(b"[2]")).text == "[2]"
+    assert worker_of(pool) == pid
 
 
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
 SLOW_IMPORT = """
-import sys, time; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]
+import sys, time; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]
 from ngtcli.documents import formats, worker
 real, seen = formats.import_module, []
 def slow(name):
@@ -152,7 +152,7 @@ def slow(name):
     seen.append(name)
     return real(name)
 formats.import_module = slow
-worker.serve(number)
+worker.serve(int(sys.argv[1]), *limits)
 """
 
 
@@ -164,14 +164,15 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
+@quick
 def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
-    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_LOOK_S", 1.5)  # long enough to compute in on a busy machine
     monkeypatch.setattr(parsers, "_START_S", 0.0)
     monkeypatch.setattr(parsers, "_CODE", "while True: pass")
     with pytest.raises(FailedParser, match="takes more than 2 s"):
-        quick_pool.extract(JSON, source(b"[2]"))
+        pool.extract(JSON, source(b"[2]"))
 
 
 def test_a_file_that_takes_too_much_memory_is_given_up(pool: Pool) -> None:
@@ -308,7 +309,7 @@ def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
         f"try:\n    {attempt}\nexcept (PermissionError, OSError, MemoryError) as e:\n"
         "    print(type(e).__name__)\nelse:\n    print('done')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = child(code)
     assert done.stdout.strip() in ("PermissionError", "OSError", "MemoryError"), done
     assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_text()
 
@@ -356,7 +357,7 @@ def test_native_code_in_a_worker_reaches_no_network_no_program_and_no_file(
         f"before = [libc.open({os.fsencode(path)!r}, 0) >= 0, libc.socket(2, 1, 0) >= 0]\n"
         f"_confine(300_000_000)\nprint(before, [{', '.join(attempts)}])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = child(code)
     assert done.stdout.strip() == f"[True, True] {[-1] * len(attempts)}", done
     assert path.read_text() == "private" and len(os.listdir(tmp_path)) == 2
 
@@ -367,7 +368,7 @@ def test_a_worker_that_aborts_is_seen_to_and_threads_still_start() -> None:
         "_confine(10**9)\nthread = threading.Thread(target=lambda: print('ran', flush=True))\n"
         "thread.start(); thread.join()\nos.abort()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = child(code)
     assert (done.returncode, done.stdout) == (-signal.SIGABRT, "ran\n"), done
 
 
@@ -385,10 +386,7 @@ def test_parsers_beside_ngt_are_loaded_wherever_it_is_installed(tmp_path: Path) 
 
     def run() -> str:
         environ = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environ, cwd="/", capture_output=True, text=True,
-            check=True, timeout=60,
-        )  # fmt: skip
+        done = child(code, env=environ, cwd="/", check=True)
         return done.stdout
 
     assert run() == ""
@@ -400,7 +398,7 @@ def test_workers_load_neither_torch_nor_numpy() -> None:
     code = (
         "import sys\nfrom ngtcli.documents import worker\n"
         "from ngtcli.documents.content import About, Source\n"
-        "from tests.tools.document_files import FILES\n"
+        "from tests.document_files import FILES\n"
         "before = set(sys.modules)\n"
         "from ngtcli.documents.formats import FORMATS, format_of, suffix_of\n"
         "for name, make in FILES.items():\n"
@@ -411,7 +409,7 @@ def test_workers_load_neither_torch_nor_numpy() -> None:
         "    except Exception:\n        pass\n"
         "print({'torch', 'numba', 'transformers', 'yaml', 'typer'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = child(code)
     assert done.stdout.strip() == "set()", done
 
 

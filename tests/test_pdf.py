@@ -17,7 +17,7 @@ from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import load
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
-from tests.tools import document_files as made
+from tests import document_files as made
 
 SIDE = 800  # points of the pages that are drawn here
 
@@ -425,11 +425,6 @@ def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are(
     assert kept[4:] == [page[1:] for page in pages[2:]]
     only = [[], [], ["Varn", "Text of Lund.", "1"], []]
     assert running_lines(*only) == (only, 0)
-
-
-def test_a_pdf_with_the_same_line_on_every_page_is_read() -> None:
-    document = read(made.paged_pdf(["Sold out"] * 4))
-    assert document.text.split() == ["Sold", "out"] * 4 and document.about.dropped == 0
 
 
 def test_a_pdf_of_two_pages_keeps_its_headers() -> None:

@@ -21,7 +21,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.splitting import (
     Excerpt,

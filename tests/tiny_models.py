@@ -1,7 +1,7 @@
 """Tiny models, drafters and naive tries that tests share."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -105,14 +105,27 @@ class Scripted(Drafter):
     def __init__(self, propose) -> None:
         self._propose = propose
 
-    def reset(self, context: Context) -> None:
-        pass
-
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         return self._propose(list(ids), budget)
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
+
+def drafts_of(
+    truth: Mapping[tuple[int, ...], Sequence[int]], wrong: int = 1
+) -> Callable[[Sequence[int], int], DraftTree]:
+    """Drafts that hold what follows the prompts of `truth`, behind `wrong` siblings of it."""
+
+    def propose(ids: Sequence[int], budget: int) -> DraftTree:
+        for prompt, output in truth.items():
+            said = len(ids) - len(prompt)
+            if tuple(ids) == (*prompt, *output[:said]):
+                path = output[said : said + max(0, budget - wrong)]
+                if path:
+                    others = [(path[0] + 1 + i) % VOCABULARY for i in range(wrong)]
+                    parents = (*[ROOT] * (wrong + 1), *range(wrong, wrong + len(path) - 1))
+                    return DraftTree((*others, *path), parents)
+        return DraftTree()
+
+    return propose
 
 
 def make_drafter(spec: str, settings: DraftSettings | None = None) -> Drafter:

@@ -27,8 +27,8 @@ from typing import IO
 
 from ngtcli.batch.input import Line
 from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure, open_journal, write_all
+from ngtcli.batch.json_lines import json_object
 from ngtcli.documents.find import expanded
-from ngtcli.documents.json_object import json_object
 from ngtcli.errors import InputError, NgtError, UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.reading import identity

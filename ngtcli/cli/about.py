@@ -212,7 +212,7 @@ def _folder_size(folder: Path) -> int:
 
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
-ASK_S = 5.0  # longest wait for nvidia-smi; guessed
+ASK_S = 5.0  # longest wait for nvidia-smi; guess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import typer
 
 from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
-from ngtcli.cli.checks import refuse_beside
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import card_words, resolve, with_flags, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
@@ -46,7 +46,7 @@ def summarize(
         check_request(request, flags or {})
         run_per_file(request, check_folder(request, folder), files or [], hint, restart)
     else:
-        refuse_beside("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
+        refuse_with("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
         check_request(request, flags or {})
         run(replace(request, loaded=documents_of(files or [], request, hint)))
 
@@ -76,9 +76,12 @@ def ask(
     if given.verbose:
         Notes(True).remark(card_words(resolved))
     request = given.request(
-        task="ask", question=utf8(question.strip()), settings=settings, preset=chosen,
+        task="ask",
+        question=utf8(question.strip()),
+        settings=settings,
+        preset=chosen,
         show_passages=show_passages,
-    )  # fmt: skip
+    )
     check_request(request, flags or {})
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
     run(replace(request, loaded=loaded))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
 from ngtcli.cli.output import check_output_files
@@ -120,25 +120,25 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         refuse_colour(form, flags)
     for form, given in {"--json": request.json, "--json-tokens": request.json_tokens}.items():
         if given:
-            refuse_beside(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
+            refuse_with(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
     if request.settings.engine == "vllm":
-        told = {"--explain": request.explain, "--json-tokens": request.json_tokens}
-        refuse_beside("--engine vllm", told, "vLLM does not tell which tokens were drafted.")
+        steps = {"--explain": request.explain, "--json-tokens": request.json_tokens}
+        refuse_with("--engine vllm", steps, "vLLM does not tell which tokens were drafted.")
     if request.settings.overflow != "retrieve":
         unread = {s.flag: name in flags for name, s in SETTINGS.items() if s.overflow == "retrieve"}
         unread |= {"--show-passages": request.show_passages}
-        refuse_beside(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
+        refuse_with(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
     elif request.settings.embedder or request.settings.reranker:
         from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
 
         check_encoders(request.settings.embedder, request.settings.reranker)
     if request.dry_run:
         cites = {"--cite": request.cite, "--html": request.html, "--svg": request.svg}
-        refuse_beside("--dry-run", cites, "There is no answer to show.")
-        refuse_beside("--dry-run", {"--explain": request.explain}, "It makes no step.")
+        refuse_with("--dry-run", cites, "There is no answer to show.")
+        refuse_with("--dry-run", {"--explain": request.explain}, "It makes no step.")
         tokens = {"--json-tokens": request.json_tokens}
-        refuse_beside("--dry-run", tokens, "Give --dry-run --json.")
-        refuse_beside("--dry-run", {"-o": request.output}, "Redirect it: ngt … --dry-run > FILE")
+        refuse_with("--dry-run", tokens, "Give --dry-run --json.")
+        refuse_with("--dry-run", {"-o": request.output}, "Redirect it: ngt … --dry-run > FILE")
     check_session(request.settings, dry=request.dry_run)
 
 

@@ -161,9 +161,9 @@ def run() -> int:
             return INTERRUPTED
         if debug:
             traceback.print_exc()
-        told = error if isinstance(error, NgtError) else unexpected(error)
-        report_error(told)
-        return told.exit_code
+        known = error if isinstance(error, NgtError) else unexpected(error)
+        report_error(known)
+        return known.exit_code
     finally:
         finish_stdout()
 

@@ -13,13 +13,11 @@ import typer
 
 from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE, Head
-from ngtcli.batch.json_lines import Id
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
-from ngtcli.cli.answer_report import answer_json
-from ngtcli.cli.answering import sources_for
+from ngtcli.cli.answer_report import answer_object, copied
 from ngtcli.cli.batch_run import Run, request_of
-from ngtcli.cli.checks import check_session, refuse_beside, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     PresetOption,
@@ -34,7 +32,7 @@ from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of, unexpected
 from ngtcli.prompt.preset import TASKS, deciding
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 
@@ -98,7 +96,7 @@ def batch(
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
-        refuse_beside("standard output", others, "Name a file with -o.")
+        refuse_with("standard output", others, "Name a file with -o.")
     _check_apart(source, given.output)
     tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
     check_session(tasks["ask"][0])
@@ -169,7 +167,7 @@ class _Batch:
 
     def run_stream(self, source: str) -> None:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
-        refuse_beside("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
+        refuse_with("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
             what = "it is there, and what comes from a stream cannot be resumed"
@@ -193,7 +191,7 @@ class _Batch:
         interrupted: str,
     ) -> None:
         def deliver(answer: LineAnswer) -> bool:
-            row = _row(answer)
+            row = _line(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             read = answer.question.read if answer.question else None
@@ -211,22 +209,21 @@ class _Batch:
         return "Each has its error in its line; --retry-failed runs them again."
 
 
-def _row(answer: LineAnswer) -> dict[str, Any]:
+def _line(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
-    own, finished, question = answer.line.id, answer.answer, answer.question
-    if finished.error is not None or question is None:
-        return _error_row(own, finished.error or NgtError("not answered"))
+    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject
+
+    error, question = answer.answer.error, answer.question
     try:
-        sources = sources_for(finished, question.loaded.documents)
-        body = answer_json(request_of(question), finished, sources)
-    except Exception as error:
-        return _error_row(own, unexpected(error))
-    return {"id": own, **body}
-
-
-def _error_row(own: Id, error: NgtError) -> dict[str, Any]:
-    error_json = {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}
-    return {"id": own, "error": error_json}
+        if error is None and question is not None:
+            sources = copied(answer.answer, question.loaded.documents)
+            own = answer_object(request_of(question), answer.answer, sources)
+            return dict(to_json(LineObject(answer.line.id, own)))
+    except Exception as caught:
+        error = unexpected(caught)
+    error = error or NgtError("not answered")
+    about = ErrorObject(str(error), error.hint, error.exit_code)
+    return dict(to_json(FailedLineObject(answer.line.id, about)))
 
 
 # --- what lines are read from and written to ---

@@ -149,10 +149,10 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
 def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
     """Raise UsageError where colours are forced on what `form` puts out without any."""
     forced = flags.get("color") == "always"
-    refuse_beside(form, {"--color always": forced}, "Nothing is coloured there.")
+    refuse_with(form, {"--color always": forced}, "Nothing is coloured there.")
 
 
-def refuse_beside(given: str, others: Mapping[str, object], hint: str) -> None:
+def refuse_with(given: str, others: Mapping[str, object], hint: str) -> None:
     """Raise UsageError where one of `others`, {flag: whether given}, comes with `given`."""
     for other, is_given in others.items():
         if is_given:

@@ -13,7 +13,7 @@ from ngtcli.config import Setting
 from ngtcli.prompt.preset import preset_files
 
 Complete = Callable[[str], list[str]]
-_MOST = 2000  # entries of a folder that are looked at: guessed, some milliseconds
+_MOST = 2000  # entries of a folder that are looked at, some milliseconds; guess
 
 
 def _quietly(complete: Complete) -> Complete:
@@ -71,7 +71,7 @@ def of_setting(setting: Setting) -> Complete | None:
 
 
 def _folders(incomplete: str) -> Iterator[str]:
-    """Folders beside what was typed; those that hold no model end with a slash, to go on in."""
+    """Folders that begin as what was typed; those without a model end with a slash, to go on in."""
     head, tail = os.path.split(incomplete)
     try:
         with os.scandir(os.path.expanduser(head or ".")) as entries:

@@ -20,7 +20,7 @@ from ngtcli.render.terminal import (
 )
 from ngtcli.system import process
 
-LONGEST_LINE = 2000  # characters of a line of an error: guessed
+LONGEST_LINE = 2000  # characters of a line of an error; guess
 REPEATS = "it repeats itself"
 _SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
@@ -135,7 +135,7 @@ def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
 def report_error(error: NgtError) -> None:
     """One line for what happened, one for what to do; between them the text that is wrong."""
     if sys.stderr.isatty() and not is_plain():
-        sys.stderr.write(_WIPE)  # a status line may stand there
+        sys.stderr.write(_WIPE)  # there may be a status line
     shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
     for line in (f"ngt: {error}", *shown, error.hint):
         if line:

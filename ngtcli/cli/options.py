@@ -117,7 +117,7 @@ def _with(names: Sequence[str], command: Command) -> Command:
         try:
             return command(flags=flags, **arguments)
         finally:
-            _bound_cache(_is_verbose(arguments))
+            _bound_cache(bool(arguments.get("verbose")))
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
     wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -139,10 +139,6 @@ def _bound_cache(verbose: bool) -> None:
             f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"
             f" that were used longest ago: it may have {most} MB (--cache-mb)."
         )
-
-
-def _is_verbose(arguments: Mapping[str, Any]) -> bool:
-    return bool(arguments.get("verbose"))
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from pathlib import Path
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import AnswerFolder
 from ngtcli.batch.questions import LineAnswer, Question
+from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
-from ngtcli.cli.answering import body_of, sources_for
+from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch_run import Run
-from ngtcli.cli.checks import refuse_beside
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
 from ngtcli.documents.files import Files
@@ -43,10 +44,12 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
         if os.path.exists(folder):
             raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
     others = {
-        "--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg,
+        "--dry-run": request.dry_run,
+        "--html": request.html,
+        "--svg": request.svg,
         "--explain": request.explain,
-    }  # fmt: skip
-    refuse_beside("a file for each summary", others, "Name a file with -o, or none.")
+    }
+    refuse_with("a file for each summary", others, "Name a file with -o, or none.")
     return folder
 
 
@@ -124,7 +127,7 @@ class _PerFile:
         if answer.answer.error is not None:
             return self._fail(target, answer.answer.error)
         own = replace(self._request, loaded=Loaded((target.document,)))
-        body = body_of(own, answer.answer, sources_for(answer.answer, own.documents))
+        body = body_of(own, answer.answer, copied(answer.answer, own.documents))
         try:
             with process.unbroken():
                 self._written.write(target.name, target.key, body + "\n")

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, TextIO
 
 from ngtcli.errors import ClosedPipeError, NgtError
 
-NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two guessed
+NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two a guess
 
 
 class _Stdout(io.FileIO):
@@ -26,7 +26,7 @@ class _Stdout(io.FileIO):
 
 
 class _Stderr(io.FileIO):
-    """Standard error; what cannot be written there is dropped, for nobody could be told."""
+    """Standard error; what cannot be written there is dropped."""
 
     def write(self, data: Any) -> int:
         try:
@@ -46,7 +46,7 @@ def own_streams() -> None:
         sys.stderr = _text(_Stderr(2, "wb", closefd=False), sys.stderr, lines=True)
     if "COLUMNS" in os.environ and not _columns_set():
         del os.environ["COLUMNS"]
-    elif "COLUMNS" in os.environ or 0 < _columns_told(sys.stdout) < NARROWEST:
+    elif "COLUMNS" in os.environ or 0 < _columns_reported(sys.stdout) < NARROWEST:
         os.environ["COLUMNS"] = str(terminal_width(sys.stdout))
     os.environ["TERM"] = os.environ.get("TERM") or "dumb"
 
@@ -60,7 +60,7 @@ def _text(raw: io.FileIO, like: TextIO, lines: bool = False) -> TextIO:
 
 
 def finish_stdout() -> None:
-    """Write what stands in the buffer; where that fails, let the last flush go nowhere."""
+    """Write what is in the buffer; where that fails, let the last flush go to /dev/null."""
     try:
         sys.stdout.flush()
     except (NgtError, OSError, ValueError):
@@ -88,7 +88,7 @@ def terminal_width(stream: TextIO) -> int:
 
     COLUMNS where it is a number above 0, else what the terminal reports, else USUAL.
     """
-    columns = _columns_set() or _columns_told(stream) or USUAL
+    columns = _columns_set() or _columns_reported(stream) or USUAL
     return min(max(columns, NARROWEST), WIDEST)
 
 
@@ -98,7 +98,7 @@ def _columns_set() -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _columns_told(stream: TextIO) -> int:
+def _columns_reported(stream: TextIO) -> int:
     """What the terminal behind `stream` reports: 0 where it knows nothing, or there is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns

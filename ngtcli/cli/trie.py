@@ -1,4 +1,4 @@
-"""`ngt trie`: the cached tries of documents, and the datastores and backgrounds beside them."""
+"""`ngt trie`: the cached tries of documents, and datastores and backgrounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import typer
 
 from ngtcli.background.files import check_new_name
 from ngtcli.cli.cache import clear_named, print_folder, print_removed
-from ngtcli.cli.checks import refuse_beside
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
 from ngtcli.cli.output import print_json, print_line, print_table
@@ -144,13 +144,13 @@ def _build(
 def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
     if rest and background:
-        raise UsageError("--rest beside --background", "Give one of them.")
+        raise UsageError("--rest with --background", "Give one of them.")
     if name is not None:
         _check_name(name, rest, background)
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
-    refuse_beside("--rest", given if rest else {}, "A datastore has no window: leave it out.")
+    refuse_with("--rest", given if rest else {}, "A datastore has no window: leave it out.")
     given = given if background else {}
-    refuse_beside("--background", given, "A background has no window: leave it out.")
+    refuse_with("--background", given, "A background has no window: leave it out.")
 
 
 def _check_name(name: str, rest: bool, background: bool) -> None:
@@ -223,11 +223,11 @@ def trie_show(
 
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
-    """What is in a file of the cache, which depends on no flag: none may be `given`."""
+    """What is in a file of the cache, which depends on no flag; `given` are refused."""
     file = describe(Path(path))
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
-    refuse_beside("a file of the cache", given, "Leave it out, or name the document.")
+    refuse_with("a file of the cache", given, "Leave it out, or name the document.")
     if json:
         print_json(file)
     else:

@@ -53,7 +53,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         return self.owner.end, 0
 
     def get_seq_length(self) -> int:
-        return self.owner.told
+        return self.owner.past
 
     def get_max_length(self) -> int:
         return -1
@@ -69,17 +69,17 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.capacity, self.length = capacity, 0
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.first, self.end = 0, 0  # the places that the pass attends to
-        self.told = 0  # the length that the model is told
+        self.past = 0  # the length that the model is given if it asks
         self._used = 0  # places of this sequence that may have been written
         self._chunks: list[tuple[int, ...]] = []  # the ids of whole chunks at the start
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
-    def aim(self, slots: Tensor, end: int, told: int, first: int = 0) -> None:
+    def aim(self, slots: Tensor, end: int, past: int, first: int = 0) -> None:
         """Tell where the next pass writes, and that it attends to the places before `end`.
 
-        Narrow layers attend to those from `first` on. A model that asks is `told` a length.
+        Narrow layers attend to those from `first` on. `past` is the length for a model that asks.
         """
-        self.slots, self.end, self.told, self.first = slots, end, told, first
+        self.slots, self.end, self.past, self.first = slots, end, past, first
 
     def reset(self, ids: Sequence[int] = ()) -> None:
         """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay.

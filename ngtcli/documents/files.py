@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Found
@@ -92,11 +92,6 @@ class Files:
         self._pool = Pool(settings.parser_seconds, settings.parser_mb)
         self._threads: ThreadPoolExecutor | None = None
         self._catalogs: dict[str, Catalog] = {}
-
-    def reads_as(self, settings: Settings) -> bool:
-        """Whether these settings have files read in the same way and within the same bounds."""
-        names = settings_where(reading=True)
-        return all(getattr(self._settings, name) == getattr(settings, name) for name in names)
 
     def catalog(self, found: Found) -> Catalog:
         """What is known of the files below the folder that was named, or in the file's own."""

@@ -179,7 +179,7 @@ class FinishedAnswer:
     finish_reason: str = ""
     statistics: Statistics = field(default_factory=Statistics)
     policy: PolicyReport | None = None
-    passes: PassesReport | None = None
+    passes: PassesReport = PassesReport(0, 0.0, "")
     error: NgtError | None = None
     exact: bool = False
     trie: TrieReport = TrieReport("none")

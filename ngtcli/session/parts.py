@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.splitting import (
     Part,

@@ -1,4 +1,8 @@
-"""Read about 200 hostile files and count what came of them: `python -m … [--seed N]`.
+"""Read about 200 hostile files and count what came of them.
+
+    python -m tests.tools.hostile_documents [--seed N]
+
+The files are mutations of good ones, bombs, loops and nesting, all made from a seed.
 
 Each is read as a user's would be, named outright, with the limits given. What may come of a file is
 its text or one error with a hint; a traceback, an answer after twice the limit, and a worker beyond
@@ -6,17 +10,23 @@ its memory are failures, and the exit code is then 1.
 """
 
 import argparse
+import gzip
+import io
 import json
 import os
+import random
 import re
 import resource
 import sys
 import tempfile
 import time
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ngtcli.config import Settings
@@ -24,8 +34,29 @@ from ngtcli.documents.files import Files, Reader
 from ngtcli.documents.find import Found
 from ngtcli.documents.text import Unreadable
 from ngtcli.engines.keeper import descendants
-from tests.tools.hostile_files import Case, cases
+from tests.document_files import FILES, HTML, docx, odt, pdf, xlsx, zipped
 
+Case = tuple[str, Callable[[], bytes]]  # a file's name, and its bytes
+MUTATIONS = 13  # of each good file
+
+_ODT = (
+    '<?xml version="1.0"?>{}<office:document-content'
+    ' xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0"'
+    ' xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">'
+    "<office:body><office:text>{}</office:text></office:body></office:document-content>"
+)
+_WORD = (
+    '<?xml version="1.0"?>{}<w:document'
+    ' xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">'
+    "<w:body>{}</w:body></w:document>"
+)
+_LAUGHS = "<!DOCTYPE l [<!ENTITY a0 'ha'>{}]>".format(
+    "".join(f"<!ENTITY a{i} '{f'&a{i - 1};' * 10}'>" for i in range(1, 12))
+)
+_OUTSIDE = "<!DOCTYPE l [<!ENTITY a11 SYSTEM 'file:///etc/passwd'>]>"
+_FETCH = (
+    "<!DOCTYPE l SYSTEM 'http://127.0.0.1:9/l.dtd' [<!ENTITY a11 SYSTEM 'http://127.0.0.1:9/'>]>"
+)
 _SLACK_S = 2.0  # beyond the limit of time: starting a worker, and this process's own part; guess
 _TRIES = 2  # of a file that crashes its parser or takes too much memory
 _MEMORY_MB = 100  # of a worker beyond its limit, which is of addresses; guess
@@ -33,6 +64,273 @@ _KINDS = {  # of errors by their words, the first that fits
     "takes more than": "limit", "crashed": "crashed", "too much text": "limit",
     "MB to read": "limit", "unpacks to": "refused", "broken": "broken", "": "refused",
 }  # fmt: skip
+
+
+def cases(seed: int = 0) -> list[Case]:
+    """All hostile files, about 200."""
+    return [*mutations(seed), *_archives(), *_documents(), *_pdfs(), *_texts()]
+
+
+def mutations(seed: int = 0, each: int = MUTATIONS) -> list[Case]:
+    """`each` broken copies of every good file."""
+    return [
+        (f"{kind}-{i}-{name}", partial(_mutation, name, kind, f"{seed}{name}{i}"))
+        for name in FILES
+        for i in range(each)
+        for kind in [("flip", "cut", "insert", "repeat", "swap")[i % 5]]
+    ]
+
+
+def _mutation(name: str, kind: str, seed: str) -> bytes:
+    return mutated(FILES[name](), kind, seed)
+
+
+def mutated(data: bytes, kind: str, seed: str) -> bytes:
+    """A copy of `data` with a few changes of one kind."""
+    rng = random.Random(seed)
+    out = bytearray(data)
+    for _ in range(1 if kind == "cut" else rng.choice((1, 4, 32))):
+        at, length = rng.randrange(len(out) or 1), rng.randint(1, 64)
+        if kind == "flip" and out:
+            out[at] ^= 1 << rng.randrange(8)
+        elif kind == "cut":
+            del out[at:]
+        elif kind == "insert":
+            out[at:at] = rng.randbytes(length)
+        elif kind == "repeat":
+            out[at:at] = bytes(out[at : at + length]) * rng.randint(1, 50)
+        elif kind == "swap":
+            other = rng.randrange(len(out) or 1)
+            out[at : at + length] = out[other : other + length]
+    return bytes(out)
+
+
+def _archives() -> Iterator[Case]:
+    """Bombs, loops and lies in zip and gzip files."""
+    yield "bomb.gz", lambda: _packed(bytes(1_000_000), 400)
+    yield "bomb.txt.gz", lambda: _packed(b"word " * 200_000, 400)
+    yield "twice.gz", lambda: gzip.compress(gzip.compress(b"text", mtime=0), mtime=0)
+    yield "members.gz", lambda: gzip.compress(b"", mtime=0) * 50_000
+    yield "trailing.gz", lambda: gzip.compress(b"text", mtime=0) + b"\x1f\x8b\x08" + b"x" * 100
+    for name in ("bomb.docx", "bomb.odt", "bomb.epub", "bomb.pptx", "bomb.xlsx"):
+        yield name, lambda: _bomb(70)
+    yield "small-bomb.docx", lambda: _bomb(50)
+    yield "many.epub", lambda: zipped({f"{i}": "" for i in range(20_000)})
+    yield "lie.odt", lambda: _lie(odt())
+    yield "lie.docx", lambda: _lie(docx())
+    for name in ("empty.docx", "empty.pptx", "empty.xlsx"):
+        yield name, lambda: zipped({})
+    yield "self.epub", lambda: zipped({"META-INF/container.xml": "<c><rootfile full-path='META-INF/"
+                                       "container.xml'/></c>"})  # fmt: skip
+    yield "up.epub", lambda: _book("../../../../etc/passwd", 1)
+    yield "often.epub", lambda: _book("a.xhtml", 300_000)
+
+
+def _packed(megabyte: bytes, times: int) -> bytes:
+    """A gzip file of a megabyte `times` over, which is never whole in memory."""
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([packer.compress(megabyte) for _ in range(times)]) + packer.flush()
+
+
+def _bomb(megabytes: int) -> bytes:
+    """An archive with so many megabytes of spaces for each part that a document must have."""
+    names = ("word/document.xml", "content.xml", "META-INF/container.xml", "[Content_Types].xml")
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            about = zipfile.ZipInfo(name)
+            about.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(about, "w") as member:
+                for _ in range(megabytes):
+                    member.write(b" " * 1_000_000)
+    return out.getvalue()
+
+
+def _lie(data: bytes) -> bytes:
+    """An archive whose directory says that every member is ten bytes long."""
+    out, at = bytearray(data), 0
+    while (at := out.find(b"PK\1\2", at)) >= 0:
+        out[at + 24 : at + 28] = (10).to_bytes(4, "little")
+        at += 4
+    return bytes(out)
+
+
+def _book(page: str, times: int) -> bytes:
+    return zipped({
+        "META-INF/container.xml": "<c><rootfile full-path='p.opf'/></c>",
+        "p.opf": f"<p><item id='a' href='{page}' media-type='text/html'/>"
+        + "<itemref idref='a'/>" * times + "</p>",
+        "a.xhtml": "<p>" + "word " * 5000 + "</p>",
+    })  # fmt: skip
+
+
+def _documents() -> Iterator[Case]:
+    """XML and HTML that nests, expands or fetches."""
+    for name, head in (("laughs", _LAUGHS), ("outside", _OUTSIDE), ("fetch", _FETCH)):
+        for kind in ("odt", "docx", "html", "xhtml", "epub"):
+            yield f"{name}.{kind}", partial(_declared, kind, head)
+    deep = 200_000
+    yield (
+        "deep.odt",
+        lambda: _odt(
+            _ODT.format(
+                "", "<text:section>" * deep + "<text:p>x</text:p>" + "</text:section>" * deep
+            )
+        ),
+    )
+    yield "deep.docx", lambda: _docx(_WORD.format("", "<w:p>" * deep + "</w:p>" * deep))
+    yield "deep.html", lambda: b"<html><body>" + b"<div>" * deep + b"text" + b"</div>" * deep
+    yield "deep-lists.html", lambda: b"<html>" + b"<ul><li>" * 50_000 + b"text"
+    yield "deep-tables.html", lambda: b"<html>" + b"<table><tr><td>" * 20_000 + b"text"
+    yield "open.html", lambda: b"<html><p>text" + b"<b><i>" * 100_000
+    yield "attributes.html", lambda: b"<html><p " + b"a=b " * 500_000 + b">text"
+    yield "entities.html", lambda: b"<html><p>&#xFFFFFFFF;&#0;&#55555;text&amp" * 10_000
+    yield "script.html", lambda: b"<html><script>" + b"while(1){}" * 10_000
+    yield "comment.html", lambda: b"<html><!--" * 100_000
+    yield "nulls.html", lambda: b"<html><p>a\0b</p>" * 1000
+    yield "long.html", lambda: (HTML * 3000).encode()
+    yield "far.xlsx", lambda: _sheet("<row r='999999999'><c r='XFD999999999'><v>1</v></c></row>")
+    yield "wide.xlsx", lambda: _sheet("<row><c r='XFD1'><v>1</v></c></row>" * 100_000)
+    yield (
+        "repeated.ods",
+        lambda: odt(
+            "<table:table><table:table-row table:number-rows-repeated='999999999'><table:table-cell"
+            " table:number-columns-repeated='999999999'><text:p>x</text:p></table:table-cell>"
+            "</table:table-row></table:table>" * 50
+        ),
+    )
+    yield "groups.rtf", lambda: b"{\\rtf1" + b"{" * 500_000 + b"text" + b"\\u-10179?" * 1000
+    yield "spaces.odt", lambda: odt("<text:p>a<text:s text:c='999999999'/>b</text:p>" * 1000)
+    yield "tiny.docx", lambda: _docx(_WORD.format("", "<w:p/>" * 6_000_000))
+    yield (
+        "words.docx",
+        lambda: _docx(_WORD.format("", "<w:p><w:r><w:t>w</w:t></w:r></w:p>" * 100_000)),
+    )
+    yield (
+        "rows.docx",
+        lambda: _docx(
+            _WORD.format(
+                "", "<w:tbl>" + "<w:tr><w:tc><w:tbl>" * 100 + "</w:tbl></w:tc></w:tr>" * 100
+            )
+        ),
+    )
+
+
+def _declared(kind: str, head: str) -> bytes:
+    """A file of that kind with a document type, and text that refers to its entity."""
+    if kind == "odt":
+        return _odt(_ODT.format(head, "<text:p>&a11;</text:p>"))
+    if kind == "docx":
+        return _docx(_WORD.format(head, "<w:p><w:r><w:t>&a11;</w:t></w:r></w:p>"))
+    if kind == "epub":
+        return zipped({"META-INF/container.xml": f"{head}<c>&a11;</c>"})
+    first = "<?xml version='1.0'?>" * (kind == "xhtml")
+    return f"{first}{head}<html><body><p>&a11; text</p></body></html>".encode()
+
+
+def _odt(content: str) -> bytes:
+    return zipped({"META-INF/manifest.xml": "<m/>", "content.xml": content})
+
+
+def _docx(content: str) -> bytes:
+    """A good document with another body."""
+    return _with(docx(), "word/document.xml", content)
+
+
+def _with(package: bytes, part: str, content: str) -> bytes:
+    """A package with another content of one part."""
+    out = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(package)) as old,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, content if name == part else old.read(name))
+    return out.getvalue()
+
+
+def _sheet(rows: str) -> bytes:
+    """A good workbook with other rows in its first sheet."""
+    sheet = "xl/worksheets/sheet1.xml"
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    return _with(
+        xlsx(), sheet, f"<worksheet xmlns='{space}'><sheetData>{rows}</sheetData></worksheet>"
+    )
+
+
+def _pdf(objects: list[bytes], tail: bytes = b"") -> bytes:
+    """A PDF of these objects, numbered from 1; the first is its root."""
+    out, places = bytearray(b"%PDF-1.7\n"), []
+    for number, body in enumerate(objects, 1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    out += b"".join(b"%010d 00000 n \n" % place for place in places)
+    out += b"trailer\n<</Size %d/Root 1 0 R%s>>\n" % (len(objects) + 1, tail)
+    return bytes(out + b"startxref\n%d\n%%%%EOF" % start)
+
+
+def _one_page(content: bytes, box: bytes = b"0 0 600 800", more: bytes = b"") -> bytes:
+    page = b"<</Type/Page/Parent 2 0 R/MediaBox[%s]/Contents 4 0 R/Resources<<%s>>>>"
+    packed = zlib.compress(content)
+    return _pdf([
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        page % (box, b"/Font<</F 5 0 R>>" + more),
+        b"<</Length %d/Filter/FlateDecode>>stream\n%s\nendstream" % (len(packed), packed),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+        b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>/Length 4>>"
+        b"stream\n/X Do\nendstream",
+    ])  # fmt: skip
+
+
+def _pdfs() -> Iterator[Case]:
+    """Loops, giants and floods in PDFs."""
+    show = b"BT /F 12 Tf 50 700 Td (Some text of a page) Tj ET "
+    catalog = b"<</Type/Catalog/Pages 2 0 R>>"
+    yield "kids.pdf", lambda: _pdf([catalog, b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 99>>"])
+    yield "count.pdf", lambda: _pdf([catalog, b"<</Type/Pages/Kids[]/Count 2000000000>>"])
+    yield "many-pages.pdf", lambda: _pdf([
+        catalog, b"<</Type/Pages/Count 300000/Kids[%s]>>" % (b"3 0 R " * 300_000),
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>"])  # fmt: skip
+    yield "previous.pdf", lambda: _pdf([catalog], b"/Prev 9")
+    yield "form.pdf", lambda: _one_page(show + b"/X Do", more=b"/XObject<</X 6 0 R>>")
+    for name, box in (("huge", b"0 0 1e30 1e30"), ("negative", b"600 800 -600 -800"),
+                      ("words", b"a b c d"), ("tiny", b"0 0 1e-30 1e-30")):  # fmt: skip
+        yield f"{name}-box.pdf", partial(_one_page, show, box)
+    yield "flood.pdf", lambda: _one_page(show * 200_000)
+    yield "nested-q.pdf", lambda: _one_page(b"q " * 5_000_000 + show)
+    yield "bomb-stream.pdf", lambda: _one_page(b" " * 100_000_000)
+    yield "stacked.pdf", lambda: _one_page(b"BT /F 12 Tf 50 700 Td " + b"(x) Tj -6 0 Td " * 60_000)
+    yield "far.pdf", lambda: _one_page(b"BT /F 1e9 Tf 1e30 -1e30 Td (text) Tj ET" * 100)
+    yield "array.pdf", lambda: _pdf([b"[" * 100_000 + b"]" * 100_000])
+    yield "mark-only.pdf", lambda: b"%PDF-1.7"
+    yield "late-mark.pdf", lambda: b"x" * 900 + pdf(1)
+    yield "text.pdf", lambda: b"%PDF-1.7\n" + b"no objects at all\n" * 100_000
+
+
+def _texts() -> Iterator[Case]:
+    """Records, tables and mails without end."""
+    yield "deep.json", lambda: b"[" * 1_000_000 + b"]" * 1_000_000
+    yield "deep-objects.json", lambda: b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+    yield "number.json", lambda: b"[" + b"9" * 1_000_000 + b"]"
+    yield "surrogates.json", lambda: b'["\\ud800", "\\udfff"]'
+    yield "nan.json", lambda: b"[NaN, Infinity, 1e999999]"
+    yield "nulls.jsonl", lambda: b'"\\u0000"\n' * 1000
+    yield "wide.csv", lambda: b"a," * 2_000_000
+    yield "quote.csv", lambda: b'a,"' + b"b,\n" * 1_000_000
+    yield "nulls.csv", lambda: b"a,\0b\n" * 100
+    yield "parts.eml", _nested_mail
+    yield "header.eml", lambda: b"Subject: " + b"=?utf-8?q?=41?= " * 100_000 + b"\n\ntext"
+    yield "charset.eml", lambda: b"From: a\nContent-Type: text/plain; charset=nothing\n\nt\xe9xt"
+    yield "base64.eml", lambda: b"From: a\nContent-Transfer-Encoding: base64\n\n!!!!" + b"A" * 9999
+    yield "address.eml", lambda: b"From: " + b"(" * 100_000 + b"\nSubject: s\n\ntext"
+
+
+def _nested_mail() -> bytes:
+    parts = [f"Content-Type: multipart/mixed; boundary=b{i}\n\n--b{i}\n" for i in range(3000)]
+    return ("From: a\n" + "".join(parts) + "Content-Type: text/plain\n\ntext").encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,10 @@ is taken from `grounding` but its results.
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ngtcli.documents.content import Section
-from ngtcli.documents.load import Document
 from ngtcli.documents.text import UNSPACED
-from ngtcli.grounding.sources import Source, Sources, Span
-from ngtcli.prompt.build import Excerpt
-from tests.tools import document_files
+from ngtcli.grounding.sources import Span
 
 LEAST = 4  # words of a stretch
 _UNSPACED = re.compile(f"[{UNSPACED}]")
@@ -195,64 +191,3 @@ class Check:
     def _text(self, pieces_: Range) -> str:
         first, last = pieces_
         return self._answer[self._said[first].start : self._said[last - 1].end]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Something to answer, and of what kind it is; no question: a summary."""
-
-    kind: str
-    documents: Sequence[Document]
-    question: str = ""
-
-
-def failures(
-    answer: str, case: Case, sources: Sources, excerpts: Sequence[Excerpt]
-) -> Iterator[str]:
-    """What is wrong: with the spans, in the documents themselves and the excerpts read of them."""
-    for source in sources.found:
-        span, document = source.span, case.documents[source.span.document]
-        said = answer[span.start : span.end]
-        if "".join(said.split()) != "".join(document.text[_where(span)].split()):
-            yield f"{said!r} stands elsewhere in {document.name}"
-        if why := misplaced(document, source):
-            yield f"{said!r}: {why}"
-    texts = [case.documents[e.document].text[e.start : e.end] for e in excerpts]
-    spans = [_within(source.span, excerpts) for source in sources.found]
-    yield from Check(answer, texts).failures(spans)
-
-
-def _where(span: Span) -> slice:
-    return slice(span.source_start, span.source_end)
-
-
-def _within(span: Span, excerpts: Sequence[Excerpt]) -> Span:
-    """The span with its document counted among the excerpts, and its place in that excerpt."""
-    for i, e in enumerate(excerpts):
-        if e.document == span.document and e.start <= span.source_start < e.end:
-            start, end = span.source_start - e.start, span.source_end - e.start
-            return replace(span, document=i, source_start=start, source_end=end)
-    raise ValueError("a span outside what was read")
-
-
-def misplaced(document: Document, source: Source) -> str:
-    """What is wrong with the page and heading named; "" if nothing is.
-
-    In a PDF of `document_files.paged_pdf` the page itself is read again, without `documents`.
-    """
-    before = [s for s in document.about.sections if s.start <= source.span.source_start]
-    section = before[-1] if before else Section(0)
-    if before and (section.page, section.heading) != (source.page, source.heading):
-        return f"page {source.page} and heading {source.heading!r} are not {section}"
-    if not document.name.endswith(document_files.PAGED):
-        return ""
-    from pypdfium2 import PdfDocument
-
-    with PdfDocument(document.path) as pdf:
-        pages = [pdf[source.page - 1 + i] for i in range(min(2, len(pdf) - source.page + 1))]
-        letters = "".join(_letters(page.get_textpage().get_text_range()) for page in pages)
-    return "" if _letters(source.quote) in letters else f"not on page {source.page}"
-
-
-def _letters(text: str) -> str:
-    return "".join(c for c in text if c.isalnum())

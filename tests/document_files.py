@@ -3,9 +3,11 @@
 import datetime
 import gzip
 import io
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 LEFT = [
@@ -64,9 +66,6 @@ def _page(canvas: Any, number: int, pages: int) -> None:
             canvas.drawString(x, 600 - 16 * i, cell)
 
 
-PAGED = ".paged.pdf"  # how the names of files that `paged_pdf` made end
-
-
 def paged_pdf(pages: Sequence[str]) -> bytes:
     """A text a page, in lines from edge to edge, without headers; ASCII characters alone."""
     from reportlab.lib.pagesizes import A4
@@ -82,19 +81,6 @@ def paged_pdf(pages: Sequence[str]) -> bytes:
             canvas.drawString(55, 780 - 13 * i, line)
         canvas.showPage()
     canvas.save()
-    return out.getvalue()
-
-
-def headed_docx(chapters: Sequence[str]) -> bytes:
-    """A text a chapter, each below a heading that is its first three words."""
-    import docx as word
-
-    document = word.Document()
-    for text in chapters:
-        document.add_heading(" ".join(text.split()[:3]), 1)
-        document.add_paragraph(text)
-    out = io.BytesIO()
-    document.save(out)
     return out.getvalue()
 
 
@@ -289,3 +275,41 @@ FILES: dict[str, Callable[[], bytes]] = {
     "packed.txt.gz": lambda: gzip.compress(b"Packed text.", mtime=0),
     "packed.html.gz": lambda: gzip.compress(HTML.encode(), mtime=0),
 }
+
+_NOTE = "The ferry leaves the northern quay at noon. It carries forty passengers."
+_KEPT = ("ropes", "lamps", "buoys", "nets", "bells", "maps", "oars")
+_ODD_NAMES = ("100% of it.txt", "a #1 note.txt", "two\nlines.txt", "\x1b[31mred.txt")
+
+
+def _day(i: int) -> str:
+    """A page of a log, in words of its own."""
+    wares = ", ".join(f"{i * k % 97} {ware}" for k, ware in enumerate(_KEPT, 3))
+    return (
+        f"On day {i} the keeper counted {wares}. The wind came from {i * 37 % 360} degrees and"
+        f" {i % 5 + 2} ships waited outside the bar. {_NOTE} Nobody was late on day {i}, but for"
+        f" the pilot of ship {i * 11 % 53}, who had lost his {_KEPT[i % 7]} in the night."
+    )
+
+
+def fill(folder: Path) -> None:
+    """Make a folder of everything that people keep: small files of every format, a scanned and an
+    encrypted PDF, an empty file, binaries, a link in a circle, a pipe without a writer, odd names.
+    """
+    folder.mkdir(parents=True)
+    for name, make in FILES.items():
+        (folder / name).write_bytes(make())
+    (folder / "long.pdf").write_bytes(paged_pdf([_day(i) for i in range(1, 41)]))
+    (folder / "broken.pdf").write_bytes(FILES["columns.pdf"]()[:700])
+    (folder / "empty.txt").touch()
+    (folder / "blank.md").write_text("\n \n")
+    (folder / "program").write_bytes(bytes(range(256)) * 16)
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
+    (folder / "old.txt").write_text("Größe, naïve, café", encoding="latin-1")
+    odd = folder / "odd names"
+    odd.mkdir()
+    for name in _ODD_NAMES:
+        (odd / name).write_text(_NOTE)
+    (odd / "bus.html").write_text(HTML)
+    (odd / "circle").symlink_to(folder, target_is_directory=True)
+    (odd / "itself").symlink_to("itself")
+    os.mkfifo(folder / "pipe.txt")
