@@ -10,10 +10,11 @@ from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli.decode.steps import OWN, Step, Token
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.grounding.sources import sources_of
-from ngtcli.render.answer_page import Written, answer_page
+from ngtcli.render.answer_page import answer_page
 
 _VOID = {"meta", "br"}
 
@@ -49,9 +50,14 @@ class Reader(HTMLParser):
 
 def page_of(answer: str, *texts: str) -> Reader:
     documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
-    written = [Written(c, i % 3 == 0, 1 + i // 5) for i, c in enumerate(answer)]
+    tokens = [Token(0, c, OWN if i % 3 else "draft") for i, c in enumerate(answer)]
+    steps = [Step(tuple(tokens[i : i + 5])) for i in range(0, len(tokens), 5)]
     sources = sources_of(answer, documents)
-    return Reader(answer_page("What?", "ngt ask", written, sources, documents, ["a fact"]))
+    return Reader(answer_page("What?", "ngt ask", steps, sources, documents, ["a fact"]))
+
+
+def said(text: str) -> Step:
+    return Step((Token(0, text),))
 
 
 pieces = st.lists(st.sampled_from(["ship", "port", "at", "noon", "<b>", "&", '"'])).map(" ".join)
@@ -101,7 +107,7 @@ def test_the_middle_of_an_enormous_document_is_left_out() -> None:
     text = "word " * 300_000 + "the ship left port at noon"
     document = Document("big.txt", text)
     sources = sources_of("the ship left port at noon", [document])
-    html = answer_page("T", "", [Written("the ship left port at noon", False, 1)], sources,
+    html = answer_page("T", "", [said("the ship left port at noon")], sources,
                        [document], [])  # fmt: skip
     assert "characters are left out here" in html
     assert len(html) < 100_000
@@ -112,7 +118,7 @@ def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
     documents = [Document(f"{i}.txt", "word " * 2_000) for i in range(600)]
     documents.append(Document("last.txt", "word " * 20_000 + "the ship left port"))
     answer = "the ship left port"
-    html = answer_page("T", "", [Written(answer, False, 1)], sources_of(answer, documents),
+    html = answer_page("T", "", [said(answer)], sources_of(answer, documents),
                        documents, [])  # fmt: skip
     assert html.count("10,000 characters are left out here") == 600
     assert html.count("80,000 characters are left out here") == 1

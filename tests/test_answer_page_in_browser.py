@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, Browser
 
+from ngtcli.decode.steps import OWN, Step, Token
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.grounding.sources import sources_of
-from ngtcli.render.answer_page import Written, answer_page
+from ngtcli.render.answer_page import answer_page
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
 
@@ -50,13 +51,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(Document(f"{i}.txt", filler) for i in range(17)),
     ]
     answer = f"So it is: {FERRY} {HOSTILE} {BUS} {'z' * 300} {LAST} Yes: {FERRY}"
-    written = [
-        Written(token, i % 2 == 0, 1 + i // 4)
-        for i, token in enumerate(re.findall(r"\s*\S+", answer))
-    ]
+    words = re.findall(r"\s*\S+", answer)
+    tokens = [Token(0, text, OWN if i % 2 else "draft") for i, text in enumerate(words)]
+    steps = [Step(tuple(tokens[i : i + 4])) for i in range(0, len(tokens), 4)]
     path = tmp_path_factory.mktemp("page") / "a page.html"
     sources = sources_of(answer, documents)
-    html = answer_page(HOSTILE, f"ngt ask '{HOSTILE}'", written, sources, documents, ["a fact"])
+    html = answer_page(HOSTILE, f"ngt ask '{HOSTILE}'", steps, sources, documents, ["a fact"])
     path.write_text(html)
     return path
 

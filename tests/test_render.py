@@ -14,8 +14,9 @@ from ngtcli import draft as drafting
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
-from ngtcli.render.sinks import ColourSink, PlainSink, dump_json
+from ngtcli.render.sinks import ColourSink, PlainSink
 from ngtcli.render.terminal import COLORS, drafted_style, visible, wants_color
+from ngtcli.system.json_form import dump_json
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from typer.testing import CliRunner
 
+from ngtcli.cli.answer_object import FINISH_REASONS
 from ngtcli.cli.app import COMMANDS, app, load
 from ngtcli.cli.schema import build, exit_codes
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.render.answer_object import FINISH_REASONS
 from ngtcli.system.json_form import schema_of
 
 HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")

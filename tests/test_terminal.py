@@ -19,9 +19,8 @@ from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import own_streams, terminal_width
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
-from ngtcli.render.sinks import PlainSink, TerminalSink
+from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, Wrapper
 from ngtcli.render.terminal import cut, reveal, visible
-from ngtcli.render.wrapping import LONG, Run, Wrapper
 
 
 class Screen(io.StringIO):

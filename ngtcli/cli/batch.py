@@ -13,11 +13,10 @@ import typer
 
 from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE, Head
-from ngtcli.batch.json_lines import Id
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
-from ngtcli.cli.answer_report import answer_json
-from ngtcli.cli.batch_run import Run, finished_parts, request_of
+from ngtcli.cli.answer_report import answer_object
+from ngtcli.cli.batch_run import Run, request_of, sources_in
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -33,7 +32,7 @@ from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of, unexpected
 from ngtcli.prompt.preset import TASKS, deciding
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 
@@ -192,7 +191,7 @@ class _Batch:
         interrupted: str,
     ) -> None:
         def deliver(answer: LineAnswer) -> bool:
-            row = _row(answer)
+            row = _line(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             read = answer.question.read if answer.question else None
@@ -210,21 +209,21 @@ class _Batch:
         return "Each has its error in its line; --retry-failed runs them again."
 
 
-def _row(answer: LineAnswer) -> dict[str, Any]:
+def _line(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
-    own, finished, question = answer.line.id, answer.answer, answer.question
-    if finished.error is not None or question is None:
-        return _error_row(own, finished.error or NgtError("not answered"))
+    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject
+
+    error, question = answer.answer.error, answer.question
     try:
-        body = answer_json(request_of(question), *finished_parts(answer), answer.parts)
-    except Exception as error:
-        return _error_row(own, unexpected(error))
-    return {"id": own, **body}
-
-
-def _error_row(own: Id, error: NgtError) -> dict[str, Any]:
-    error_json = {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}
-    return {"id": own, "error": error_json}
+        if error is None and question is not None:
+            request, sources = request_of(question), sources_in(answer)
+            own = answer_object(request, answer.answer, sources, answer.parts)
+            return dict(to_json(LineObject(answer.line.id, own)))
+    except Exception as caught:
+        error = unexpected(caught)
+    error = error or NgtError("not answered")
+    about = ErrorObject(str(error), error.hint, error.exit_code)
+    return dict(to_json(FailedLineObject(answer.line.id, about)))
 
 
 # --- what lines are read from and written to ---

@@ -9,17 +9,17 @@ import typer
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.questions import LineAnswer, Question
+from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.sessions import open_session
 from ngtcli.config import Settings
 from ngtcli.errors import INTERRUPTED, FailedLinesError, counted, short, unexpected
-from ngtcli.grounding.sources import Sources, sources_of
-from ngtcli.render.sinks import Collector
+from ngtcli.grounding.sources import Sources
 from ngtcli.system import process
 
 if TYPE_CHECKING:
-    from ngtcli.session.answer import FinishedAnswer
+    pass
 
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _SHOWN = 5  # remarks on single lines; -v shows all
@@ -37,15 +37,9 @@ def request_of(question: Question, **more: Any) -> AnswerRequest:
     )
 
 
-def finished_parts(answer: LineAnswer) -> "tuple[FinishedAnswer, Collector, Sources]":
-    """What was answered, its tokens, and its sources. There is no error."""
-    finished, kept = answer.answer, Collector()
-    for step in finished.steps:
-        kept.step(step.tokens)
-    documents = answer.question.loaded.documents if answer.question else ()
-    selection = finished.prompt.selection
-    excerpts = selection.excerpts if selection else None
-    return finished, kept, sources_of(kept.text, documents, excerpts)
+def sources_in(answer: LineAnswer) -> Sources:
+    """Where what was answered stands in the documents of the line."""
+    return copied(answer.answer, answer.question.loaded.documents if answer.question else ())
 
 
 class Run:

@@ -27,9 +27,10 @@ def cache_list(json: JsonOption = False) -> None:
     header = ["name", "holds", "made by", "files", "size", "bounded"]
     cells = []
     for row in rows:
-        name = f"{row.name}*" if row.lasting else row.name
-        size, bounded = f"{row.bytes / 1e6:.1f} MB", "yes" if row.bounded else "no"
-        cells.append([name, row.holds, row.made_by, row.files, size, bounded])
+        store = row.store
+        name = f"{store.name}*" if store.lasting else store.name
+        size, bounded = f"{row.bytes / 1e6:.1f} MB", "yes" if store.bounded else "no"
+        cells.append([name, store.holds, store.made_by, row.files, size, bounded])
     print_table(header, cells)
     print_line("* is deleted only where ngt cache clear names it.")
 

@@ -8,10 +8,10 @@ leads from a place back to the stretch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
@@ -20,6 +20,9 @@ from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import page, text
 from ngtcli.render.terminal import visible
+
+if TYPE_CHECKING:
+    from ngtcli.decode.steps import Step
 
 _STYLE = Path(__file__).parent / "answer_page.css"
 _SCRIPT = Path(__file__).parent / "answer_page.js"
@@ -39,19 +42,10 @@ _QUOTE = 400  # characters of a quotation shown beside a stretch, about; guess
 _TITLE = 200  # characters of a title; guess
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One token of the answer: its text, whether it was drafted, and the step that emitted it."""
-
-    text: str
-    drafted: bool
-    step: int
-
-
 def answer_page(
     title: str,
     command: str,
-    written: Sequence[Written],
+    steps: "Sequence[Step]",
     sources: Sources,
     documents: Sequence[Document],
     facts: Sequence[str],
@@ -59,7 +53,7 @@ def answer_page(
     """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
     answer = (
         '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
-        f"{''.join(_answer(written, sources))}</p>{_list(sources)}</section>"
+        f"{''.join(_answer(steps, sources))}</p>{_list(sources)}</section>"
     )
     crowded = sum(len(d.text) for d in documents) > _MOST_OF_ALL
     beside = "".join(
@@ -78,28 +72,19 @@ def answer_page(
     )  # fmt: skip
 
 
-def _answer(written: Sequence[Written], sources: Sources) -> Iterator[str]:
+def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[str]:
     """The answer in pieces of one kind each: within one stretch or none, drafted or not."""
-    at = 0
-    tokens = [(token, start) for token, start in zip(written, _starts(written), strict=True)]
+    written = [(token, number) for number, step in enumerate(steps, 1) for token in step.tokens]
+    starts = [0, *accumulate(len(token.text) for token, _ in written)]
     ends = [(s.span.start, s.span.end, s) for s in sources.found]
-    for start, end, source in _ranges(ends, sum(len(t.text) for t in written)):
+    for start, end, source in _ranges(ends, starts[-1]):
         pieces = [
-            (token, token.text[max(0, start - begin) : max(0, end - begin)])
-            for token, begin in tokens
+            (token.drafted, number, token.text[max(0, start - begin) : max(0, end - begin)])
+            for (token, number), begin in zip(written, starts, strict=False)
             if begin < end and begin + len(token.text) > start
         ]
-        inner = "".join(_piece(token, part) for token, part in pieces if part)
-        yield inner if source is None else _stretch(source, inner, pieces[0][0], pieces[-1][0])
-        at = end
-    assert at == sum(len(t.text) for t in written)
-
-
-def _starts(written: Sequence[Written]) -> Iterator[int]:
-    at = 0
-    for token in written:
-        yield at
-        at += len(token.text)
+        inner = "".join(_piece(drafted, part) for drafted, _, part in pieces if part)
+        yield inner if source is None else _stretch(source, inner, pieces[0][1], pieces[-1][1])
 
 
 def _ranges(
@@ -116,14 +101,17 @@ def _ranges(
         yield at, length, None
 
 
-def _piece(token: Written, part: str) -> str:
+def _piece(drafted: bool, part: str) -> str:
     shown = escape(visible(part))
-    return f"<u>{shown}</u>" if token.drafted else shown
+    return f"<u>{shown}</u>" if drafted else shown
 
 
-def _stretch(source: Source, inner: str, first: Written, last: Written) -> str:
-    """A stretch as a link, and behind it what is shown beside it while it is looked at."""
-    steps = f"step {first.step}" if first.step == last.step else f"steps {first.step}–{last.step}"
+def _stretch(source: Source, inner: str, first: int, last: int) -> str:
+    """A stretch as a link, and what is shown with it while it is looked at.
+
+    It was written by the steps from number `first` to `last`.
+    """
+    steps = f"step {first}" if first == last else f"steps {first}–{last}"
     number, at = source.number, source.span.start
     return (
         f'<a class="stretch" style="--hue:{_hue(source.span.document)}" href="#place-{number}"'

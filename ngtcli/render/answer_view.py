@@ -64,7 +64,6 @@ class Words:
     text: str
     drafted: bool = False
     origin: str = ""
-    id: int = 0
 
 
 def with_marks(tokens: Sequence[ShownToken], sources: Sources) -> list[Words]:

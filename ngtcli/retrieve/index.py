@@ -43,7 +43,7 @@ class Place:
 class Index:
     """The passages of documents in order, and their scores for questions.
 
-    `status` is how it was had: "cached", "built", "updated" or "rebuilt" (its file was damaged);
+    `status` is how it was made: "cached", "built", "updated" or "rebuilt" (its file was damaged);
     `cut` is the number of documents that were cut for it; `key` names their folder and the cutting.
     """
 

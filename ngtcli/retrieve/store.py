@@ -123,7 +123,7 @@ def arrays_of(stored: Stored) -> dict[str, Any]:
 
 
 def load(path: Path) -> Stored | None:
-    """The index in that file, None if there is none. Raises DamagedFileError."""
+    """The index in that file; None without a file. Raises DamagedFileError."""
     try:
         arrays, _ = INDICES.map(path)
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import NgtError
@@ -174,15 +174,20 @@ class FinishedAnswer:
     finish_reason: str = ""
     statistics: Statistics = field(default_factory=Statistics)
     policy: PolicyReport | None = None
-    passes: PassesReport | None = None
+    passes: PassesReport = PassesReport(0, 0.0, "")
     error: NgtError | None = None
     exact: bool = False
     trie: TrieReport = TrieReport("none")
 
     @property
+    def tokens(self) -> list[Token]:
+        """The tokens of all steps."""
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
     def text(self) -> str:
         """The text of all steps."""
-        return "".join(token.text for step in self.steps for token in step.tokens)
+        return "".join(token.text for token in self.tokens)
 
 
 def failed(key: int, error: NgtError, prompt: Prompt = _NO_PROMPT) -> FinishedAnswer:

@@ -30,7 +30,7 @@ from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import build_trie
 
