@@ -18,7 +18,7 @@ from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, un
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.scores import runs_exactly
 from ngtcli.draft.tree import DraftTree
-from ngtcli.model_files.context import (
+from ngtcli.model_files.pretrained import (
     context_limit,
     end_ids,
     sliding_window,

@@ -25,7 +25,7 @@ from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
 from ngtcli.decode.scores import runs_exactly, same_scores, scores_are_not_numbers
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.model_files.context import window_numbers
+from ngtcli.model_files.pretrained import window_numbers
 from ngtcli.system.remembered import Remembered, read_fields
 from ngtcli.tokens.tokenizer import Tokenizer
 

@@ -132,7 +132,7 @@ class Writer:
 
     def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
         """The rows of a table that have text, below its heading; whether there are any."""
-        filled = (cells for cells in rows if any(cells))
+        filled = (cells for cells in rows if any(reversed(cells)))  # a sheet's last one has text
         self.stand_apart()
         for number, cells in enumerate(filled, 1):
             if number == 1:
@@ -162,6 +162,11 @@ class Writer:
     def sections(self) -> tuple[Section, ...]:
         """The sections so far; none begins behind the text."""
         return tuple(s for s in self._sections if s.start < self._length)
+
+    def extracted(self, form: str, warnings: tuple[str, ...] = (), **about: Any) -> Extracted:
+        """The text so far, and what is known of it; `about` are other fields of `About`."""
+        known = About(form, sections=self.sections(), warnings=warnings, **about)
+        return Extracted(self.text(), known)
 
     def __len__(self) -> int:
         return self._length
