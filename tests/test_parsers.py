@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -464,7 +465,7 @@ def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
     """It is to refuse that itself; what reads its replies holds the bound as well."""
 
     def extract(characters: int) -> str:
-        frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
+        frames = json.dumps({"about": asdict(About("JSON"))}).encode(), b"a" * characters
         monkeypatch.setattr(parsers, "_CODE", sending(b"".join(map(message, frames))))
         with closing(Pool(*SMALL)) as pool:
             return pool.extract(JSON, source(b"[1]", most=100)).text
