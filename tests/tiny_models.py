@@ -13,6 +13,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
+from ngtcli.decode.sampling import warp
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -94,6 +95,12 @@ def generate(hf, prompt, max_tokens: int) -> list[int]:
         out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
                           max_new_tokens=max_tokens, pad_token_id=0)  # fmt: skip
     return out[0, len(prompt) :].tolist()
+
+
+def distribution(sampling: Settings, scores: torch.Tensor) -> torch.Tensor:
+    """Warped probabilities, float64 (vocabulary,), of scores that nothing penalizes."""
+    weights = warp(scores.float()[None], sampling)[0].double()
+    return weights / weights.sum()
 
 
 # --- drafting ---

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
-    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer, FinishedAnswer
 
 
@@ -64,7 +63,6 @@ def answer_object(
     request: AnswerRequest,
     answer: "FinishedAnswer",
     sources: Sources,
-    parts: Sequence["PartReport"] = (),
 ) -> "AnswerObject":
     """The object that --json prints."""
     from ngtcli.cli.answer_object import AnswerObject  # here: it loads torch
@@ -83,7 +81,7 @@ def answer_object(
         skipped=distinct(request.loaded.skipped),
         truncated=answer.prompt.cuts,
         retrieval=answer.prompt.selection,
-        parts=parts,
+        parts=answer.parts,
         trie=answer.trie,
         passes=answer.passes,
         statistics=answer.statistics,
