@@ -145,9 +145,9 @@ def test_of_an_index_with_words_outside_its_terms_nothing_is_taken_over(
     path = index_path(documents, SMALL)
     stored = store.load(path)
     assert stored is not None
-    words = np.full_like(stored.cut.words, word)
-    changed = replace(stored, cut=replace(stored.cut, words=words))
-    store.INDICES.write(path, store.arrays_of(changed), {})
+    words = np.full_like(stored.words, word)
+    changed = replace(stored, words=words)
+    store.INDICES.write(path, changed.arrays(), {})
     more = folder(tmp_path, "The tide came in.", "A ship left port.", "Nobody spoke.")
     assert index_of(more, SMALL).cut == 3
 

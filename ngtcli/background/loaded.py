@@ -182,11 +182,11 @@ def start_making(names: Sequence[str], model: str) -> None:
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # `-m` alone looks for modules in the current folder first, which may be one of documents.
     environ["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, sys.path))
+    command = [sys.executable, "-P", "-m", __name__, model, *names]
+    no = subprocess.DEVNULL
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, model, *names],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, env=environ,
-    )  # fmt: skip
+        command, stdin=no, stdout=no, stderr=no, start_new_session=True, env=environ
+    )
     # Where it ends before this process does, it is waited for, or it would stay a zombie.
     threading.Thread(target=process.wait, daemon=True).start()
 
@@ -216,8 +216,8 @@ def make_files(names: Sequence[str], model: str) -> None:
 
 def _save(name: str, fingerprint: str, counts: BackgroundCounts, origin: dict[str, str]) -> None:
     """Store the counts, and remove those of another edition, which are not read any more."""
-    origin |= {"created": str(int(time.time())), "tokens": "0"}
-    path = files.save(name, fingerprint, counts, origin)
+    made = {"created": str(int(time.time())), "tokens": "0", "parts": ""}
+    path = files.save(name, fingerprint, counts, {**made, **origin})
     for file in list_backgrounds():
         if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:
             file.path.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
-    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer, FinishedAnswer
 
 
@@ -64,7 +63,6 @@ def answer_object(
     request: AnswerRequest,
     answer: "FinishedAnswer",
     sources: Sources,
-    parts: Sequence["PartReport"] = (),
 ) -> "AnswerObject":
     """The object that --json prints."""
     from ngtcli.cli.answer_object import AnswerObject  # here: it loads torch
@@ -83,7 +81,7 @@ def answer_object(
         skipped=distinct(request.loaded.skipped),
         truncated=answer.prompt.cuts,
         retrieval=answer.prompt.selection,
-        parts=parts,
+        parts=answer.parts,
         trie=answer.trie,
         passes=answer.passes,
         statistics=answer.statistics,
@@ -224,12 +222,12 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
 
 def explanation(answer: "Answer", step: "Step") -> str:
     """One line on a step: what was drafted and why, what came of it."""
-    told = answer.run.drafter.explain()
+    why = answer.run.drafter.explain()
     run = answer.run
     if not run.proposed:
-        told = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
+        why = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
     accepted = sum(t.drafted for t in step.tokens)
-    parts = [f"step {run.statistics.steps}", told, f"{step.nodes} drafted"]
+    parts = [f"step {run.statistics.steps}", why, f"{step.nodes} drafted"]
     return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
 
 

@@ -42,7 +42,6 @@ from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
-    from ngtcli.decode.steps import Step
     from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer, FinishedAnswer
     from ngtcli.session.parts import Splitting
@@ -123,7 +122,6 @@ class _Showing:
         parts: Sequence["PartReport"],
     ) -> None:
         self._request, self._answer, self._notes, self._parts = request, answer, notes, parts
-        self._steps: list[Step] = []
 
     def run(self) -> None:
         """Show the answer; on Ctrl-C what came of it, with exit code 130. Raises NgtError."""
@@ -143,7 +141,7 @@ class _Showing:
         self._notes.clear()
         if sink is not None:
             sink.close()
-        finished = self._answer.finished(steps=self._steps)
+        finished = self._answer.finished(parts=self._parts)
         sources = self._compare(finished)
         with process.unbroken():
             self._deliver(finished, sources)
@@ -174,7 +172,6 @@ class _Showing:
             else:
                 process.unwind_on_interrupt()
                 self._notes.begin_answer()
-            self._steps.append(step)
             tokens += len(step.tokens)
             if sink is not None:
                 sink.step(step.tokens)
@@ -197,7 +194,7 @@ class _Showing:
             _print_cited(answer.tokens, sources, self._sink(), request.settings.color)
         elif request.whole:
             hint = "The answer went to standard output; choose another file with -o."
-            write_result(body_of(request, answer, sources, self._parts), request.output, hint)
+            write_result(body_of(request, answer, sources), request.output, hint)
 
     def _conclude(self, facts: list[str]) -> None:
         """What is said below an answer; exit code 130 where it was interrupted."""
@@ -242,15 +239,10 @@ class _Showing:
         return answer_view.svg("\n".join(filter(None, parts)), answer.text, width)
 
 
-def body_of(
-    request: AnswerRequest,
-    answer: "FinishedAnswer",
-    sources: Sources,
-    parts: Sequence["PartReport"],
-) -> str:
+def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        return dump_json(answer_object(request, answer, sources, parts))
+        return dump_json(answer_object(request, answer, sources))
     if not request.cite:
         return visible(answer.text.rstrip("\n"))
     text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))

@@ -15,8 +15,8 @@ from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE, Head
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
-from ngtcli.cli.answer_report import answer_object
-from ngtcli.cli.batch_run import Run, request_of, sources_in
+from ngtcli.cli.answer_report import answer_object, copied
+from ngtcli.cli.batch_run import Run, request_of
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -216,8 +216,8 @@ def _line(answer: LineAnswer) -> dict[str, Any]:
     error, question = answer.answer.error, answer.question
     try:
         if error is None and question is not None:
-            request, sources = request_of(question), sources_in(answer)
-            own = answer_object(request, answer.answer, sources, answer.parts)
+            sources = copied(answer.answer, question.loaded.documents)
+            own = answer_object(request_of(question), answer.answer, sources)
             return dict(to_json(LineObject(answer.line.id, own)))
     except Exception as caught:
         error = unexpected(caught)

@@ -3,23 +3,18 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.questions import LineAnswer, Question
-from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.sessions import open_session
 from ngtcli.config import Settings
 from ngtcli.errors import INTERRUPTED, FailedLinesError, counted, short, unexpected
-from ngtcli.grounding.sources import Sources
 from ngtcli.system import process
-
-if TYPE_CHECKING:
-    pass
 
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _SHOWN = 5  # remarks on single lines; -v shows all
@@ -35,11 +30,6 @@ def request_of(question: Question, **more: Any) -> AnswerRequest:
         question=question.text,
         **more,
     )
-
-
-def sources_in(answer: LineAnswer) -> Sources:
-    """Where what was answered stands in the documents of the line."""
-    return copied(answer.answer, answer.question.loaded.documents if answer.question else ())
 
 
 class Run:
@@ -121,7 +111,7 @@ class Run:
         self._failed += failed
         self._documents += len(answer.question.loaded.documents) if answer.question else 0
         self._tokens += answer.answer.statistics.new_tokens
-        self._tokens += sum(part.new_tokens for part in answer.parts)
+        self._tokens += sum(part.new_tokens for part in answer.answer.parts)
         if answer.answer.finish_reason == "repetition":
             self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
         self._show()

@@ -5,7 +5,7 @@ and from the cache, so that `from_json` checks every type.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 BETWEEN_CELLS = " | "  # of a table's row
@@ -36,13 +36,9 @@ class About:
     warnings: tuple[str, ...] = ()
     secret: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields, with sections as objects."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Any, characters: int) -> "About":
-        """The reverse of `as_json` for a text of that length. Raises ValueError for all else."""
+        """The reverse of `asdict` for a text of that length. Raises ValueError for all else."""
         row = checked_row(value, cls())
         sections = tuple(Section(**checked_row(one, Section(0))) for one in row["sections"])
         starts = [0, *(section.start for section in sections), characters]
