@@ -216,8 +216,8 @@ def make_files(names: Sequence[str], model: str) -> None:
 
 def _save(name: str, fingerprint: str, counts: BackgroundCounts, origin: dict[str, str]) -> None:
     """Store the counts, and remove those of another edition, which are not read any more."""
-    origin |= {"created": str(int(time.time())), "tokens": "0"}
-    path = files.save(name, fingerprint, counts, origin)
+    made = {"created": str(int(time.time())), "tokens": "0", "parts": ""}
+    path = files.save(name, fingerprint, counts, {**made, **origin})
     for file in list_backgrounds():
         if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:
             file.path.unlink(missing_ok=True)
