@@ -444,15 +444,6 @@ def step(
     return size
 
 
-@pytest.mark.parametrize("name", list(CURVES))
-@given(st.lists(st.floats(0.0, 1.0), min_size=0, max_size=64))
-def test_the_budget_is_the_best_of_all(name: str, draws: list[float]) -> None:
-    chances = np.array(sorted(draws, reverse=True))
-    chosen, _ = Policy(CURVES[name]).choose(chances)
-    rates = [(1 + chances[:k].sum()) / CURVES[name].at(1 + k) for k in range(len(chances) + 1)]
-    assert rates[chosen] == pytest.approx(max(rates))
-
-
 def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
     chances = np.full(64, 0.3)
     assert Policy(CURVES["steep"]).choose(chances) == (0, 0)

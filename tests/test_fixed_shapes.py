@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ngtcli.decode import model as model_module
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Inputs, Masks, capacity_for, pack, row_size, row_sizes, unpack
+from ngtcli.decode.layout import Masks, capacity_for, pack, row_size, row_sizes, unpack
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree, chain
@@ -62,6 +62,8 @@ def test_masks_are_those_of_the_definition(
     depths = [0, *tree.depths()]
     assert inputs.ids.tolist() == [5, *tree.tokens] + [5] * padding
     assert inputs.positions.tolist() == [length + d for d in depths] + [length] * padding
+    assert inputs.slots.tolist() == list(range(length, length + rows))
+    assert inputs.reach.tolist() == [length] * (nodes + 1) + [0] * padding
     for row in range(rows):
         for place in range(capacity):
             other = place - length
@@ -182,15 +184,6 @@ def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
     assert model.cache.layers[0].keys is keys and not keys.any()
     prompt = prompts(1)[0]
     assert plain(model, prompt) == plain(make_target(), prompt)
-
-
-def test_the_inputs_of_a_pass_survive_packing() -> None:
-    tree = a_tree(20)
-    inputs = unpack(pack(9, tree, 5, 24), 24)
-    assert isinstance(inputs, Inputs)
-    assert inputs.slots.tolist() == list(range(5, 29))
-    assert inputs.reach.tolist() == [5] * 21 + [0] * 3
-    assert inputs.ancestors[:21, :21].numpy().tolist() == tree.ancestors().tolist()
 
 
 def test_an_assistant_outgrows_its_buffers_without_losing_rows() -> None:

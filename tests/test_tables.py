@@ -118,7 +118,7 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
 def test_tables_stand_side_by_side_only_where_both_have_room() -> None:
     room = 2 * full_width(SMALL) + 3
     for width, lines in ((room, 1), (room - 1, 2)):
-        text = to_terminal([SMALL, SMALL], width=width, colour=False, beside=True)
+        text = to_terminal([SMALL, SMALL], width=width, colour=False, in_pairs=True)
         assert sum("Two rows" in line for line in text.split("\n")) == lines
         assert text.count("Two rows") == 2 and text.count("7.0") == 2
 

@@ -222,12 +222,12 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
 
 def explanation(answer: "Answer", step: "Step") -> str:
     """One line on a step: what was drafted and why, what came of it."""
-    told = answer.run.drafter.explain()
+    why = answer.run.drafter.explain()
     run = answer.run
     if not run.proposed:
-        told = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
+        why = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
     accepted = sum(t.drafted for t in step.tokens)
-    parts = [f"step {run.statistics.steps}", told, f"{step.nodes} drafted"]
+    parts = [f"step {run.statistics.steps}", why, f"{step.nodes} drafted"]
     return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
 
 

@@ -18,7 +18,7 @@ from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
-from ngtcli.cli.batch_run import Run
+from ngtcli.cli.batch import Run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read

@@ -1,4 +1,4 @@
-"""An answer beside its documents as one HTML page, without external files.
+"""An answer with its documents as one HTML page, without external files.
 
 Each stretch of the answer that stands in a document is a link to the place where it stands, in the
 colour of its document; accepted drafts are underlined. Hovering over a stretch, or reaching it with
@@ -38,7 +38,7 @@ _MOST = 1_000_000  # characters of a document; of a longer one, what lies far fr
 _NEAR = 20_000  # characters kept around each stretch of such a document; guess
 _MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
 # is in the page; guess
-_QUOTE = 400  # characters of a quotation shown beside a stretch, about; guess
+_QUOTE = 400  # characters of a quotation shown with a stretch, about; guess
 _TITLE = 200  # characters of a title; guess
 
 
@@ -55,9 +55,9 @@ def answer_page(
         '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
         f"{''.join(_answer(steps, sources))}</p>{_list(sources)}</section>"
     )
-    crowded = sum(len(d.text) for d in documents) > _MOST_OF_ALL
-    beside = "".join(
-        _document(i, document, [s for s in sources.found if s.span.document == i], crowded)
+    is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
+    shown = "".join(
+        _document(i, document, [s for s in sources.found if s.span.document == i], is_long)
         for i, document in enumerate(documents)
     )
     return page(
@@ -66,7 +66,7 @@ def answer_page(
         body=[
             f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>",
             f'<div class="columns">{answer}<section class="documents" aria-label="Documents">'
-            f"<h2>Documents</h2>{beside}</section></div>",
+            f"<h2>Documents</h2>{shown}</section></div>",
         ],
         script=_SCRIPT.read_text(encoding="utf-8"),
     )  # fmt: skip
@@ -123,7 +123,7 @@ def _stretch(source: Source, inner: str, first: int, last: int) -> str:
 
 
 def _isolated(name: str) -> str:
-    """A name, which cannot turn the direction of the text beside it."""
+    """A name, which cannot turn the direction of the text around it."""
     return f"<bdi>{text(name)}</bdi>"
 
 
@@ -141,14 +141,14 @@ def _hue(document: int) -> int:
     return round(_FIRST_HUE + document * _HUE) % 360
 
 
-def _document(index: int, document: Document, found: Sequence[Source], crowded: bool) -> str:
-    """A document with its stretches marked; one without any is closed, and `crowded` empty."""
+def _document(index: int, document: Document, found: Sequence[Source], is_long: bool) -> str:
+    """A document with its stretches marked; one without any is closed, or empty."""
     marks: dict[tuple[int, int], Source] = {}
     for source in found:
         marks.setdefault((source.span.source_start, source.span.source_end), source)
     body = _left_out(len(document.text))
-    if marks or not crowded:
-        body = "".join(_marked(document, marks, 2 * _NEAR if crowded else _MOST))
+    if marks or not is_long:
+        body = "".join(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
     opened = " open" if found else ""
     count = counted(len(marks), "place") if marks else "not quoted"
     return (

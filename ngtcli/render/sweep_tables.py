@@ -192,7 +192,7 @@ def _sweep_terminal(report: SweepReport, width: int, colour: bool, every: bool) 
         shown = [cell_list(report)]
     marks = [legend(report)] if report.cells else []
     return to_terminal(
-        shown, width=width, colour=colour, beside=True, small=marks, lines=conclusion(report)
+        shown, width=width, colour=colour, in_pairs=True, small=marks, lines=conclusion(report)
     )
 
 
