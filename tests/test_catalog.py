@@ -17,7 +17,7 @@ from ngtcli.config import Settings
 from ngtcli.documents import catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
-from ngtcli.documents.parsers import Pool
+from ngtcli.documents.parsers import Parsers
 from ngtcli.errors import InputError
 from ngtcli.system.storage import read_json
 from tests import document_files as made
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.usefixtures("kept_workers")
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The formats that workers were asked to parse."""
     calls: list[str] = []
-    extract = Pool.extract
+    extract = Parsers.extract
 
     def counting(self, form, source):
         calls.append(form.name)
         return extract(self, form, source)
 
-    monkeypatch.setattr(Pool, "extract", counting)
+    monkeypatch.setattr(Parsers, "extract", counting)
     yield calls
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -327,7 +328,7 @@ def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str |
 
 def test_a_description_survives_json_and_a_forged_one_is_refused() -> None:
     about = About("pdf", 3, 2, (Section(0, 1), Section(5, 2, "Two")), ("w",), True)
-    plain = json.loads(json.dumps(about.as_json()))
+    plain = json.loads(json.dumps(asdict(about)))
     assert About.from_json(plain, 10) == about
     for name, value in (("pages", -1), ("pages", True), ("format", 3), ("warnings", [1]),
                         ("sections", [{"start": 99, "page": 1, "heading": ""}]), ("more", 1),

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ngtcli.documents import parsers
 from ngtcli.documents.content import About, Source
 from ngtcli.documents.formats import FORMATS, PDF, Format
 from ngtcli.documents.load import load
-from ngtcli.documents.parsers import FailedParser, Pool
+from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 from tests import document_files as made
@@ -61,10 +62,10 @@ def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source
 
 
 @pytest.fixture
-def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parsers]:
     """One worker with small limits."""
     monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    with closing(Pool(*getattr(request, "param", SMALL))) as made_pool:
+    with closing(Parsers(*getattr(request, "param", SMALL))) as made_pool:
         yield made_pool
 
 
@@ -77,7 +78,7 @@ def child(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
 
 
-def worker_of(pool: Pool) -> int:
+def worker_of(pool: Parsers) -> int:
     """The process id of the worker that was started last."""
     return pool._all[-1]._process.pid
 
@@ -91,7 +92,7 @@ def test_hostile_files_end_as_text_or_as_one_clear_error(tmp_path: Path) -> None
 
 
 @quick
-def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Pool) -> None:
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Parsers) -> None:
     start = time.monotonic()
     with pytest.raises(Unreadable, match="an EPUB that takes more than 2 s to read") as caught:
         pool.extract(EPUB, source(BY_NAME["often.epub"](), ".epub", 10**9))
@@ -101,7 +102,7 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Pool)
 
 @quick
 def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_tried_once_a_run(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_LOOK_S", 1.0)  # long enough to start in on a busy machine
     monkeypatch.setattr(parsers, "_CODE", "import time; time.sleep(600)")
@@ -115,7 +116,7 @@ def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_tried_once_a
 @quick
 @pytest.mark.skipif(sys.platform != "linux", reason="a stopped process is known by /proc")
 def test_a_worker_that_something_else_stopped_is_waited_for(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool.extract(JSON, source(b"[1]"))
     looks = threading.Semaphore(0)
@@ -160,13 +161,13 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
-    with closing(Pool(1, 300)) as pool:
+    with closing(Parsers(1, 300)) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
 @quick
 def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_LOOK_S", 1.5)  # long enough to compute in on a busy machine
     monkeypatch.setattr(parsers, "_START_S", 0.0)
@@ -175,7 +176,7 @@ def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
         pool.extract(JSON, source(b"[2]"))
 
 
-def test_a_file_that_takes_too_much_memory_is_given_up(pool: Pool) -> None:
+def test_a_file_that_takes_too_much_memory_is_given_up(pool: Parsers) -> None:
     with pytest.raises(Unreadable, match="a Word document that takes more than 300 MB") as caught:
         pool.extract(DOCX, source(BY_NAME["tiny.docx"](), ".docx", 10**9))
     assert "--parser-mb" in caught.value.advice
@@ -200,7 +201,7 @@ def marks(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTRAP])
 def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
-    pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = parsers._CODE
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + code)
@@ -215,7 +216,7 @@ def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_what_something_else_ends_is_not_the_files_fault(
-    pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + parsers._CODE)
     with pytest.raises(Unreadable, match=f"something else ended its parser .{number.name}") as told:
@@ -226,7 +227,7 @@ def test_what_something_else_ends_is_not_the_files_fault(
 
 
 def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_worker() -> None:
-    pool, errors = Pool(*SMALL), list[BaseException]()
+    pool, errors = Parsers(*SMALL), list[BaseException]()
 
     def read() -> None:
         try:
@@ -249,7 +250,7 @@ def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_work
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
-def test_too_much_text_is_refused(pool: Pool) -> None:
+def test_too_much_text_is_refused(pool: Parsers) -> None:
     with pytest.raises(Unreadable, match="too much text"):
         pool.extract(EPUB, source(made.epub(), ".epub", 20_000).__class__(
             data=made.zipped({
@@ -280,7 +281,7 @@ FORGED = [
 
 @pytest.mark.parametrize("reply", FORGED)
 def test_a_reply_that_makes_no_sense_is_an_error(
-    pool: Pool, reply: bytes, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, reply: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", sending(reply))
     with pytest.raises(Unreadable) as caught:
@@ -438,20 +439,20 @@ def test_only_the_lost_file_is_left_out(tmp_path: Path) -> None:
 
 def test_no_worker_outlives_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    start = parsers.Pool._start
+    start = parsers.Parsers._start
 
-    def noted(self: Pool):
+    def noted(self: Parsers):
         worker = start(self)
         started.append(worker._process.pid)
         return worker
 
-    monkeypatch.setattr(parsers.Pool, "_start", noted)
+    monkeypatch.setattr(parsers.Parsers, "_start", noted)
     (tmp_path / "a.pdf").write_bytes(made.pdf(1))
     load([str(tmp_path)])
     assert started and not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
-def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Pool) -> None:
+def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Parsers) -> None:
     with pytest.raises(Unreadable):
         pool.extract(Format("none", "none", "nothing", ()), source(b"x"))
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
@@ -464,9 +465,9 @@ def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
     """It is to refuse that itself; what reads its replies holds the bound as well."""
 
     def extract(characters: int) -> str:
-        frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
+        frames = json.dumps({"about": asdict(About("JSON"))}).encode(), b"a" * characters
         monkeypatch.setattr(parsers, "_CODE", sending(b"".join(map(message, frames))))
-        with closing(Pool(*SMALL)) as pool:
+        with closing(Parsers(*SMALL)) as pool:
             return pool.extract(JSON, source(b"[1]", most=100)).text
 
     assert extract(100) == "a" * 100

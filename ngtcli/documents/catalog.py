@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,7 @@ class Catalog:
         body = {
             "text": found.text,
             "sha256": hashlib.sha256(found.text.encode()).hexdigest(),
-            "about": found.about.as_json(),
+            "about": asdict(found.about),
         }
         try:
             write_json(self._text_path(digest, suffix), body)

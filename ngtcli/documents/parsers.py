@@ -61,7 +61,7 @@ class FailedParser(Unreadable):
         self.is_tried_again = is_tried_again  # at once, in a fresh worker
 
 
-class Pool:
+class Parsers:
     """At most `MOST_WORKERS` worker processes; `extract` may be called from many threads.
 
     A file may take `seconds` of CPU time, and a worker `mb` megabytes of memory.

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -84,7 +85,7 @@ def _answer(name: str, source: Source) -> tuple[dict[str, Any], bytes]:
     """The reply to one request: a description with a text, or an error with a reason."""
     try:
         found = parse(name, source)
-        return {"about": found.about.as_json()}, found.text.encode("utf-8", "replace")
+        return {"about": asdict(found.about)}, found.text.encode("utf-8", "replace")
     except Unreadable as error:
         told = {"reason": str(error), "advice": error.advice, "lasting": error.lasting}
         return {"error": "unreadable", **told}, b""

@@ -231,7 +231,7 @@ class _Line:
         return document_of(what, name, given.get("text"), given)
 
     def _file(self, name: Any) -> str:
-        """The text of a file beside this one; never one from elsewhere on the machine."""
+        """The text of a file next to this one; never one from elsewhere on the machine."""
         folder = self._folder.resolve()
         try:
             path = (folder / name).resolve()

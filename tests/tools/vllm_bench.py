@@ -29,7 +29,7 @@ from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json
 
 _COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",

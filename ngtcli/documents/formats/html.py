@@ -14,7 +14,7 @@ from typing import Any
 import trafilatura
 from lxml import etree
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.markup import HIDDEN, INLINE, decode_page, tree_of, write_tree
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
@@ -65,14 +65,14 @@ def _whole(tree: Any, told: tuple[str, ...]) -> Extracted:
 def _extracted(writer: Writer, left: int, told: tuple[str, ...]) -> Extracted:
     if left > _HEADING:
         told += (f"left out as no part of the main text: {left} words",)
-    return Extracted(writer.text(), About("html", 0, 0, writer.sections(), told))
+    return writer.extracted("html", told)
 
 
 def _plain(body: Any, told: tuple[str, ...]) -> Extracted:
     writer = Writer()
     for block in body.itertext():
         writer.add(block)
-    return Extracted(writer.text(), About("html", 0, 0, (), told))
+    return writer.extracted("html", told)
 
 
 def _starts(tree: Any) -> list[tuple[Any, str, str]]:

@@ -27,7 +27,7 @@ def parse_json(source: Source) -> Extracted:
             writer.add(found)
     if not len(writer):
         raise Unreadable(f"no text in a field {source.field[:80]!r}", "Name another with --field.")
-    return Extracted(writer.text(), About(name))
+    return writer.extracted(name)
 
 
 def _lines(text: str) -> Iterator[Any]:
@@ -81,7 +81,7 @@ def parse_table(source: Source) -> Extracted:
         _write_column(rows, source.field, writer)
     else:
         writer.table([" ".join(cell.split()) for cell in row] for row in rows)
-    return Extracted(writer.text(), About("tsv" if tabs else "csv"))
+    return writer.extracted("tsv" if tabs else "csv")
 
 
 def between(text: str) -> str:

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 from random import Random
 
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json
 from ngtcli.system.storage import home
 from tests.tools.fuzz.case import Verdict, World
 from tests.tools.fuzz.judge import as_json, failure, report

@@ -16,8 +16,8 @@ from typing import Any
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.sinks import dump_json
 from ngtcli.session.local import LocalSession
+from ngtcli.system.json_form import dump_json
 from tests.tools.training.corpus import Article, read_corpus, split_sentences, words
 from tests.tools.training.tasks import FUNCTION_WORDS
 
