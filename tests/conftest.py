@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ngtcli.documents.parsers import Pool
+from ngtcli.documents.parsers import Parsers
 from ngtcli.system import process
 from ngtcli.system.storage import home
 
@@ -94,9 +94,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def _workers() -> Iterator[dict[tuple[int, ...], Pool]]:
+def _workers() -> Iterator[dict[tuple[int, ...], Parsers]]:
     """Pools of parsers by their limits."""
-    kept: dict[tuple[int, ...], Pool] = {}
+    kept: dict[tuple[int, ...], Parsers] = {}
     yield kept
     for pool in kept.values():
         pool.close()
@@ -105,7 +105,7 @@ def _workers() -> Iterator[dict[tuple[int, ...], Pool]]:
 class _Lent:
     """A pool that its user does not end."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Parsers) -> None:
         self.extract, self.size = pool.extract, pool.size
 
     def close(self) -> None:
@@ -113,13 +113,13 @@ class _Lent:
 
 
 @pytest.fixture
-def kept_workers(_workers: dict[tuple[int, ...], Pool], monkeypatch: pytest.MonkeyPatch) -> None:
+def kept_workers(_workers: dict[tuple[int, ...], Parsers], monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers' processes live through all tests: starting one takes up to a second."""
 
     def lent(*limits: int) -> _Lent:
-        return _Lent(_workers.setdefault(limits, Pool(*limits)))
+        return _Lent(_workers.setdefault(limits, Parsers(*limits)))
 
-    monkeypatch.setattr("ngtcli.documents.files.Pool", lent)
+    monkeypatch.setattr("ngtcli.documents.files.Parsers", lent)
 
 
 # Files with a test of more than 2 s of one core (measured); with them first no long test is the

@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ngtcli.documents import parsers
-from ngtcli.documents.parsers import Pool
+from ngtcli.documents.parsers import Parsers
 
 SECONDS = 0.3  # that a disturbed parser has for a file, while the settings say more
 _LOOK_S = 0.002
@@ -82,8 +82,8 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
                 with suppress(ProcessLookupError):
                     act(parser)
 
-    def short(seconds: int, mb: int) -> Pool:
-        made = Pool(seconds, mb)
+    def short(seconds: int, mb: int) -> Parsers:
+        made = Parsers(seconds, mb)
         made._seconds = SECONDS  # type: ignore[assignment]
         return made
 
@@ -95,7 +95,7 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
         with (
             patch.object(parsers, "_CODE", code),
             patch.object(parsers.subprocess, "Popen", Noted),
-            patch("ngtcli.documents.files.Pool", short),
+            patch("ngtcli.documents.files.Parsers", short),
             patch("os.cpu_count", lambda: 2),  # parsers
         ):
             yield stopped

@@ -1,19 +1,23 @@
-"""The page of an answer beside its documents."""
+"""The page of an answer with its documents, as HTML and in Chromium."""
 
 import re
 from base64 import b64decode
+from collections.abc import Iterator
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+from browser import CHROMIUM, Browser
 from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli.decode.steps import OWN, Step, Token
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.grounding.sources import sources_of
-from ngtcli.render.answer_page import Written, answer_page
+from ngtcli.render.answer_page import answer_page
 
 _VOID = {"meta", "br"}
 
@@ -49,9 +53,14 @@ class Reader(HTMLParser):
 
 def page_of(answer: str, *texts: str) -> Reader:
     documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
-    written = [Written(c, i % 3 == 0, 1 + i // 5) for i, c in enumerate(answer)]
+    tokens = [Token(0, c, OWN if i % 3 else "draft") for i, c in enumerate(answer)]
+    steps = [Step(tuple(tokens[i : i + 5])) for i in range(0, len(tokens), 5)]
     sources = sources_of(answer, documents)
-    return Reader(answer_page("What?", "ngt ask", written, sources, documents, ["a fact"]))
+    return Reader(answer_page("What?", "ngt ask", steps, sources, documents, ["a fact"]))
+
+
+def said(text: str) -> Step:
+    return Step((Token(0, text),))
 
 
 pieces = st.lists(st.sampled_from(["ship", "port", "at", "noon", "<b>", "&", '"'])).map(" ".join)
@@ -101,7 +110,7 @@ def test_the_middle_of_an_enormous_document_is_left_out() -> None:
     text = "word " * 300_000 + "the ship left port at noon"
     document = Document("big.txt", text)
     sources = sources_of("the ship left port at noon", [document])
-    html = answer_page("T", "", [Written("the ship left port at noon", False, 1)], sources,
+    html = answer_page("T", "", [said("the ship left port at noon")], sources,
                        [document], [])  # fmt: skip
     assert "characters are left out here" in html
     assert len(html) < 100_000
@@ -112,7 +121,7 @@ def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
     documents = [Document(f"{i}.txt", "word " * 2_000) for i in range(600)]
     documents.append(Document("last.txt", "word " * 20_000 + "the ship left port"))
     answer = "the ship left port"
-    html = answer_page("T", "", [Written(answer, False, 1)], sources_of(answer, documents),
+    html = answer_page("T", "", [said(answer)], sources_of(answer, documents),
                        documents, [])  # fmt: skip
     assert html.count("10,000 characters are left out here") == 600
     assert html.count("80,000 characters are left out here") == 1
@@ -150,3 +159,271 @@ def test_a_page_in_a_folder_that_is_not_there_is_refused_before_the_answer(tmp_p
     done = ngt("summarize", "-", "--html", str(tmp_path / "no" / "a.html"), stdin=b"text")
     assert done.returncode == 2
     assert done.stdout == b""
+
+
+# --- in Chromium: mouse, keyboard, widths, paper, the dark, hostile texts ---
+
+in_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+FERRY = "The ferry leaves the northern quay at noon."
+BUS = "The night bus carries doctors and bakers."
+LAST = "The museum shows nets, barrels and one boat."
+HOSTILE = (
+    "</script><script>document.title = 'owned'</script>"
+    '"><img src=x onerror="document.title=\'owned\'">'
+    "</style></mark></details><!-- &lt; \u2028\u202egnp.exe\u200f <a href=https://evil.example>x</a>"
+    "<style>@import url(https://evil.example/x.css); b { background: url(//evil.example) }</style>"
+    "<link rel=stylesheet href=https://evil.example/y.css>"
+    "<meta http-equiv=refresh content='0;url=x'>"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        found = Browser()
+    except RuntimeError as error:  # as where "chromium" only says how to install it
+        pytest.skip(str(error))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An answer from a long PDF, a hostile text and others."""
+    filler = "Nothing of interest stands here. " * 60
+    text = "".join(f"{filler}\n" for _ in range(8))
+    about = About("pdf", 2, sections=(Section(0, 1, "Start"), Section(len(text), 2, "Harbour")))
+    documents = [
+        Document("log.pdf", f"{text}{FERRY} It carries forty passengers. {filler}", about),
+        Document(HOSTILE, f"{HOSTILE} {BUS}"),
+        Document("x" * 300, f"{'y' * 500} {LAST}"),
+        *(Document(f"{i}.txt", filler) for i in range(17)),
+    ]
+    answer = f"So it is: {FERRY} {HOSTILE} {BUS} {'z' * 300} {LAST} Yes: {FERRY}"
+    words = re.findall(r"\s*\S+", answer)
+    tokens = [Token(0, text, OWN if i % 2 else "draft") for i, text in enumerate(words)]
+    steps = [Step(tuple(tokens[i : i + 4])) for i in range(0, len(tokens), 4)]
+    path = tmp_path_factory.mktemp("page") / "a page.html"
+    sources = sources_of(answer, documents)
+    html = answer_page(HOSTILE, f"ngt ask '{HOSTILE}'", steps, sources, documents, ["a fact"])
+    path.write_text(html)
+    return path
+
+
+def shown(browser: Browser) -> list[str]:
+    """The texts that are shown beside stretches."""
+    found = browser.js(
+        "[...document.querySelectorAll('.about')].filter(e => e.checkVisibility())"
+        ".map(e => e.innerText)"
+    )
+    return [str(text) for text in found]
+
+
+def focused(browser: Browser) -> str:
+    return str(browser.js("document.activeElement.id || document.activeElement.className"))
+
+
+FIRST = "a.stretch"
+
+
+@in_browser
+def test_hovering_shows_document_page_surroundings_and_step(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    assert shown(browser) == []
+    browser.hover(FIRST)
+    (text,) = shown(browser)
+    assert text.startswith("log.pdf, page 2") and "steps 1–3" in text
+    assert FERRY in text and "It carries forty passengers." in text
+    browser.hover("h1")
+    assert shown(browser) == []
+
+
+@in_browser
+def test_what_is_shown_lies_within_the_window(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    for stretch in browser.js("[...document.querySelectorAll('.stretch')].map(e => '#' + e.id)"):
+        browser.hover(stretch)
+        box = browser.js(
+            f"JSON.parse(JSON.stringify(document.querySelector('{stretch} + .about')"
+            ".getBoundingClientRect()))"
+        )
+        assert box["height"] > 20
+        assert (
+            box["left"] >= 0 and box["right"] <= 1280 and box["top"] >= 0 and box["bottom"] <= 900
+        )
+
+
+@in_browser
+def test_a_click_scrolls_the_document_to_the_place(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    before = browser.js("document.querySelector('#place-1').getBoundingClientRect().top")
+    assert before > 900
+    browser.click(FIRST)
+    browser.wait(lambda: focused(browser) == "place-1")
+    top = browser.js("document.querySelector('#place-1').getBoundingClientRect().top")
+    assert 0 <= top < 900
+    assert browser.js("document.querySelector('#place-1').innerText").endswith(FERRY)
+
+
+@in_browser
+def test_a_document_that_was_closed_is_opened_by_a_click(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    browser.js("document.querySelectorAll('details').forEach(e => { e.open = false; })")
+    browser.click(FIRST)
+    browser.wait(lambda: focused(browser) == "place-1")
+    assert 0 <= browser.js("document.querySelector('#place-1').getBoundingClientRect().top") < 900
+    assert browser.js("document.querySelectorAll('details[open]').length") == 1
+
+
+@in_browser
+def test_the_keyboard_alone_leads_there_and_back(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    browser.key("Tab")
+    assert focused(browser).startswith("stretch-")
+    assert shown(browser)[0].startswith("log.pdf, page 2")
+    browser.key("Escape")
+    assert shown(browser) == []
+    first = focused(browser)
+    browser.key("Tab")
+    assert focused(browser) != first
+    assert len(shown(browser)) == 1
+    browser.key("Enter")
+    browser.wait(lambda: focused(browser).startswith("place-"))
+    browser.key("Escape")
+    assert focused(browser).startswith("stretch-") and focused(browser) != first
+    browser.key("Enter")
+    browser.wait(lambda: focused(browser).startswith("place-"))
+    browser.key("Tab")
+    browser.key("Enter")  # the number of a place leads back too, without the script
+    browser.wait(lambda: focused(browser).startswith("stretch-"))
+
+
+@in_browser
+def test_escape_leads_back_to_the_stretch_that_was_left(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    ids = browser.js("[...document.querySelectorAll('.stretch[href=\"#place-1\"]')].map(e => e.id)")
+    assert len(ids) == 2
+    for stretch in reversed(ids):
+        browser.click(f"#{stretch}")
+        browser.wait(lambda: focused(browser) == "place-1")
+        browser.key("Escape")
+        assert focused(browser) == stretch
+
+
+@in_browser
+def test_everything_can_be_reached_in_order(browser: Browser, path: Path) -> None:
+    """Tab meets the stretches, the list, then the documents, each once."""
+    browser.open(path)
+    met = []
+    while not met or (met[-1] != "BODY" and len(met) < 99):
+        browser.key("Tab")
+        met.append(str(browser.js("document.activeElement.matches('.stretch') ? 'stretch'"
+                                  " : document.activeElement.closest('.places') ? 'list'"
+                                  " : document.activeElement.closest('.documents') ? 'documents'"
+                                  " : document.activeElement.tagName")))  # fmt: skip
+    kinds = [kind for i, kind in enumerate(met) if i == 0 or met[i - 1] != kind]
+    assert kinds == ["stretch", "list", "documents", "BODY"]
+    assert met.count("stretch") == browser.js("document.querySelectorAll('.stretch').length")
+
+
+@in_browser
+def test_hostile_texts_stay_text_and_nothing_is_requested(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    for stretch in browser.js("[...document.querySelectorAll('.stretch')].map(e => '#' + e.id)"):
+        browser.click(stretch)
+    assert set(browser.requests()) == {path.as_uri()}
+    assert [e for e in browser.events if e["method"] == "Page.javascriptDialogOpening"] == []
+    assert [e for e in browser.events if e["method"] == "Log.entryAdded"] == []  # no policy broken
+    assert browser.js("document.title") != "owned"
+    assert browser.js("document.querySelectorAll('script').length") == 1
+    assert browser.js("document.querySelectorAll('img, link, iframe, object').length") == 0
+    assert browser.js("[...document.querySelectorAll('a')].every(a => a.hash && !a.host)")
+    text = browser.js("document.querySelector('.answer .text').textContent")
+    assert "<script>document.title = 'owned'</script>" in text
+    assert "\u202e" not in browser.js("document.documentElement.textContent")
+
+
+@in_browser
+def test_what_gets_into_a_page_in_spite_of_all_runs_nothing(browser: Browser, path: Path) -> None:
+    """The page's own policy holds where escaping would have failed."""
+    bad = "<script>document.title = 'owned'</script><img src=https://evil.example/i.png>"
+    hurt = path.with_name("hurt.html")
+    hurt.write_text(path.read_text().replace("<main>", f"<main>{bad}"))
+    browser.open(hurt)
+    assert browser.js("document.title") != "owned"
+    assert not any("Network.responseReceived" == e["method"] and "evil" in str(e)
+                   for e in browser.events)  # fmt: skip
+    assert "violates the following Content Security Policy" in str(browser.events)
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 800, 390])
+def test_no_width_scrolls_sideways(browser: Browser, path: Path, width: int) -> None:
+    browser.open(path, width)
+    for _ in range(2):
+        assert browser.js("document.documentElement.scrollWidth") <= width
+        wide = "[...document.querySelectorAll('body *')].filter(e => e.checkVisibility() &&"
+        wide += (
+            " e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
+        )
+        assert browser.js(wide) == []
+        browser.hover(FIRST)
+
+
+@in_browser
+def test_the_answer_stays_beside_a_place_on_a_wide_screen(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    browser.click(FIRST)
+    browser.wait(lambda: focused(browser) == "place-1")
+    assert 0 <= browser.js("document.querySelector('.stretch').getBoundingClientRect().top") < 900
+
+
+@in_browser
+def test_on_paper_everything_open_is_there_and_nothing_floats(browser: Browser, path: Path) -> None:
+    browser.open(path)
+    browser.key("Tab")
+    browser.media("print")
+    assert shown(browser) == []
+    assert browser.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    cut = "[...document.querySelectorAll('section, .text')].filter(e =>"
+    cut += (
+        " e.scrollHeight > e.clientHeight + 1 && getComputedStyle(e).overflowY != 'visible').length"
+    )
+    assert browser.js(cut) == 0
+    browser.media()
+
+
+# The contrast of two colours of the page, by WCAG 2.2: (L1 + .05) / (L2 + .05).
+CONTRAST = """(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const light = (...colours) => {
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255)
+      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const contrast = (a, b) => (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const stretch = document.querySelector(".stretch"), line = document.querySelector(".stretch u");
+  let text = 99, lines = 99;
+  for (let hue = 0; hue < 360; hue += 5) {
+    stretch.style.setProperty("--hue", hue);
+    const style = getComputedStyle(stretch), tint = light(paper, style.backgroundColor);
+    text = Math.min(text, contrast(tint, light(style.color)));
+    lines = Math.min(lines, contrast(tint, light(getComputedStyle(line).textDecorationColor)));
+  }
+  const soft = getComputedStyle(document.querySelector(".about q")).color;
+  return [text, lines, contrast(light(paper), light(soft))];
+})()"""
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_lines_stand_out_from_every_colour(
+    browser: Browser, path: Path, scheme: str
+) -> None:
+    browser.media(prefers_color_scheme=scheme)
+    browser.open(path)
+    text, lines, soft = browser.js(CONTRAST)
+    browser.media()
+    assert text >= 4.5 and soft >= 4.5 and lines >= 3

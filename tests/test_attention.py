@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import FAMILIES, FakeBackend, Scripted, decode, generate, make_hf, prompts
+from helpers import (
+    FAMILIES,
+    FakeBackend,
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    make_hf,
+    prompts,
+)
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -12,7 +21,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from ngtcli.decode import attention
 from ngtcli.decode.attention import NAME, attend, grouped, use_grouped
 from ngtcli.decode.probe import target_model
-from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
 
 CLOSE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
@@ -106,15 +114,8 @@ def test_drafts_are_verified_with_the_tokens_of_generate(family: str) -> None:
     model = target_model(hf, Tokenizer(FakeBackend()), family)
     for prompt, expected in truth.items():
         assert generate(hf, list(prompt), 24) == expected
-        right = [*prompt, *expected]
-
-        def propose(ids: list[int], budget: int, right: list[int] = right) -> DraftTree:
-            told = right[len(ids) : len(ids) + 2]
-            if len(told) < 2 or budget < 4:
-                return DraftTree()
-            return DraftTree(((told[0] + 1) % 97, (told[1] + 1) % 97, *told), (ROOT, ROOT, ROOT, 2))
-
-        assert decode(model, Scripted(propose), list(prompt), max_tokens=24).output == expected
+        drafter = Scripted(drafts_of(truth, wrong=2))
+        assert decode(model, drafter, list(prompt), max_tokens=24).output == expected
 
 
 def test_models_without_groups_and_backends_that_disagree_keep_their_attention(

@@ -172,7 +172,7 @@ def test_an_empty_background_is_none() -> None:
     assert with_empty.propose((), 8) == without.propose((), 8)
 
 
-def test_a_shape_of_tallies_from_before_is_begun_anew() -> None:
+def test_tallies_of_another_shape_are_replaced() -> None:
     fewer = np.ones(SHAPE)[1:]
     drafter = Auto(Options(), fitted_escapes(), pool=Pool(predicted=fewer / 2, reached=fewer))
     assert drafter.tallies.arrays.escape == pytest.approx(fitted_escapes())

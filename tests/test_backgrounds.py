@@ -493,26 +493,26 @@ def test_a_text_is_unfamiliar_until_the_background_predicts_it(english: Backgrou
     tokenizer = load_tokenizer("builtin")
     drafter = Auto(Options(), fitted_escapes(), background=english)
     drafter.reset(Context(tokenizer.encode(GERMAN[0][0]), vocabulary=8192))
-    assert not drafter.familiarity.familiar
+    assert not drafter.sources.familiarity.familiar
     drafter.observe(tokenizer.encode(Path(HARBOUR).read_text(encoding="utf-8"))[:100])
-    assert drafter.familiarity.familiar
+    assert drafter.sources.familiarity.familiar
     drafter.observe(tokenizer.encode(GERMAN[1][0]))
-    assert not drafter.familiarity.familiar
+    assert not drafter.sources.familiarity.familiar
     without = Auto(Options(), fitted_escapes())
     without.reset(Context(tokenizer.encode(GERMAN[0][0]), vocabulary=8192))
-    assert without.familiarity.familiar
+    assert without.sources.familiarity.familiar
 
 
 def test_familiarity_is_the_mean_probability_by_the_longest_match() -> None:
     background = build_counts([([1, 2, 3, 1, 2, 4, 1, 2, 3], 1.0)], least=())
     drafter = Auto(Options(), fitted_escapes(), background=background)
     drafter.reset(Context([1, 2], vocabulary=8192))
-    mean = drafter.familiarity.mean
+    mean = drafter.sources.familiarity.mean
     # After 1 2 comes 3 in two of three places, after 1 2 3 always 1, after 2 3 1 never 7.
     for token, probability in ((3, 2 / 3), (1, 1.0), (7, 0.0)):
         drafter.observe([token])
         mean += CONFIG.familiar_rate * (probability - mean)
-        assert drafter.familiarity.mean == pytest.approx(mean)
+        assert drafter.sources.familiarity.mean == pytest.approx(mean)
 
 
 @pytest.fixture(scope="module")

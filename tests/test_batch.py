@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
 from ngtcli.batch.journal import Head, LineFile
-from ngtcli.batch.json_lines import BatchLine, below, read_line
+from ngtcli.batch.json_lines import BatchLine, RepeatedKeyError, below, json_object, read_line
 from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
-from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.storage import write_atomically
 

@@ -109,7 +109,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
 def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     """Commands answer with these instead of a model."""
     opened = lambda settings, *_, **__: FakeSession(settings, answers)  # noqa: E731
-    monkeypatch.setattr("ngtcli.cli.batch_run.open_session", opened)
+    monkeypatch.setattr("ngtcli.cli.batch.open_session", opened)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from helpers import (
     GREEDY,
     Scripted,
     decode,
+    drafts_of,
     generate,
     make_drafter,
     make_hf,
@@ -56,22 +57,6 @@ def guess(ids: Sequence[int], budget: int) -> DraftTree:
         taken = {tokens[j] for j in range(i) if parents[j] == parents[i]}
         tokens.append(next(t for t in iter(lambda: rng.randrange(97), -1) if t not in taken))
     return DraftTree(tuple(tokens), tuple(parents))
-
-
-def told(truth: dict[tuple[int, ...], list[int]]) -> Callable[[Sequence[int], int], DraftTree]:
-    """Drafts that hold what is chosen next, as node 1 below a wrong sibling, and further on."""
-
-    def propose(ids: Sequence[int], budget: int) -> DraftTree:
-        for prompt, output in truth.items():
-            said = len(ids) - len(prompt)
-            if tuple(ids[: len(prompt)]) == prompt and list(ids[len(prompt) :]) == output[:said]:
-                path = output[said : said + max(0, budget - 1)]
-                if path:
-                    wrong = (path[0] + 1) % 97
-                    return DraftTree((wrong, *path), (ROOT, ROOT, *range(1, len(path))))
-        return DraftTree()
-
-    return propose
 
 
 def together(
@@ -131,7 +116,7 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     for drafts in (
         own(),
         Drafters(lambda: Scripted(guess), 16),
-        Drafters(lambda: Scripted(told(right)), 16),
+        Drafters(lambda: Scripted(drafts_of(right)), 16),
         joint(Pool(1000)),
     ):
         found = together(model, texts, drafts, size, sampling, rising)
@@ -145,7 +130,7 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
     model, texts = target("qwen3"), prompts(5, seed=3)
     alone = [plain(model, text, max_tokens=20) for text in texts]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
-    found = together(model, texts, Drafters(lambda: Scripted(told(right)), 24), 3)
+    found = together(model, texts, Drafters(lambda: Scripted(drafts_of(right)), 24), 3)
     assert outputs(found) == alone
     for member, output in zip(found, alone, strict=True):
         statistics = member.text.statistics

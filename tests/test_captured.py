@@ -126,8 +126,8 @@ class Deciding:
     def __init__(self, step: Any) -> None:
         self._step = step
 
-    def __call__(self, packed: torch.Tensor, rows: int, capacity: int, told: int) -> torch.Tensor:
-        scores = self._step(packed, rows, capacity, told)
+    def __call__(self, packed: torch.Tensor, rows: int, capacity: int, past: int) -> torch.Tensor:
+        scores = self._step(packed, rows, capacity, past)
         return scores + int(packed.numpy()[0])
 
 
@@ -145,8 +145,8 @@ def test_a_length_that_a_model_reads_is_noticed() -> None:
     said: list[str] = []
     model = switched_on(make_target(), said)
     step = model._tree_pass
-    model.passes._step = lambda packed, rows, capacity, told: (
-        step(packed, rows, capacity, told) + model._cache.get_seq_length()
+    model.passes._step = lambda packed, rows, capacity, past: (
+        step(packed, rows, capacity, past) + model.cache.get_seq_length()
     )
     passes(model)
     assert len(said) == 1 and model.passes.captured == 0
@@ -221,9 +221,9 @@ def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
     model = make_target()
     slow = model._tree_pass
 
-    def step(packed: torch.Tensor, rows: int, capacity: int, told: int) -> torch.Tensor:
+    def step(packed: torch.Tensor, rows: int, capacity: int, past: int) -> torch.Tensor:
         time.sleep(0.02)  # in the model's Python, which a capture leaves out
-        return slow(packed, rows, capacity, told)
+        return slow(packed, rows, capacity, past)
 
     model.passes._step = step
     assert calibrate(switched_on(model)).at(1) < 0.02 < model.passes.seconds

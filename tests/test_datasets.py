@@ -4,19 +4,21 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.noise import add_noise, passages
 from ngtcli.measure.prompts import (
     Item,
+    add_noise,
     builtin_items,
     choose,
     example_texts,
     file_items,
+    passages,
     read_jsonl,
 )
 
@@ -47,38 +49,33 @@ def test_our_own_lines_name_documents_question_and_answers(tmp_path: Path) -> No
     )  # fmt: skip
 
 
-def test_a_line_without_a_question_asks_for_a_summary(tmp_path: Path) -> None:
-    item = read_one(tmp_path, {"context": "A text.", "answers": "Short."})
-    assert item == Item("1", "summarize", (Document("passage 1", "A text."),), "", ("Short.",))
+def passage(text: str, number: int = 1) -> Document:
+    return Document(f"passage {number}", text)
 
 
-def test_spec_bench_lines_are_whole_messages(tmp_path: Path) -> None:
-    item = read_one(tmp_path, {"question_id": 7, "category": "rag", "turns": ["Hello.", "More."]})
-    assert item == Item("7", "rag", (Document("message", "Hello."),), message=True)
-
-
-def test_hagrid_lines_have_a_query_and_quotes(tmp_path: Path) -> None:
-    line = {
-        "query_id": 3, "query": "Who?",
-        "quotes": [{"idx": 1, "text": "Marlow did."}, {"idx": 2, "text": "In 1932."}],
-        "answers": [{"answer": "Edith Marlow [1]."}],
-    }  # fmt: skip
-    item = read_one(tmp_path, line)
-    assert (item.id, item.task, item.question) == ("3", "ask", "Who?")
-    assert [d.text for d in item.documents] == ["Marlow did.", "In 1932."]
-    assert item.answers == ("Edith Marlow [1].",)
-
-
-def test_triviaqa_lines_have_aliases(tmp_path: Path) -> None:
-    line = {"question": "Who?", "context": "…", "answer": {"value": "Ida", "aliases": ["I. B."]}}
-    assert read_one(tmp_path, line).answers == ("Ida", "I. B.")
-    line = {"question": "Who?", "passages": ["a", "b"], "answers": {"text": ["Ida", "Ida"]}}
-    assert read_one(tmp_path, line).answers == ("Ida",)
-
-
-def test_cnn_dm_lines_have_an_article_and_highlights(tmp_path: Path) -> None:
-    item = read_one(tmp_path, {"id": "a", "article": "News.", "highlights": "Short news."})
-    assert item == Item("a", "summarize", (Document("article", "News."),), "", ("Short news.",))
+@pytest.mark.parametrize(
+    ("line", "item"),
+    [
+        ({"context": "A text.", "answers": "Short."},  # without a question: a summary
+         Item("1", "summarize", (passage("A text."),), "", ("Short.",))),
+        ({"question_id": 7, "category": "rag", "turns": ["Hello.", "More."]},  # Spec-Bench
+         Item("7", "rag", (Document("message", "Hello."),), message=True)),
+        ({"query_id": 3, "query": "Who?", "answers": [{"answer": "Edith Marlow [1]."}],  # HAGRID
+          "quotes": [{"idx": 1, "text": "Marlow did."}, {"idx": 2, "text": "In 1932."}]},
+         Item("3", "ask", (passage("Marlow did."), passage("In 1932.", 2)), "Who?",
+              ("Edith Marlow [1].",))),
+        ({"question": "Who?", "context": "…", "answer": {"value": "Ida", "aliases": ["I. B."]}},
+         Item("1", "ask", (passage("…"),), "Who?", ("Ida", "I. B."))),  # TriviaQA
+        ({"question": "Who?", "passages": ["a", "b"], "answers": {"text": ["Ida", "Ida"]}},
+         Item("1", "ask", (passage("a"), passage("b", 2)), "Who?", ("Ida",))),
+        ({"id": "a", "article": "News.", "highlights": "Short news."},  # CNN/DailyMail
+         Item("a", "summarize", (Document("article", "News."),), "", ("Short news.",))),
+    ],
+)  # fmt: skip
+def test_a_line_is_read_by_the_kind_that_its_keys_tell(
+    line: dict[str, Any], item: Item, tmp_path: Path
+) -> None:
+    assert read_one(tmp_path, line) == item
 
 
 @pytest.mark.parametrize(

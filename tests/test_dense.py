@@ -173,7 +173,7 @@ def clustered(count: int, width: int, seed: int = 0) -> Any:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_passages_of_a_damaged_index_that_are_none_are_not_found() -> None:
+def test_passages_that_a_damaged_index_invents_are_not_found() -> None:
     coded: Any = SimpleNamespace(search=lambda *_: (None, np.array([[1, 7, -1, 0, 2**40]])))
     rows = np.eye(2, dtype=np.float32)
     assert nearest.Nearest(rows, coded).search(rows[1], 2) == [(1, 1.0), (0, 0.0)]
@@ -209,13 +209,13 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
         rows[7], 10
     )
     assert all(p < 9000 for p, _ in nearest.nearest_of(fewer).search(rows[9500], 10))
-    with pytest.raises(TypeError):  # far fewer: it is learned anew
+    with pytest.raises(TypeError):  # far fewer: it is learned again
         nearest.nearest_of(vectors.Vectors(rows[:3000], "name", "third"))
     monkeypatch.setattr(nearest, "ivf_pq", lambda rows: again._coded)
     (path,) = (own_home / "cache" / "passages").glob("name.key.ivf-pq.safetensors")
     path.write_bytes(path.read_bytes()[:-9])
     rebuilt = nearest.nearest_of(vectors.Vectors(rows, "name", "key"), warn=said.append)
-    assert "built again" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7
+    assert "made again" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7
 
 
 @given(st.lists(st.permutations(range(6)).map(lambda p: p[:4]), max_size=3))
@@ -351,7 +351,7 @@ def test_what_is_embedded_is_kept_when_it_is_interrupted(
 
 
 @needs_faiss
-def test_damaged_vectors_are_made_anew_with_a_line(models: dict[str, str], own_home: Path) -> None:
+def test_damaged_vectors_are_made_again_with_a_line(models: dict[str, str], own_home: Path) -> None:
     rankers = Rankers(models["meaning"])
     wanted = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers).found
     (path,) = (own_home / "cache" / "passages").glob("*.vectors.safetensors")

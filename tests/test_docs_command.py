@@ -10,6 +10,7 @@ from helpers import ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
+from ngtcli.config import Settings
 from ngtcli.documents import catalog
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
@@ -64,19 +65,6 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
     assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
 
 
-def test_what_was_left_out_is_named_with_a_reason(folder: Path) -> None:
-    told = {Path(s["name"]).name: s["reason"] for s in listed(folder)["skipped"]}
-    assert told == {
-        "binary.txt": "binary, not text",
-        "empty.txt": "empty",
-        "locked.pdf": "encrypted",
-        "loop": "a link to a folder; name it to have it read",
-        "picture.png": "files of kind .png are not read",
-        "pipe": "not a regular file",
-        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
-    }
-
-
 def test_a_second_listing_reads_only_what_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,15 +90,9 @@ def test_files_that_are_gone_are_forgotten(folder: Path) -> None:
     listed(folder)
     (folder / "notes.txt").unlink()
     listed(folder)
-    known = catalog.Catalog(os.path.realpath(folder), _settings())
+    known = catalog.Catalog(os.path.realpath(folder), Settings())
     assert known.entry(os.path.realpath(folder / "notes.txt")) is None
     assert known.entry(os.path.realpath(folder / "people.csv")) is not None
-
-
-def _settings():
-    from ngtcli.config import Settings
-
-    return Settings()
 
 
 def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:
@@ -202,13 +184,3 @@ def test_a_password_is_never_shown(folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert b"(set)" in done.stdout and b"tide-4711x" not in done.stdout
         assert b'"password": "tide"' not in done.stdout
-
-
-def test_ask_uses_documents_of_every_format(folder: Path) -> None:
-    done = ngt("ask", "When does the Aurora leave?", "-d", str(folder), "--dry-run", "--json")
-    body = json.loads(done.stdout)
-    assert [d["name"] for d in body["documents"]] == [
-        "book.epub", "bus.html", "columns.pdf", "letter.eml", "notes.txt", "orchard.docx",
-        "people.csv",
-    ]  # fmt: skip
-    assert {Path(s["name"]).name for s in body["skipped"]} >= {"scan.pdf", "locked.pdf"}

@@ -15,7 +15,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.content import pages_named
 from ngtcli.documents.load import Loaded, distinct_names, load
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, UsageError
 
 
 def names(loaded: Loaded) -> list[str]:
@@ -135,16 +135,26 @@ def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str)
         load(["-"], io.BytesIO(content))
 
 
-def test_missing_inputs_are_named(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for path in ("nowhere.txt", "empty", "*.md"):
-        with pytest.raises(InputError) as caught:
-            load([str(tmp_path / path)])
-        assert path in str(caught.value)
+@pytest.mark.parametrize(
+    ("files", "path", "message"),
+    [
+        ({}, "nowhere.txt", "nowhere.txt: no such file or folder"),
+        ({}, "", "no documents in this folder"),
+        ({}, "*.md", r"\*.md: no file matches"),
+        ({}, "x" * 5000, "name too long"),
+        ({"a_png": "x", "b_png": "y", "c_mp3": "z"}, "", r"folder \(only .png 2, .mp3 1\)"),
+        ({f"n{i}_txt": "" for i in range(9)}, "", "n0.txt: empty; .* and 6 more"),
+    ],
+    ids=["missing", "empty", "pattern", "long", "other kinds", "unreadable"],
+)
+def test_paths_of_which_nothing_is_read_are_named(
+    tmp_path: Path, files: dict[str, str], path: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load([str(fill(tmp_path, **files) / path)])
+    assert caught.value.hint
     with pytest.raises(InputError, match="an empty path"):
         load([""])
-    with pytest.raises(InputError, match="name too long"):
-        load(["x" * 5000])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -203,18 +213,6 @@ def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Pa
         load([str(tmp_path / "y")], settings=strict)
 
 
-def test_a_folder_of_other_kinds_only_says_which(tmp_path: Path) -> None:
-    fill(tmp_path, a_png="x", b_png="y", c_mp3="z")
-    with pytest.raises(InputError, match=r"no documents in this folder \(only .png 2, .mp3 1\)"):
-        load([str(tmp_path)])
-
-
-def test_many_unreadable_files_are_counted_in_the_error(tmp_path: Path) -> None:
-    fill(tmp_path, **{f"n{i}_txt": "" for i in range(9)})
-    with pytest.raises(InputError, match="and 6 more"):
-        load([str(tmp_path)])
-
-
 def test_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, dup__a__notes_txt="1", dup__b__notes_txt="2", dup__notes_txt="3", dup__c_txt="4")
     monkeypatch.chdir(tmp_path)
@@ -258,19 +256,16 @@ def test_names_are_ends_of_paths_distinct_and_no_longer_than_it_takes() -> None:
                 assert sum(f"{p}".endswith(f"/{less}") for p, _ in files) > 1
 
 
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom", "/dev/null", "/dev/tty"])
-def test_devices_are_refused_at_once(device: str) -> None:
-    with pytest.raises(InputError, match=f"{device}: not a regular file") as caught:
-        load([device])
-    assert caught.value.hint
-
-
-def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom", "/dev/null", "/dev/tty", "socket"])
+def test_devices_and_sockets_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind("here")
-        with pytest.raises(InputError, match="here: not a regular file"):
-            load(["here"])
+        server.bind("socket")
+        with pytest.raises(InputError, match=f"{path}: not a regular file") as caught:
+            load([path])
+    assert caught.value.hint
 
 
 def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None:
@@ -350,3 +345,9 @@ def test_of_many_pages_ten_places_are_named_and_the_others_counted() -> None:
         "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, and 2 more places"
     )
     assert pages_named(range(1, 21, 2)) == "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19"
+
+
+@pytest.mark.parametrize("name", ["parser_seconds", "parser_mb"])
+def test_limits_of_parsers_are_above_zero(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        Settings(**{name: 0})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names, parse_method
-from ngtcli.draft.tree import DraftTree, chain, in_depth_first_order, verify
+from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.errors import UsageError
 from ngtcli.trie.ngram import build_trie
 
@@ -58,18 +58,6 @@ def test_depth_first_order_is_the_same_tree(tree: DraftTree) -> None:
 def test_the_best_chain_comes_first() -> None:
     tree = in_depth_first_order([5, 6, 7, 8], [-1, -1, 0, 1], [1, 3, 1, 3])
     assert tree == DraftTree((6, 8, 5, 7), (-1, 0, -1, 2))
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [DraftTree((1,), (0,)), DraftTree((1, 1), (-1, -1)), DraftTree((1,), ()), chain([1, 2])],
-)
-def test_malformed_trees_are_named(tree: DraftTree) -> None:
-    if tree == chain([1, 2]):
-        check_tree(tree)
-    else:
-        with pytest.raises(ValueError):
-            check_tree(tree)
 
 
 def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ngtcli.decode import model as model_module
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Inputs, Masks, capacity_for, pack, row_size, row_sizes, unpack
+from ngtcli.decode.layout import Masks, capacity_for, pack, row_size, row_sizes, unpack
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree, chain
@@ -62,6 +62,8 @@ def test_masks_are_those_of_the_definition(
     depths = [0, *tree.depths()]
     assert inputs.ids.tolist() == [5, *tree.tokens] + [5] * padding
     assert inputs.positions.tolist() == [length + d for d in depths] + [length] * padding
+    assert inputs.slots.tolist() == list(range(length, length + rows))
+    assert inputs.reach.tolist() == [length] * (nodes + 1) + [0] * padding
     for row in range(rows):
         for place in range(capacity):
             other = place - length
@@ -113,7 +115,8 @@ def test_with_a_number_of_rows_all_passes_have_one_shape() -> None:
     shapes = set()
     for nodes in (0, 3, 11, 0, 7):
         layout = model.lay_out(1, a_tree(nodes))
-        shapes.add((layout.rows, layout.capacity, model.mask(layout).shape))
+        mask = model.masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
+        shapes.add((layout.rows, layout.capacity, mask.shape))
         assert len(model.score(layout)) == nodes + 1
         model.keep(())
     assert shapes == {(12, 256, (1, 1, 12, 256))}
@@ -174,22 +177,13 @@ def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
     model = make_target()
     model.start(120)
     model.prefill([1, 2, 3])
-    keys = model._cache.layers[0].keys
+    keys = model.cache.layers[0].keys
     with torch.inference_mode():
         keys[:, :, :3] = float("nan")
     model.start(100)
-    assert model._cache.layers[0].keys is keys and not keys.any()
+    assert model.cache.layers[0].keys is keys and not keys.any()
     prompt = prompts(1)[0]
     assert plain(model, prompt) == plain(make_target(), prompt)
-
-
-def test_the_inputs_of_a_pass_survive_packing() -> None:
-    tree = a_tree(20)
-    inputs = unpack(pack(9, tree, 5, 24), 24)
-    assert isinstance(inputs, Inputs)
-    assert inputs.slots.tolist() == list(range(5, 29))
-    assert inputs.reach.tolist() == [5] * 21 + [0] * 3
-    assert inputs.ancestors[:21, :21].numpy().tolist() == tree.ancestors().tolist()
 
 
 def test_an_assistant_outgrows_its_buffers_without_losing_rows() -> None:
@@ -198,7 +192,7 @@ def test_an_assistant_outgrows_its_buffers_without_losing_rows() -> None:
         model.context = 900
         model.start(capacity)
         model.prefill([i % VOCABULARY for i in range(600)], chunk=100)
-    assert small._cache.capacity < 700 < large._cache.capacity
+    assert small.cache.capacity < 700 < large.cache.capacity
     tree = a_tree(8)
     torch.testing.assert_close(small.forward(3, tree), large.forward(3, tree), rtol=1e-4, atol=1e-4)
     assert isinstance(small, TargetModel)
@@ -231,12 +225,12 @@ def test_whole_chunks_stay_and_have_the_rows_that_reading_them_again_gives(
     model.keeps_chunks = False
     other = [*IDS[: CHUNK + 7], *reversed(IDS[CHUNK + 7 :])]
     assert read(model, other, rows) == [0, CHUNK, 2 * CHUNK]
-    wanted = [tensor.clone() for tensor in model.cached()]
+    wanted = [tensor.clone() for tensor in model.cache.rows()]
     model.keeps_chunks = True
     assert read(model, IDS, rows) == [CHUNK, 2 * CHUNK]
     assert read(model, IDS, rows) == [2 * CHUNK]
     assert read(model, other, rows) == [CHUNK, 2 * CHUNK]
-    assert all(map(torch.equal, model.cached(), wanted))
+    assert all(map(torch.equal, model.cache.rows(), wanted))
     assert read(model, IDS[1:], rows)[0] == 0
 
 
@@ -247,7 +241,8 @@ def test_rows_that_were_dropped_or_never_whole_do_not_stay(model: TargetModel) -
     assert read(model, IDS) == [0, CHUNK, 2 * CHUNK]
     model.truncate(CHUNK + 3)
     assert read(model, IDS) == [CHUNK, 2 * CHUNK]
-    model.start_behind_zeros(CHUNK)
+    model.start(model.context)
+    model.cache.length = CHUNK
     assert read(model, IDS)[0] == 0
 
 

@@ -1,4 +1,4 @@
-"""Counts of all documents given: as counted by hand, kept, and made anew only for what changed."""
+"""Counts of all documents given: as counted by hand, kept, and made again only for what changed."""
 
 import hashlib
 import json
@@ -119,7 +119,7 @@ def test_a_background_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 400, b"{}"])
-def test_damaged_files_are_made_anew(damage: bytes) -> None:
+def test_damaged_files_are_made_again(damage: bytes) -> None:
     whole = make(CountingTokenizer()).of(documents("tide tide"), None)
     files = list((home("cache") / "folders").iterdir())
     assert len(files) == 3

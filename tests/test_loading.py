@@ -36,7 +36,7 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
-from ngtcli.model_files.context import context_limit
+from ngtcli.model_files.pretrained import context_limit
 from ngtcli.system.storage import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 

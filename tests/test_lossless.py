@@ -14,6 +14,7 @@ from helpers import (
     VOCABULARY,
     Scripted,
     decode,
+    distribution,
     generate,
     make_drafter,
     make_hf,
@@ -284,13 +285,13 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
     from ngtcli.draft.tree import verify
 
     first = model.forward(prompt[-1], DraftTree())[0].float()
-    expected = Sampler(base, prompt).distribution(first)
+    expected = distribution(base, first)
     top = [int(i) for i in expected.topk(6).indices]
     tree = DraftTree((top[1], top[0], top[3], top[2]), (-1, -1, 0, 1))
     model.start(64)
     model.prefill(prompt[:-1])
     scores = model.forward(prompt[-1], tree).float()
-    second = Sampler(base, prompt).distribution(scores[2])
+    second = distribution(base, scores[2])
     draws, follow = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
     total = 4000
     for seed in range(total):

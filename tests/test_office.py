@@ -76,31 +76,82 @@ def read(data: bytes, most: int = 10_000_000) -> Extracted:
     return parse_zip(Source(data=data, suffix="", most=most))
 
 
-def test_text_in_content_controls_is_read_wherever_they_stand() -> None:
-    cell = f"<w:tc>{words('a')}</w:tc>"
-    table = (
-        f"<w:tbl><w:tr>{cell}{control('<w:tc>' + control(words('b')) + '</w:tc>')}</w:tr>"
-        f"{control(f'<w:tr>{cell}<w:tc>{words(chr(99))}</w:tc></w:tr>')}</w:tbl>"
-    )
-    inline = "<w:p><w:r><w:t>in </w:t></w:r>{}</w:p>".format(control("<w:r><w:t>line</w:t></w:r>"))
-    body = words("first") + control(words("cover") + control(words("nested"))) + inline + table
-    assert read(word(body)).text == "first\n\ncover\n\nnested\n\nin line\n\na | b\na | c"
+CHART = (
+    f"<c:chartSpace {NAMES}><c:chart><c:title><c:tx><c:rich><a:p><a:r><a:t>Ferries</a:t></a:r>"
+    "</a:p></c:rich></c:tx></c:title><c:plotArea><c:ser><c:tx><c:v>Boats</c:v></c:tx>"
+    "<c:cat><c:pt idx='0'><c:v>May</c:v></c:pt><c:pt idx='1'><c:v>June</c:v></c:pt></c:cat>"
+    "<c:val><c:pt idx='0'><c:v>4.4000000000000004</c:v></c:pt><c:pt idx='1'><c:v>7</c:v></c:pt>"
+    "</c:val></c:ser></c:plotArea></c:chart></c:chartSpace>"
+)
+DIAGRAM = (
+    f"<dgm:dataModel {NAMES}><dgm:ptLst><dgm:pt><dgm:t><a:p><a:r><a:t>Load</a:t></a:r></a:p>"
+    "</dgm:t></dgm:pt><dgm:pt type='pres'/><dgm:pt><dgm:t><a:p><a:r><a:t>Sail</a:t></a:r></a:p>"
+    "</dgm:t></dgm:pt></dgm:ptLst></dgm:dataModel>"
+)
+
+CELL = f"<w:tc>{words('a')}</w:tc>"
+CONTROLS = (
+    words("first") + control(words("cover") + control(words("nested")))
+    + "<w:p><w:r><w:t>in </w:t></w:r>{}</w:p>".format(control("<w:r><w:t>line</w:t></w:r>"))
+    + f"<w:tbl><w:tr>{CELL}{control('<w:tc>' + control(words('b')) + '</w:tc>')}</w:tr>"
+    + f"{control(f'<w:tr>{CELL}<w:tc>{words(chr(99))}</w:tc></w:tr>')}</w:tbl>"
+)  # fmt: skip
+BOTH = (  # a text box as two generations of Word have it
+    "<mc:AlternateContent><mc:Choice Requires='wps'><w:drawing>{0}</w:drawing></mc:Choice>"
+    "<mc:Fallback><w:pict><v:shape><v:textbox>{0}</v:textbox></v:shape></w:pict></mc:Fallback>"
+    "</mc:AlternateContent>"
+).format(box("boxed"))
+DRAWN = (
+    "<w:p><w:r><w:t>See </w:t><w:drawing><c:chart r:id='p0'/></w:drawing></w:r></w:p>"
+    "<w:p><w:r><w:drawing><dgm:relIds r:dm='p1'/></w:drawing></w:r></w:p>"
+    "<w:p><w:r><w:drawing><c:chart r:id='p2'/><c:chart r:id='none'/></w:drawing></w:r></w:p>"
+)
 
 
-def test_a_text_box_is_read_once_and_behind_its_paragraph() -> None:
-    both = (
-        "<mc:AlternateContent><mc:Choice Requires='wps'><w:drawing>{0}</w:drawing></mc:Choice>"
-        "<mc:Fallback><w:pict><v:shape><v:textbox>{0}</v:textbox></v:shape></w:pict></mc:Fallback>"
-        "</mc:AlternateContent>"
-    ).format(box("boxed"))
-    body = f"<w:p><w:r><w:t>before </w:t>{both}<w:t>after</w:t></w:r></w:p>"
-    assert read(word(body)).text == "before after\n\nboxed"
-    old = f"<w:p><w:r><w:pict><v:textbox>{box('old')}</v:textbox></w:pict></w:r></w:p>"
-    assert read(word(old)).text == "old"
-    empty = both.replace(box("boxed"), "", 1)
-    assert read(word(f"<w:p><w:r>{empty}</w:r></w:p>")).text == "boxed"
-    cell = f"<w:tbl><w:tr><w:tc><w:p><w:r>{both}</w:r></w:p></w:tc></w:tr></w:tbl>"
-    assert read(word(cell)).text == "boxed"
+def run(text: str, tag: str = "m") -> str:
+    return f"<{tag}:r><{tag}:t>{text}</{tag}:t></{tag}:r>"
+
+
+def equation(inside: str) -> str:
+    return f"<w:p><m:oMath>{inside}</m:oMath></w:p>"
+
+
+POWER = f"<m:sSup><m:e>{run('r')}</m:e><m:sup>{run('2')}</m:sup></m:sSup>"
+FRACTION = f"<m:f><m:num>{run('a+b')}</m:num><m:den>{run('2a')}</m:den></m:f>"
+ROOT = f"<m:rad><m:deg/><m:e><m:d><m:e>{run('x+1')}</m:e></m:d></m:e></m:rad>"
+SUM = (
+    f"<m:nary><m:naryPr><m:chr m:val='∑'/></m:naryPr><m:sub>{run('i')}</m:sub><m:sup/>"
+    f"<m:e>{run('x')}</m:e></m:nary>"
+)
+NUMBERED = "<w:pPr><w:pStyle w:val='{}'/><w:numPr/></w:pPr>"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (CONTROLS, "first\n\ncover\n\nnested\n\nin line\n\na | b\na | c"),
+        (f"<w:p><w:r><w:t>before </w:t>{BOTH}<w:t>after</w:t></w:r></w:p>",
+         "before after\n\nboxed"),
+        (f"<w:p><w:r><w:pict><v:textbox>{box('old')}</v:textbox></w:pict></w:r></w:p>", "old"),
+        (f"<w:p><w:r>{BOTH.replace(box('boxed'), '', 1)}</w:r></w:p>", "boxed"),
+        (f"<w:tbl><w:tr><w:tc><w:p><w:r>{BOTH}</w:r></w:p></w:tc></w:tr></w:tbl>", "boxed"),
+        (DRAWN, "See\n\nFerries\n | Boats\nMay | 4.4\nJune | 7\n\nLoad\nSail"),
+        ("".join(f"<w:p>{NUMBERED.format(style)}{run(text, 'w')}</w:p>"
+                 for style, text in (("Heading1", "Tides"), ("", "one"), ("", "two"))),
+         "Tides\n\n- one\n- two"),
+        (equation(run("A=π") + POWER), "A=πr^2"),
+        (equation(FRACTION), "(a+b)/(2a)"),
+        (equation(ROOT), "√(x+1)"),
+        (equation(SUM), "∑_i x"),
+        # At four times the work for each level this would not end.
+        (equation("<m:d><m:e>" * 60 + run("x") + "</m:e></m:d>" * 60), "(" * 60 + "x" + ")" * 60),
+    ],
+    ids=["controls", "box", "old box", "empty box", "box in a cell", "drawn", "numbered heading",
+         "power", "fraction", "root", "sum", "deep"],
+)  # fmt: skip
+def test_what_stands_in_word_files_is_read_once_in_its_place(body: str, text: str) -> None:
+    parts = {"chart": CHART, "diagramData": DIAGRAM, "broken": "<c"} if body is DRAWN else None
+    assert read(word(body, parts)).text == text
 
 
 def test_headers_and_footers_are_read_once_and_page_numbers_are_not() -> None:
@@ -117,66 +168,6 @@ def test_headers_and_footers_are_read_once_and_page_numbers_are_not() -> None:
     out = io.BytesIO()
     document.save(out)
     assert read(out.getvalue()).text == "Varn Harbour Office\n\nThe text.\n\nConfidential"
-
-
-CHART = (
-    f"<c:chartSpace {NAMES}><c:chart><c:title><c:tx><c:rich><a:p><a:r><a:t>Ferries</a:t></a:r>"
-    "</a:p></c:rich></c:tx></c:title><c:plotArea><c:ser><c:tx><c:v>Boats</c:v></c:tx>"
-    "<c:cat><c:pt idx='0'><c:v>May</c:v></c:pt><c:pt idx='1'><c:v>June</c:v></c:pt></c:cat>"
-    "<c:val><c:pt idx='0'><c:v>4.4000000000000004</c:v></c:pt><c:pt idx='1'><c:v>7</c:v></c:pt>"
-    "</c:val></c:ser></c:plotArea></c:chart></c:chartSpace>"
-)
-DIAGRAM = (
-    f"<dgm:dataModel {NAMES}><dgm:ptLst><dgm:pt><dgm:t><a:p><a:r><a:t>Load</a:t></a:r></a:p>"
-    "</dgm:t></dgm:pt><dgm:pt type='pres'/><dgm:pt><dgm:t><a:p><a:r><a:t>Sail</a:t></a:r></a:p>"
-    "</dgm:t></dgm:pt></dgm:ptLst></dgm:dataModel>"
-)
-
-
-def test_charts_and_diagrams_are_read_behind_their_paragraph() -> None:
-    body = (
-        "<w:p><w:r><w:t>See </w:t><w:drawing><c:chart r:id='p0'/></w:drawing></w:r></w:p>"
-        "<w:p><w:r><w:drawing><dgm:relIds r:dm='p1'/></w:drawing></w:r></w:p>"
-        "<w:p><w:r><w:drawing><c:chart r:id='p2'/><c:chart r:id='none'/></w:drawing></w:r></w:p>"
-    )
-    parts = {"chart": CHART, "diagramData": DIAGRAM, "broken": "<c"}
-    text = read(word(body, parts)).text
-    assert text == "See\n\nFerries\n | Boats\nMay | 4.4\nJune | 7\n\nLoad\nSail"
-
-
-@pytest.mark.parametrize(
-    ("inside", "text"),
-    [
-        (
-            "<m:r><m:t>A=π</m:t></m:r><m:sSup><m:e><m:r><m:t>r</m:t></m:r></m:e><m:sup><m:r>"
-            "<m:t>2</m:t></m:r></m:sup></m:sSup>",
-            "A=πr^2",
-        ),
-        (
-            "<m:f><m:num><m:r><m:t>a+b</m:t></m:r></m:num><m:den><m:r><m:t>2a</m:t></m:r></m:den>"
-            "</m:f>",
-            "(a+b)/(2a)",
-        ),
-        (
-            "<m:rad><m:deg/><m:e><m:d><m:e><m:r><m:t>x+1</m:t></m:r></m:e></m:d></m:e></m:rad>",
-            "√(x+1)",
-        ),
-        (
-            "<m:nary><m:naryPr><m:chr m:val='∑'/></m:naryPr><m:sub><m:r><m:t>i</m:t></m:r></m:sub>"
-            "<m:sup/><m:e><m:r><m:t>x</m:t></m:r></m:e></m:nary>",
-            "∑_i x",
-        ),
-    ],
-)
-def test_equations_are_read_in_a_line(inside: str, text: str) -> None:
-    assert read(word(f"<w:p><m:oMath>{inside}</m:oMath></w:p>")).text == text
-
-
-def test_an_equation_that_nests_deep_takes_no_longer_than_its_length(tmp_path: Path) -> None:
-    depth = 60  # at four times the work for each level it would not end
-    inside = "<m:d><m:e>" * depth + "<m:r><m:t>x</m:t></m:r>" + "</m:e></m:d>" * depth
-    text = loaded(tmp_path, "a.docx", word(f"<w:p><m:oMath>{inside}</m:oMath></w:p>")).text
-    assert text == "(" * depth + "x" + ")" * depth
 
 
 def test_characters_of_symbol_fonts_become_signs_or_are_told() -> None:

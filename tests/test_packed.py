@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, FakeBackend, Scripted, decode, generate, make_hf, ngt, prompts
+from helpers import (
+    HARBOUR,
+    FakeBackend,
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    make_hf,
+    ngt,
+    prompts,
+)
 from torch import Tensor, nn
 
 from ngtcli.decode import packed as room
@@ -25,7 +35,6 @@ from ngtcli.decode.packed import (
     try_packing,
 )
 from ngtcli.decode.probe import target_model
-from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -229,16 +238,8 @@ def test_drafts_are_verified_on_packed_weights_as_generate_decodes_without() -> 
     list(pack_layers(packable(hf)))
     model = target_model(hf, Tokenizer(FakeBackend()), "packed")
     for prompt, expected in truth.items():
-        right = [*prompt, *expected]
-
-        def propose(ids: list[int], budget: int, right: list[int] = right) -> DraftTree:
-            told = right[len(ids) : len(ids) + 3]
-            if len(told) < 3 or budget < 6:
-                return DraftTree()
-            wrong = [(token + 1) % 97 for token in told]
-            return DraftTree((*wrong, *told), (ROOT, ROOT, ROOT, ROOT, 3, 4))
-
-        assert decode(model, Scripted(propose), list(prompt), max_tokens=24).output == expected
+        drafter = Scripted(drafts_of(truth, wrong=3))
+        assert decode(model, drafter, list(prompt), max_tokens=24).output == expected
 
 
 GOOD: dict[str, Any] = {

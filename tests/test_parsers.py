@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from ngtcli.documents import parsers
 from ngtcli.documents.content import About, Source
 from ngtcli.documents.formats import FORMATS, PDF, Format
 from ngtcli.documents.load import load
-from ngtcli.documents.parsers import FailedParser, Pool
+from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 from tests import document_files as made
@@ -60,24 +62,23 @@ def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parsers]:
     """One worker with small limits."""
     monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    made_pool = Pool(*SMALL)
-    yield made_pool
-    made_pool.close()
+    with closing(Parsers(*getattr(request, "param", SMALL))) as made_pool:
+        yield made_pool
 
 
-@pytest.fixture
-def quick_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """One worker with little time."""
-    monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
-    made_pool = Pool(*QUICK)
-    yield made_pool
-    made_pool.close()
+quick = pytest.mark.parametrize("pool", [QUICK], indirect=True, ids=["quick"])
 
 
-def worker_of(pool: Pool) -> int:
+def child(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """What Python does with this code in a process of its own."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
+
+
+def worker_of(pool: Parsers) -> int:
     """The process id of the worker that was started last."""
     return pool._all[-1]._process.pid
 
@@ -90,33 +91,34 @@ def test_hostile_files_end_as_text_or_as_one_clear_error(tmp_path: Path) -> None
     assert {o.kind for o in outcomes} >= {"read", "broken", "refused"}
 
 
-def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(
-    quick_pool: Pool,
-) -> None:
-    pool, start = quick_pool, time.monotonic()
+@quick
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Parsers) -> None:
+    start = time.monotonic()
     with pytest.raises(Unreadable, match="an EPUB that takes more than 2 s to read") as caught:
         pool.extract(EPUB, source(BY_NAME["often.epub"](), ".epub", 10**9))
     assert "--parser-seconds" in caught.value.advice and time.monotonic() - start < 10
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
+@quick
 def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_tried_once_a_run(
-    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_LOOK_S", 1.0)  # long enough to start in on a busy machine
     monkeypatch.setattr(parsers, "_CODE", "import time; time.sleep(600)")
     with pytest.raises(FailedParser, match="JSON at which its parser stood still") as caught:
-        quick_pool.extract(JSON, source(b"[2]"))
+        pool.extract(JSON, source(b"[2]"))
     assert not caught.value.lasting and not caught.value.is_tried_again
     monkeypatch.undo()
-    assert quick_pool.extract(JSON, source(b"[3]")).text == "[3]"
+    assert pool.extract(JSON, source(b"[3]")).text == "[3]"
 
 
+@quick
 @pytest.mark.skipif(sys.platform != "linux", reason="a stopped process is known by /proc")
 def test_a_worker_that_something_else_stopped_is_waited_for(
-    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_pool.extract(JSON, source(b"[1]"))
+    pool.extract(JSON, source(b"[1]"))
     looks = threading.Semaphore(0)
     is_stopped = parsers._Worker._is_stopped
 
@@ -126,7 +128,7 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 
     monkeypatch.setattr(parsers._Worker, "_is_stopped", look)
     monkeypatch.setattr(parsers, "_LOOK_S", 0.1)
-    os.kill(pid := worker_of(quick_pool), signal.SIGSTOP)
+    os.kill(pid := worker_of(pool), signal.SIGSTOP)
 
     def go_on() -> None:
         for _ in range(6):  # three would do for one that hangs
@@ -135,13 +137,13 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
         os.kill(pid, signal.SIGCONT)
 
     threading.Thread(target=go_on).start()
-    assert quick_pool.extract(JSON, source(b"[2]")).text == "[2]"
-    assert worker_of(quick_pool) == pid
+    assert pool.extract(JSON, source(b"[2]")).text == "[2]"
+    assert worker_of(pool) == pid
 
 
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
 SLOW_IMPORT = """
-import sys, time; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]
+import sys, time; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]
 from ngtcli.documents import formats, worker
 real, seen = formats.import_module, []
 def slow(name):
@@ -151,7 +153,7 @@ def slow(name):
     seen.append(name)
     return real(name)
 formats.import_module = slow
-worker.serve(number)
+worker.serve(int(sys.argv[1]), *limits)
 """
 
 
@@ -159,21 +161,22 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
-    with closing(Pool(1, 300)) as pool:
+    with closing(Parsers(1, 300)) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
+@quick
 def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
-    quick_pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_LOOK_S", 1.5)  # long enough to compute in on a busy machine
     monkeypatch.setattr(parsers, "_START_S", 0.0)
     monkeypatch.setattr(parsers, "_CODE", "while True: pass")
     with pytest.raises(FailedParser, match="takes more than 2 s"):
-        quick_pool.extract(JSON, source(b"[2]"))
+        pool.extract(JSON, source(b"[2]"))
 
 
-def test_a_file_that_takes_too_much_memory_is_given_up(pool: Pool) -> None:
+def test_a_file_that_takes_too_much_memory_is_given_up(pool: Parsers) -> None:
     with pytest.raises(Unreadable, match="a Word document that takes more than 300 MB") as caught:
         pool.extract(DOCX, source(BY_NAME["tiny.docx"](), ".docx", 10**9))
     assert "--parser-mb" in caught.value.advice
@@ -198,7 +201,7 @@ def marks(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTRAP])
 def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
-    pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = parsers._CODE
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + code)
@@ -213,7 +216,7 @@ def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_what_something_else_ends_is_not_the_files_fault(
-    pool: Pool, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + parsers._CODE)
     with pytest.raises(Unreadable, match=f"something else ended its parser .{number.name}") as told:
@@ -224,7 +227,7 @@ def test_what_something_else_ends_is_not_the_files_fault(
 
 
 def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_worker() -> None:
-    pool, errors = Pool(*SMALL), list[BaseException]()
+    pool, errors = Parsers(*SMALL), list[BaseException]()
 
     def read() -> None:
         try:
@@ -247,7 +250,7 @@ def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_work
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
-def test_too_much_text_is_refused(pool: Pool) -> None:
+def test_too_much_text_is_refused(pool: Parsers) -> None:
     with pytest.raises(Unreadable, match="too much text"):
         pool.extract(EPUB, source(made.epub(), ".epub", 20_000).__class__(
             data=made.zipped({
@@ -278,7 +281,7 @@ FORGED = [
 
 @pytest.mark.parametrize("reply", FORGED)
 def test_a_reply_that_makes_no_sense_is_an_error(
-    pool: Pool, reply: bytes, monkeypatch: pytest.MonkeyPatch
+    pool: Parsers, reply: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", sending(reply))
     with pytest.raises(Unreadable) as caught:
@@ -307,7 +310,7 @@ def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
         f"try:\n    {attempt}\nexcept (PermissionError, OSError, MemoryError) as e:\n"
         "    print(type(e).__name__)\nelse:\n    print('done')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = child(code)
     assert done.stdout.strip() in ("PermissionError", "OSError", "MemoryError"), done
     assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_text()
 
@@ -355,7 +358,7 @@ def test_native_code_in_a_worker_reaches_no_network_no_program_and_no_file(
         f"before = [libc.open({os.fsencode(path)!r}, 0) >= 0, libc.socket(2, 1, 0) >= 0]\n"
         f"_confine(300_000_000)\nprint(before, [{', '.join(attempts)}])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = child(code)
     assert done.stdout.strip() == f"[True, True] {[-1] * len(attempts)}", done
     assert path.read_text() == "private" and len(os.listdir(tmp_path)) == 2
 
@@ -366,7 +369,7 @@ def test_a_worker_that_aborts_is_seen_to_and_threads_still_start() -> None:
         "_confine(10**9)\nthread = threading.Thread(target=lambda: print('ran', flush=True))\n"
         "thread.start(); thread.join()\nos.abort()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = child(code)
     assert (done.returncode, done.stdout) == (-signal.SIGABRT, "ran\n"), done
 
 
@@ -384,10 +387,7 @@ def test_parsers_beside_ngt_are_loaded_wherever_it_is_installed(tmp_path: Path) 
 
     def run() -> str:
         environ = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environ, cwd="/", capture_output=True, text=True,
-            check=True, timeout=60,
-        )  # fmt: skip
+        done = child(code, env=environ, cwd="/", check=True)
         return done.stdout
 
     assert run() == ""
@@ -410,7 +410,7 @@ def test_workers_load_neither_torch_nor_numpy() -> None:
         "    except Exception:\n        pass\n"
         "print({'torch', 'numba', 'transformers', 'yaml', 'typer'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = child(code)
     assert done.stdout.strip() == "set()", done
 
 
@@ -439,20 +439,20 @@ def test_only_the_lost_file_is_left_out(tmp_path: Path) -> None:
 
 def test_no_worker_outlives_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    start = parsers.Pool._start
+    start = parsers.Parsers._start
 
-    def noted(self: Pool):
+    def noted(self: Parsers):
         worker = start(self)
         started.append(worker._process.pid)
         return worker
 
-    monkeypatch.setattr(parsers.Pool, "_start", noted)
+    monkeypatch.setattr(parsers.Parsers, "_start", noted)
     (tmp_path / "a.pdf").write_bytes(made.pdf(1))
     load([str(tmp_path)])
     assert started and not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 
-def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Pool) -> None:
+def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Parsers) -> None:
     with pytest.raises(Unreadable):
         pool.extract(Format("none", "none", "nothing", ()), source(b"x"))
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
@@ -465,9 +465,9 @@ def test_a_worker_that_sends_more_text_than_asked_for_is_not_believed(
     """It is to refuse that itself; what reads its replies holds the bound as well."""
 
     def extract(characters: int) -> str:
-        frames = json.dumps({"about": About("JSON").as_json()}).encode(), b"a" * characters
+        frames = json.dumps({"about": asdict(About("JSON"))}).encode(), b"a" * characters
         monkeypatch.setattr(parsers, "_CODE", sending(b"".join(map(message, frames))))
-        with closing(Pool(*SMALL)) as pool:
+        with closing(Parsers(*SMALL)) as pool:
             return pool.extract(JSON, source(b"[1]", most=100)).text
 
     assert extract(100) == "a" * 100

@@ -427,11 +427,6 @@ def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are(
     assert running_lines(*only) == (only, 0)
 
 
-def test_a_pdf_with_the_same_line_on_every_page_is_read() -> None:
-    document = read(made.paged_pdf(["Sold out"] * 4))
-    assert document.text.split() == ["Sold", "out"] * 4 and document.about.dropped == 0
-
-
 def test_a_pdf_of_two_pages_keeps_its_headers() -> None:
     document = read(made.pdf(2))
     assert document.text.count("Annals of the Coast") == 2 and document.about.dropped == 0

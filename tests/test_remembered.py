@@ -117,27 +117,26 @@ def test_flags_of_the_cpu_are_in_the_name_and_its_clock_is_not(
         cpu.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"])
-def test_switches_of_instruction_sets_are_in_the_name(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_versions_and_switches_of_instruction_sets_are_in_the_name(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(name, raising=False)
-    before = kept().path
-    monkeypatch.setenv(name, "AVX2")
-    assert kept().path != before
-
-
-def test_versions_are_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = kept().path
-    with monkeypatch.context() as patch:
-        patch.setattr(remembered, "__version__", "another")
-        assert kept().path != before
+    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+        monkeypatch.delenv(name, raising=False)
+    changes = [
+        lambda patch: patch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2"),
+        lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),
+        lambda patch: patch.setattr(remembered, "__version__", "another"),
+    ]
     for package in ("torch", "transformers"):
+        real = remembered.version
+        other = lambda name, p=package, real=real: "9.9" if name == p else real(name)  # noqa: E731
+        changes.append(lambda patch, other=other: patch.setattr(remembered, "version", other))
+    paths = {kept().path}
+    for change in changes:
         with monkeypatch.context() as patch:
-            other = lambda name, package=package: "9.9" if name == package else "1"  # noqa: E731
-            patch.setattr(remembered, "version", other)
-            assert kept().path != before
-    assert kept().path == before
+            change(patch)
+            paths.add(kept().path)
+    assert len(paths) == 1 + len(changes)
 
 
 def test_the_number_of_threads_is_in_the_name_where_it_matters(two_threads: None) -> None:
@@ -187,7 +186,9 @@ def test_a_machine_that_gets_busy_meanwhile_counts_as_busy(
     assert measured(False, 2, monkeypatch) == 2
 
 
-def test_what_is_no_time_is_kept_from_a_busy_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_time_is_stored_from_a_busy_machine_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(remembered, "busy", lambda threads: True)
     assert kept().find(lambda: Result("a", 1)) == kept().find(lambda: Result("b", 2))
 

@@ -28,8 +28,7 @@ from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.build import Excerpt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Excerpt, Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.retrieve import index as module
@@ -123,7 +122,7 @@ def test_after_a_change_only_what_changed_is_cut(tmp_path: Path, own_home: Path)
     assert fewer.cut == 0 and fewer.status == "updated"
 
 
-def test_a_damaged_index_is_built_anew_with_a_line(tmp_path: Path, own_home: Path) -> None:
+def test_a_damaged_index_is_built_again_with_a_line(tmp_path: Path, own_home: Path) -> None:
     documents = folder(tmp_path, "The tide came in.", "A ship left port.")
     wanted = index_of(documents, SMALL).ranked("ship")
     path = index_path(documents, SMALL)
@@ -138,7 +137,7 @@ def test_a_damaged_index_is_built_anew_with_a_line(tmp_path: Path, own_home: Pat
 
 
 @pytest.mark.parametrize("word", [-1, 10**6])
-def test_of_an_index_with_words_that_are_none_nothing_is_taken_over(
+def test_of_an_index_with_words_outside_its_terms_nothing_is_taken_over(
     word: int, tmp_path: Path, own_home: Path
 ) -> None:
     documents = folder(tmp_path, "The tide came in.", "A ship left port.")
@@ -146,9 +145,9 @@ def test_of_an_index_with_words_that_are_none_nothing_is_taken_over(
     path = index_path(documents, SMALL)
     stored = store.load(path)
     assert stored is not None
-    words = np.full_like(stored.cut.words, word)
-    changed = replace(stored, cut=replace(stored.cut, words=words))
-    store.INDICES.write(path, store.arrays_of(changed), {})
+    words = np.full_like(stored.words, word)
+    changed = replace(stored, words=words)
+    store.INDICES.write(path, changed.arrays(), {})
     more = folder(tmp_path, "The tide came in.", "A ship left port.", "Nobody spoke.")
     assert index_of(more, SMALL).cut == 3
 

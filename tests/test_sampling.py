@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import make_target, prompts
+from helpers import distribution, make_target, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
@@ -59,7 +59,7 @@ def test_the_warped_distribution_is_that_of_transformers(warped: Settings, sprea
     for size in (97, 40_000):
         scores = torch.randn(size, generator=generator) * spread
         wanted = by_transformers(warped, scores)
-        ours = Sampler(warped, ()).distribution(scores)
+        ours = distribution(warped, scores)
         # Sums of 40,000 probabilities in float32 err by 1e-6: a token just there may go either way.
         differ = (ours > 0) != (wanted > 1e-38)
         assert float(wanted[differ].sum() + ours[differ].sum()) < 2e-5
@@ -70,7 +70,7 @@ def test_the_warped_distribution_is_that_of_transformers(warped: Settings, sprea
 @pytest.mark.parametrize("warped", WARPED)
 def test_of_tokens_that_tie_at_the_border_all_survive(warped: Settings) -> None:
     scores = torch.randn(500, generator=torch.Generator().manual_seed(1)).mul(4).round()
-    kept = Sampler(warped, ()).distribution(scores) > 0
+    kept = distribution(warped, scores) > 0
     assert kept.any()
     assert float(scores[kept].min()) > float(
         scores[~kept].max(dim=0).values if (~kept).any() else -1e9

@@ -123,7 +123,7 @@ def test_the_memory_estimate_covers_the_cache() -> None:
     model = build(planned, SETTINGS, print, True).model
     model.start(200)
     model.prefill([1] * 200)
-    held = sum(rows.nbytes for rows in model.cached())
+    held = sum(rows.nbytes for rows in model.cache.rows())
     assert planned.cache_bytes(200) == held
 
 
@@ -190,7 +190,7 @@ def test_the_passes_are_real(method: str, recording: Path) -> None:
         whole = [*trace.prompt_ids, *trace.output_ids]
         truth = hf(torch.tensor([whole[:-1]]), use_cache=True).past_key_values
         wanted = [rows for layer in truth.layers for rows in (layer.keys, layer.values)]
-        for rows, true in zip(model.cached(), wanted, strict=True):
+        for rows, true in zip(model.cache.rows(), wanted, strict=True):
             assert rows.shape[2] <= len(whole) + 16  # an accepted end may have rows behind it
             torch.testing.assert_close(rows[:, :, : len(whole) - 1], true)
 
@@ -217,7 +217,7 @@ def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
     hf, model = built.stock, built.model
     for trace in read_traces(recording).traces:
         PromptCache(model).put(trace)
-        found = generate_recorded(hf, trace, model.cached(), options)
+        found = generate_recorded(hf, trace, model.cache.rows(), options)
         assert found.ids == list(trace.output_ids) and (found.decode_s or 0) > 0
         passes: list[int] = []
         hook = hf.register_forward_hook(lambda *a, to=passes: to.append(a[2].logits.shape[1]))

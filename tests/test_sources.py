@@ -1,4 +1,4 @@
-"""The sources of an answer, as text, as JSON and on a terminal."""
+"""The sources of an answer: found as brute force finds them; as text, as JSON, on a terminal."""
 
 import json
 import re
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ngtcli.documents.content import About, Section
-from ngtcli.documents.load import Document
-from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.documents.load import Document, load
+from ngtcli.grounding.find import spans
+from ngtcli.grounding.sources import Sources, Span, share_copied, sources_of
 from ngtcli.render.answer_view import (
     Words,
     copied_fact,
@@ -23,6 +24,8 @@ from ngtcli.render.answer_view import (
     terminal_view,
     with_marks,
 )
+from tests.document_files import paged_pdf
+from tests.spans_check import Check
 
 PAGES = About("pdf", 2, sections=(Section(0, 1, "Start"), Section(20, 2, "Start")))
 
@@ -246,3 +249,112 @@ def test_a_picture_that_cannot_be_is_refused_before_the_answer(
     done = ngt("summarize", "-", *flags, stdin=b"text", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert told in done.stderr.decode()
+
+
+# --- stretches of an answer that stand in documents, against brute force ---
+
+odd_texts = st.lists(
+    st.sampled_from([*"abc,.1é中'\n", "a'b", "1.5", "e\u0301", " ", " ", " "]), max_size=50
+).map("".join)
+
+
+@settings(deadline=None)
+@given(odd_texts, st.lists(odd_texts, max_size=3))
+def test_spans_are_those_of_brute_force(answer: str, documents: list[str]) -> None:
+    assert Check(answer, documents).failures(spans(answer, documents)) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ([], "missing: 'one two three four five'"),
+        ([Span(0, 18, 0, 9, 27)], "not taken, though the longest"),
+        ([Span(0, 23, 0, 9, 27)], "'one two three four five' is not 'one two three four'"),
+        ([Span(0, 23, 1, 0, 23)], "a nearer place"),
+        ([Span(0, 13, 0, 9, 22)], "fewer than 4 words"),
+        ([Span(0, 23, 0, 9, 32), Span(0, 23, 0, 9, 32)], "spans overlap"),
+    ],
+)
+def test_the_brute_force_check_finds_what_is_wrong(wrong: list[Span], told: str) -> None:
+    answer, documents = "one two three four five", ["nothing, one two three four five"]
+    documents.append(answer)
+    assert Check(answer, documents).failures([Span(0, 23, 0, 9, 32)]) == []
+    assert any(told in line for line in Check(answer, documents).failures(wrong))
+
+
+@pytest.mark.parametrize(
+    ("answer", "documents", "found"),
+    [
+        ("", [""], []),
+        ("...", ["..."], []),
+        ("one two three", ["one two three"], []),  # too short
+        ("one two three four", ["one two", "three four"], []),  # not across documents
+        ("The  ship\nleft port", ["the ship left port"], []),  # letters may not differ
+        ("The  ship\nleft port", ["The ship left port"], [Span(0, 19, 0, 0, 18)]),
+        ("now you can and will", ["now you can't and will"], []),  # a word whole or not at all
+        ("他说船在中午离港了。", ["昨天船在中午离港，没有回来。"], [Span(2, 8, 0, 2, 8)]),
+    ],
+)
+def test_what_counts_as_copied(answer: str, documents: list[str], found: list[Span]) -> None:
+    assert spans(answer, documents) == found
+
+
+def test_of_two_places_the_one_nearest_the_span_before_is_named() -> None:
+    twice = "one two three four."
+    document = f"{twice} filler filler start of it all here {twice}"
+    first, second = spans(f"start of it all and {twice}", [document])
+    assert document[first.source_start : first.source_end] == "start of it all"
+    assert second.source_start > first.source_start
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I don't know",
+        "at 08:15 o'clock",
+        "it’s 3.14 then",
+        "हिन्दी में लिखा",
+        "e\u0301te\u0301 la\u0300 haut",
+    ],
+)
+def test_apostrophes_points_in_numbers_and_combining_marks_part_no_word(text: str) -> None:
+    assert spans(text, [text]) == []  # three words
+    assert spans(f"{text} again", [f"{text} again"]) == [
+        Span(0, len(text) + 6, 0, 0, len(text) + 6)
+    ]
+
+
+def test_a_place_in_the_document_of_the_span_before_comes_first() -> None:
+    twice = "one two three four."
+    first = f"{twice} {'filler ' * 50} start of it all"
+    found = spans(f"start of it all and {twice}", [first, twice])
+    assert [span.document for span in found] == [0, 0]
+
+
+def test_a_row_of_a_long_table_is_found_whole() -> None:
+    rows = [f"name{i} | 0 | 0 | 0 | 0 | end{i}" for i in range(9000)]
+    assert spans(rows[-1], ["\n".join(rows)])[0].end == len(rows[-1])
+
+
+def test_a_document_of_one_repeated_word_takes_little_time() -> None:
+    (span,) = spans("a " * 500, ["a " * 100_000])
+    assert span.end - span.start == 999
+
+
+def test_fewer_than_four_words_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 4"):
+        spans("a", ["a"], 3)
+
+
+def test_the_share_counts_characters_without_white_space() -> None:
+    answer = "one two three four five"
+    assert share_copied(answer, spans(answer, ["one two three four"])) == pytest.approx(15 / 19)
+
+
+def test_a_source_in_a_pdf_has_its_page(tmp_path: Path) -> None:
+    pytest.importorskip("reportlab")
+    pages = [f"On page {i} the keeper of lamp {i} counted {i * 7} bells." for i in range(1, 5)]
+    path = tmp_path / "log.pdf"
+    path.write_bytes(paged_pdf([f"{page} {'And slept well. ' * 9}" for page in pages]))
+    (source,) = sources_of(pages[2], load([str(path)]).documents).found
+    assert source.page == 3

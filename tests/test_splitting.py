@@ -21,7 +21,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.splitting import (
     Excerpt,
@@ -171,7 +171,6 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session.local import LocalSession
 
     whole = ngt("summarize", book, *short, "--json")
     body = json.loads(whole.stdout)
@@ -184,17 +183,26 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
         quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
         assert quote == body["text"][span["start"] : span["end"]].split()
 
-    answer = LocalSession.answer
-    monkeypatch.setattr(LocalSession, "answer", failing(answer, 3, KeyboardInterrupt()))
-    stopped = ngt("summarize", book, *short)
+    check_going_on_after_ctrl_c(("summarize", book, *short), body, count, monkeypatch)
+
+
+def check_going_on_after_ctrl_c(
+    command: tuple[str, ...], body: dict[str, Any], count: int, monkeypatch: Any
+) -> None:
+    """What comes of `count` parts is `body`, after a run that ended with the third one as well."""
+    from ngtcli.session.local import LocalSession
+
+    with monkeypatch.context() as patch:
+        answer = failing(LocalSession.answer, 3, KeyboardInterrupt())
+        patch.setattr(LocalSession, "answer", answer)
+        stopped = ngt(*command)
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
-    monkeypatch.setattr(LocalSession, "answer", answer)
-    again = ngt("summarize", book, *short, "--json")
+    again = ngt(*command, "--json")
     assert f"took 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
-    assert [part["kept"] for part in rest["parts"]] == [True, True] + [False] * (count - 2)
-    assert rest["text"] == body["text"]
+    kept = [True, True] + [False] * (len(rest["parts"]) - 2)
+    assert [part["kept"] for part in rest["parts"]] == kept and rest["text"] == body["text"]
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
 
 
@@ -222,12 +230,8 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
         assert part["text"].strip() in following and part["level"] == 1
     for i, prompt in enumerate(prompts):
         assert f"Barge {i}.0 came in" in prompt
-    monkeypatch.setattr(LocalSession, "answer", failing(answer, 3, KeyboardInterrupt()))
-    stopped = ngt(*refine)
-    assert stopped.returncode == 130 and f"kept 2 of {count} parts".encode() in stopped.stderr
     monkeypatch.setattr(LocalSession, "answer", answer)
-    rest = json.loads(ngt(*refine, "--json").stdout)
-    assert rest["text"] == body["text"] and all(part["kept"] for part in rest["parts"][:2])
+    check_going_on_after_ctrl_c(refine, body, count, monkeypatch)
     dry = ngt(*refine, "--dry-run")
     assert dry.returncode == 0 and b"Barge 0.0" in dry.stdout and b"Barge 2.0" not in dry.stdout
 

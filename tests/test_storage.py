@@ -24,15 +24,6 @@ from ngtcli.system.storage import (
 )
 
 
-def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(b"12345")
-    assert read_bounded(file, 5) == b"12345"
-    with pytest.raises(OSError) as caught:
-        read_bounded(file, 4)
-    assert caught.value.errno == errno.EFBIG
-
-
 def test_a_descriptor_is_written_to_where_it_stands_and_its_file_stays(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         log.write("before\n")
@@ -49,16 +40,13 @@ def test_devices_are_refused(device: str) -> None:
         read_bounded(Path(device), 5, pipes=True)
 
 
-def test_a_folder_is_refused_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        read_bounded(tmp_path, 5)
-
-
-def test_a_pipe_is_read_only_where_pipes_are_allowed(tmp_path: Path) -> None:
+def test_folders_are_refused_and_pipes_where_they_are_not_allowed(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="not a regular file"):
         read_bounded(pipe, 5)
+    with pytest.raises(IsADirectoryError):
+        read_bounded(tmp_path, 5)
     reader, writer = os.pipe()
     os.write(writer, b"abc")
     os.close(writer)
@@ -93,26 +81,32 @@ def test_no_device_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not opened  # to open some devices is to set them going
 
 
-def test_a_pipe_whose_first_bytes_are_more_than_the_bound() -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"123456")
-    os.close(writer)
-    with pytest.raises(OSError) as caught:
-        read_bounded(Path(f"/dev/fd/{reader}"), 5, pipes=True)
-    os.close(reader)
-    assert caught.value.errno == errno.EFBIG
-
-
 def test_a_file_without_a_size_is_read_whole() -> None:
     if Path("/proc/self/status").exists():
         assert b"VmRSS" in read_bounded("/proc/self/status", 100_000)
 
 
-def test_a_stream_is_read_up_to_its_bound() -> None:
-    assert read_stream(io.BytesIO(b"12345"), 5) == b"12345"
-    assert read_stream(io.BytesIO(b""), 5) == b""
-    with pytest.raises(OSError, match="more than 4e-06 MB"):
-        read_stream(io.BytesIO(b"12345"), 4)
+@pytest.mark.parametrize("kind", ["file", "pipe", "stream"])
+@pytest.mark.parametrize("data", [b"", b"12345", b"123456"])
+def test_what_is_read_is_whole_or_refused_beyond_the_bound(
+    tmp_path: Path, kind: str, data: bytes
+) -> None:
+    (tmp_path / "file").write_bytes(data)
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    os.close(writer)
+    read = {
+        "file": lambda: read_bounded(tmp_path / "file", 5),
+        "pipe": lambda: read_bounded(Path(f"/dev/fd/{reader}"), 5, pipes=True),
+        "stream": lambda: read_stream(io.BytesIO(data), 5),
+    }[kind]
+    if len(data) <= 5:
+        assert read() == data
+    else:
+        with pytest.raises(OSError, match="more than 5e-06 MB") as caught:
+            read()
+        assert caught.value.errno == errno.EFBIG
+    os.close(reader)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
@@ -178,7 +172,7 @@ def test_the_next_write_removes_old_leftovers_and_no_young_ones(tmp_path: Path) 
     ]
 
 
-def test_beside_a_file_of_the_users_only_its_own_leftovers_are_removed(tmp_path: Path) -> None:
+def test_in_a_folder_of_the_users_only_a_files_own_leftovers_are_removed(tmp_path: Path) -> None:
     own, foreign = tmp_path / ".a.txt.x1y2.partial", tmp_path / "download.partial"
     for path in (own, foreign):
         path.write_text("half")
@@ -228,7 +222,7 @@ def test_a_byte_that_changed_after_it_was_written_never_changes_what_is_read(
             assert value.items() <= read_json(path, 1000).items()
 
 
-def test_pipes_devices_and_folders_are_no_json_files(tmp_path: Path) -> None:
+def test_pipes_devices_and_folders_are_not_json_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")

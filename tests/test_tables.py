@@ -26,8 +26,7 @@ from ngtcli.measure.results import (
 from ngtcli.measure.summary import Row
 from ngtcli.render.bench_page import bench_page
 from ngtcli.render.bench_tables import facts, tables
-from ngtcli.render.charts import Bar, bars
-from ngtcli.render.sinks import dump_json
+from ngtcli.render.page import Bar, bars
 from ngtcli.render.tables import (
     Column,
     Table,
@@ -40,7 +39,7 @@ from ngtcli.render.tables import (
 )
 from ngtcli.render.terminal import visible
 from ngtcli.render.terminal_tables import fit, full_width, to_terminal
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import dump_json, to_json
 
 HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
 SMALL = Table(
@@ -119,7 +118,7 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
 def test_tables_stand_side_by_side_only_where_both_have_room() -> None:
     room = 2 * full_width(SMALL) + 3
     for width, lines in ((room, 1), (room - 1, 2)):
-        text = to_terminal([SMALL, SMALL], width=width, colour=False, beside=True)
+        text = to_terminal([SMALL, SMALL], width=width, colour=False, in_pairs=True)
         assert sum("Two rows" in line for line in text.split("\n")) == lines
         assert text.count("Two rows") == 2 and text.count("7.0") == 2
 
@@ -270,9 +269,9 @@ def test_json_has_its_keys_in_their_order_to_the_byte() -> None:
         live_result("trie"), rows=[whole], prompts=[prompt], noise=2,
         skipped=(Skipped("a.bin", "binary", ".bin"),),
     )  # fmt: skip
-    assert dump_json(to_json(live)) == dump_json(LIVE_JSON)
+    assert dump_json(live) == dump_json(LIVE_JSON)
     replayed = replace(replay_result("trie"), rows=replay_result("trie").rows[:1])
-    assert dump_json(to_json(replayed)) == dump_json({**REPLAY_JSON, **NO_INVOCATION})
+    assert dump_json(replayed) == dump_json({**REPLAY_JSON, **NO_INVOCATION})
 
 
 def test_what_was_not_compared_or_judged_is_not_in_json() -> None:

@@ -109,28 +109,23 @@ def test_the_caret_stands_under_its_character_in_long_and_wide_texts() -> None:
     assert pointed("a\x1bb", 2)[0] == "  a␛b"
 
 
-@given(st.text(max_size=40))
+_NEAR = st.builds(
+    "{}={}".format,
+    st.sampled_from(list(SETTINGS)),
+    st.text(alphabet="0123456789.,+*-e:=truefals", max_size=20),
+)
+
+
+@given(st.text(max_size=40) | _NEAR)
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         axis = parse_axis(text)
     except GrammarError as error:
         assert 0 <= error.place <= len(text)
     else:
-        assert axis.values
-
-
-@given(
-    st.sampled_from(list(SETTINGS)),
-    st.text(alphabet="0123456789.,+*-e:=truefals", max_size=20),
-)
-def test_any_text_near_the_grammar_is_read_or_refused(name: str, text: str) -> None:
-    try:
-        values = parse_axis(f"{name}={text}").values
-    except UsageError:
-        return
-    kind = type(getattr(Settings(), name))
-    assert values and len(set(values)) == len(values)
-    assert all(type(v) is kind for v in values)
+        kind = type(getattr(Settings(), axis.name))
+        assert axis.values and len(set(axis.values)) == len(axis.values)
+        assert all(type(v) is kind for v in axis.values)
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40), st.booleans())
@@ -201,62 +196,46 @@ def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
     assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)
 
 
-def test_a_clear_winner_is_chosen_though_its_trie_is_larger() -> None:
-    slow = cell("slow", [90, 91, 92], [2.0] * 9, 10)
-    fast = cell("fast", [100, 101, 102], [1.0] * 9, 99)
-    verdict = judge([slow, fast])
-    assert verdict.tied == (fast,) and verdict.chosen is fast
-    assert verdict.reason.startswith("faster than every other cell")
+NINE, SLOW = [1.0] * 9, [2.0] * 9  # seconds of each prompt
+FAST = ("fast", [100], NINE, 5)
+SMALLEST = "within 2% of its speed small has the smallest trie"
+FEWEST = "2% of its speed fast has the fewest drafts and shortest lengths"
 
 
-def test_overlapping_rounds_are_a_tie_and_the_smallest_trie_is_chosen() -> None:
-    large = cell("large", [98, 101, 110], [1.0] * 9, 99)
-    small = cell("small", [99, 100, 101], [2.0] * 9, 10)
-    verdict = judge([large, small])
-    assert verdict.best is large and verdict.tied == (large, small)
-    assert verdict.chosen is small
-    assert verdict.reason == (
-        "2 cells are within the noise of the best; of the 2 within 2% of its speed small has the"
-        " smallest trie"
-    )
-
-
-def test_a_tied_cell_that_is_much_slower_is_listed_and_not_chosen() -> None:
-    large = cell("large", [90, 105, 110], [1.0] * 9, 99)
-    small = cell("small", [80, 90, 100], [2.0] * 9, 10)
-    verdict = judge([large, small])
-    assert verdict.tied == (large, small) and verdict.chosen is large
-    assert "no other within 2%" in verdict.reason
-
-
-def test_prompts_that_disagree_are_a_tie() -> None:
-    one = cell("one", [100], [1.0] * 5 + [3.0] * 4, 5)
-    other = cell("other", [99], [2.0] * 9, 5)
-    verdict = judge([one, other])
-    assert len(verdict.tied) == 2 and verdict.chosen is one  # fewer drafts
-    assert "fewest drafts" in verdict.reason
-
-
-def test_few_prompts_in_one_round_cannot_decide() -> None:
-    for count, ties in ((1, 2), (5, 2), (6, 1)):
-        cells = [cell("a", [100], [1.0] * count, 5), cell("bb", [50], [2.0] * count, 5)]
-        assert len(judge(cells).tied) == ties
-
-
-def test_of_noise_nothing_is_said_where_a_cell_was_measured_once() -> None:
-    once = [cell("fast", [100], [1.0] * 9, 5), cell("slow", [50], [2.0] * 9, 5)]
-    assert judge(once).reason == "the fastest of 2 cells; 1 round, no noise estimate"
-    assert judge(once, complete=False).reason.startswith("so far: the fastest of 2 cells; 1 round")
-    assert judge(once[:1]).reason == "it is the only cell; 1 round, no noise estimate"
-    close = [once[0], cell("other", [99.5], [1.0] * 9, 5)]
-    assert judge(close).reason == (
-        "2 cells cannot be told apart; of the 2 within 2% of its speed fast has the fewest drafts"
-        " and shortest lengths; 1 round, no noise estimate"
-    )
-    some = [cell("fast", [100, 101], [1.0] * 9, 5), once[1]]
-    assert judge(some).reason.endswith("1 round of some cells, no noise estimate")
-    twice = [some[0], cell("slow", [50, 51], [2.0] * 9, 5)]
-    assert judge(twice, complete=False).reason.startswith("so far: faster than every other cell")
+@pytest.mark.parametrize(
+    ("cells", "tied", "chosen", "reason"),
+    [
+        # A clear winner is chosen though its trie is larger.
+        ([("slow", [90, 91, 92], SLOW, 10), ("fast", [100, 101, 102], NINE, 99)], 1, "fast",
+         "faster than every other cell beyond"),
+        # Of rounds that overlap the smallest trie is chosen, unless it is much slower.
+        ([("large", [98, 101, 110], NINE, 99), ("small", [99, 100, 101], SLOW, 10)], 2, "small",
+         f"2 cells are within the noise of the best; of the 2 {SMALLEST}"),
+        ([("large", [90, 105, 110], NINE, 99), ("small", [80, 90, 100], SLOW, 10)], 2, "large",
+         "no other within 2%"),
+        # Prompts that disagree are a tie; few prompts in one round cannot decide.
+        ([("one", [100], [1.0] * 5 + [3.0] * 4, 5), ("other", [99], SLOW, 5)], 2, "one",
+         "fewest drafts"),
+        ([("a", [100], [1.0] * 5, 5), ("bb", [50], [2.0] * 5, 5)], 2, "a", "cannot be told apart"),
+        ([("a", [100], [1.0] * 6, 5), ("bb", [50], [2.0] * 6, 5)], 1, "a", "the fastest of 2"),
+        # Of noise nothing is said where a cell was measured once.
+        ([FAST, ("slow", [50], SLOW, 5)], 1, "fast",
+         "the fastest of 2 cells; 1 round, no noise estimate"),
+        ([FAST], 1, "fast", "it is the only cell; 1 round, no noise estimate"),
+        ([FAST, ("other", [99.5], NINE, 5)], 2, "fast",
+         f"2 cells cannot be told apart; of the 2 within {FEWEST}; 1 round, no noise estimate"),
+        ([("fast", [100, 101], NINE, 5), ("slow", [50], SLOW, 5)], 1, "fast",
+         "1 round of some cells, no noise estimate"),
+        ([("fast", [100, 101], NINE, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast",
+         "faster than every other cell"),
+    ],
+)  # fmt: skip
+def test_the_verdict(cells: list[Any], tied: int, chosen: str, reason: str) -> None:
+    rows = [cell(*one) for one in cells]
+    verdict = judge(rows)
+    assert (len(verdict.tied), verdict.chosen.cell) == (tied, chosen) and reason in verdict.reason
+    assert verdict.tied[0] is verdict.best is max(rows, key=lambda row: row.tokens_per_s)
+    assert judge(rows, complete=False).reason == f"so far: {verdict.reason}"
 
 
 def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:

@@ -1,7 +1,7 @@
 """Tiny models, drafters and naive tries that tests share."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
+from ngtcli.decode.sampling import warp
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
@@ -96,6 +97,12 @@ def generate(hf, prompt, max_tokens: int) -> list[int]:
     return out[0, len(prompt) :].tolist()
 
 
+def distribution(sampling: Settings, scores: torch.Tensor) -> torch.Tensor:
+    """Warped probabilities, float64 (vocabulary,), of scores that nothing penalizes."""
+    weights = warp(scores.float()[None], sampling)[0].double()
+    return weights / weights.sum()
+
+
 # --- drafting ---
 
 
@@ -105,14 +112,27 @@ class Scripted(Drafter):
     def __init__(self, propose) -> None:
         self._propose = propose
 
-    def reset(self, context: Context) -> None:
-        pass
-
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         return self._propose(list(ids), budget)
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        pass
+
+def drafts_of(
+    truth: Mapping[tuple[int, ...], Sequence[int]], wrong: int = 1
+) -> Callable[[Sequence[int], int], DraftTree]:
+    """Drafts that hold what follows the prompts of `truth`, behind `wrong` siblings of it."""
+
+    def propose(ids: Sequence[int], budget: int) -> DraftTree:
+        for prompt, output in truth.items():
+            said = len(ids) - len(prompt)
+            if tuple(ids) == (*prompt, *output[:said]):
+                path = output[said : said + max(0, budget - wrong)]
+                if path:
+                    others = [(path[0] + 1 + i) % VOCABULARY for i in range(wrong)]
+                    parents = (*[ROOT] * (wrong + 1), *range(wrong, wrong + len(path) - 1))
+                    return DraftTree((*others, *path), parents)
+        return DraftTree()
+
+    return propose
 
 
 def make_drafter(spec: str, settings: DraftSettings | None = None) -> Drafter:

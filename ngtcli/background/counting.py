@@ -42,10 +42,8 @@ def word_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """The ids of each word as it stands in a text; none where they depend on what is before it."""
     before = [_BEFORE_LETTERS if word[:1].isalnum() else _BEFORE_OTHERS for word in words]
     coded = _encode([b + word for b, word in zip(before, words, strict=True)], tokenizer)
-    marks = dict(
-        zip((_BEFORE_LETTERS, _BEFORE_OTHERS),
-            _encode([_BEFORE_LETTERS, _BEFORE_OTHERS], tokenizer), strict=True)
-    )  # fmt: skip
+    both = [_BEFORE_LETTERS, _BEFORE_OTHERS]
+    marks = dict(zip(both, _encode(both, tokenizer), strict=True))
     found = []
     for b, ids in zip(before, coded, strict=True):
         mark = marks[b]

@@ -36,7 +36,7 @@ def _key(name: str, fingerprint: str) -> str:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise UsageError for a name of which there is no background, for no tokenizer."""
+    """Raise UsageError for a name of which no tokenizer has a background."""
     for name in (n for n in names if n not in SHIPPED):
         built = (f.name for f in list_backgrounds() if "," not in f.name)
         known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
@@ -83,5 +83,5 @@ def parts_of(names: Sequence[str], fingerprint: str) -> str:
 def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
     """Store counts; the path. `about` is other metadata. Raises OSError."""
     path = background_path(name, fingerprint)
-    told = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
-    return BACKGROUNDS.write(path, counts.arrays, {**told, "key": path.name.partition(".")[0]})
+    described = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
+    return BACKGROUNDS.write(path, counts.arrays, {**described, "key": path.name.partition(".")[0]})

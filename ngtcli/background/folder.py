@@ -1,6 +1,6 @@
-"""Counts of all documents that were given, for `auto` to draft from beside those in the prompt.
+"""Counts of all documents that were given, which `auto` drafts from in addition to the prompt's.
 
-They are kept in the cache, for a set of documents and a tokenizer: the token ids of each document,
+They lie in the cache, for a set of documents and a tokenizer: the token ids of each document,
 so that for other documents of the same folder only what is new is encoded; their counts; and these
 joined with the background.
 """
@@ -149,7 +149,7 @@ class FolderCounts:
 
 
 def _known(path: Path, fingerprint: str, vocabulary: int) -> Iterator[tuple[bytes, Ints]]:
-    """The digest and the ids of each document in a file; none where that is damaged."""
+    """The digest and the ids of each document in a file; nothing where it is damaged."""
     try:
         arrays, _ = IDS.read(path, {TOKENIZER: fingerprint})
     except (FileNotFoundError, DamagedFileError):

@@ -6,7 +6,6 @@ complete, detached and at the lowest priority. A thread would hold up the proces
 its Python code what else the process does.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -32,6 +31,8 @@ from ngtcli.trie.store import about
 _MOST_REASON = 200  # characters of a reason that are shown; guess
 _MOST_FAILURE = 10_000  # bytes of the file of a reason; guess
 _AGAIN_S = 86_400.0  # seconds after which making is tried again; guess
+_MOST_S = 600  # seconds that making may take; guess: it takes some
+MOST_JOINED = 30_000_000  # nodes; guess: joining takes about 200 bytes of memory for each
 _FAILURES = (OSError, DamagedFileError)
 
 
@@ -57,12 +58,12 @@ class Backgrounds:
         self._persist, self._warn = persist, warn
         self._loaded: BackgroundCounts | None = None
         self._done = False
-        self._missing: list[Path] = []  # where it is kept why each is
+        self._missing: list[Path] = []  # the files that say why each is
         self._used = ""
         self._remarks: list[str] = []
 
     def load(self) -> BackgroundCounts | None:
-        """The counts of all of them together; what cannot be had is left out, with a remark."""
+        """The counts of all of them together; what is unavailable is left out, with a remark."""
         if not self._done and self._names:
             fingerprint = self._tokenizer.fingerprint
             found = {name: self._open(name, fingerprint) for name in self._names}
@@ -133,24 +134,21 @@ class Backgrounds:
         if not self._missing:
             return
         missing, self._missing = self._missing, []
-        told = ", ".join(self._names)
+        names = ", ".join(self._names)
         try:
             for path in missing:
                 leave_reason(path)
             start_making(self._names, self._model)
-            self._remarks.append(f"{told}: made now for this tokenizer, used from the next run on.")
+            how = "made now for this tokenizer, used from the next run on"
         except OSError as error:
-            self._remarks.append(f"{told}: cannot be made ({error.strerror or error}).")
+            how = f"cannot be made ({error.strerror or error})"
+        self._remarks.append(f"{names}: {how}.")
 
     def words(self) -> str:
-        """What is in use, in sentences; "" where none is wanted or nothing was loaded."""
+        """What is in use, in sentences; "" where no names were given or nothing was loaded."""
         if not self._names or not self._done:
             return ""
         return " ".join([f"Background: {self._used or 'none'}.", *self._remarks])
-
-
-_MOST_S = 600  # guess: it takes seconds
-MOST_JOINED = 30_000_000  # nodes; guess: joining takes about 200 bytes of memory for each
 
 
 def make_shipped(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
@@ -176,7 +174,7 @@ def start_making(names: Sequence[str], model: str) -> None:
     """Make what is missing in a process that outlives this one; files appear when complete.
 
     Two such processes at once do no harm: each renames its own complete files. None is started
-    where nothing can be kept. Raises OSError.
+    where nothing can be stored. Raises OSError.
     """
     if others_cache():
         return
@@ -184,11 +182,11 @@ def start_making(names: Sequence[str], model: str) -> None:
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # `-m` alone looks for modules in the current folder first, which may be one of documents.
     environ["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, sys.path))
+    command = [sys.executable, "-P", "-m", __name__, model, *names]
+    no = subprocess.DEVNULL
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, model, *names],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, env=environ,
-    )  # fmt: skip
+        command, stdin=no, stdout=no, stderr=no, start_new_session=True, env=environ
+    )
     # Where it ends before this process does, it is waited for, or it would stay a zombie.
     threading.Thread(target=process.wait, daemon=True).start()
 
@@ -205,29 +203,23 @@ def make_files(names: Sequence[str], model: str) -> None:
             with _telling(name, fingerprint):
                 phrases = read_phrases(SHIPPED[name])
                 found[name] = phrase_counts(phrases, tokenizer)
-                _save(name, found[name], f"{len(phrases)} words and phrases", tokenizer, model)
+                origin = {"documents": f'["{len(phrases)} words and phrases"]', "model": model}
+                _save(name, fingerprint, found[name], origin)
     if len(found) > 1:
         with _telling(",".join(found), fingerprint):
             if sum(map(len, found.values())) > MOST_JOINED:
                 raise ValueError("they are too large to be joined")
             parts = files.parts_of(list(found), fingerprint)
-            whole = joined(list(found.values()))
-            _save(",".join(found), whole, "joined", tokenizer, model, parts)
+            origin = {"documents": '["joined"]', "model": model, "parts": parts}
+            _save(",".join(found), fingerprint, joined(list(found.values())), origin)
 
 
-def _save(
-    name: str,
-    counts: BackgroundCounts,
-    told: str,
-    tokenizer: Tokenizer,
-    model: str,
-    parts: str = "",
-) -> None:
-    origin = {"created": str(int(time.time())), "documents": json.dumps([told]), "parts": parts}
-    origin |= {"tokens": "0", "model": model}
-    path = files.save(name, tokenizer.fingerprint, counts, origin)
-    for file in list_backgrounds():  # those of another edition are read no more
-        if (file.name, file.tokenizer) == (name, tokenizer.fingerprint) and file.path != path:
+def _save(name: str, fingerprint: str, counts: BackgroundCounts, origin: dict[str, str]) -> None:
+    """Store the counts, and remove those of another edition, which are not read any more."""
+    made = {"created": str(int(time.time())), "tokens": "0", "parts": ""}
+    path = files.save(name, fingerprint, counts, {**made, **origin})
+    for file in list_backgrounds():
+        if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:
             file.path.unlink(missing_ok=True)
 
 
@@ -245,7 +237,7 @@ def _telling(name: str, fingerprint: str) -> Iterator[None]:
 
 
 def leave_reason(path: Path, reason: str = "it is being made, or making it was ended") -> None:
-    """Write why a background is not there (`names.failure_path`). Raises OSError."""
+    """Write why a background is not there (`files.failure_path`). Raises OSError."""
     write_json(path, {"reason": reason})
 
 

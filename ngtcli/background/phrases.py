@@ -45,7 +45,7 @@ class Phrases:
 
 
 def read_phrases(path: Path) -> Phrases:
-    """The phrases in a file. Raises OSError; DamagedFileError for what is none.
+    """The phrases in a file. Raises OSError; DamagedFileError for any other content.
 
     Reads at most MOST_PACKED bytes, which may stand for at most MOST.
     """

@@ -197,7 +197,7 @@ def content_of(line: Line, path: Path | None = None) -> BatchLine:
         except OSError as error:
             raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
         if hash(raw) != line.hash:
-            hint = "Start again with --restart, and leave the input as it is meanwhile."
+            hint = "Start again with --restart, and leave the input as it is while it runs."
             raise InputError("the line has changed since the run began", hint)
     _, said = read_line(raw)
     if isinstance(said, NgtError):

@@ -7,7 +7,8 @@ import glob
 import hashlib
 import json
 import os
-from collections import OrderedDict
+import re
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import Any
 
 from ngtcli.config import check_key, settings_where
 from ngtcli.documents.files import Reader
-from ngtcli.documents.json_object import RepeatedKeyError, json_object
 from ngtcli.documents.load import Document
 from ngtcli.documents.text import Unreadable, checked_text, decode_text, utf8
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.prompt.preset import TASKS
 from ngtcli.system.yaml_file import shown
 
+HINT = "Write one JSON object a line."
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or of a pair
 KEYS = ("id", "task", "documents", "paths", "context", "question", "settings")
 _TEXTS = ("documents", "paths", "context")
 _PER_LINE = settings_where(per_line=True)
@@ -232,3 +234,59 @@ def _joined(folder: str, path: str) -> str:
     if not path or os.path.isabs(path) or not glob.has_magic(path) or os.path.lexists(plain):
         return plain if path else path
     return os.path.join(glob.escape(folder), path)
+
+
+class RepeatedKeyError(InputError):
+    """A key stands twice in an object; `found` is what the outermost one has once."""
+
+    def __init__(self, key: str, found: dict[str, Any]) -> None:
+        super().__init__(f"{shown(key)} stands there twice", "Give each key once.")
+        self.found = found
+
+
+def json_object(line: str) -> dict[str, Any]:
+    """The object that a line holds.
+
+    Raises InputError for what is not a JSON object, is nested too deeply, or has text that is not
+    Unicode; RepeatedKeyError for one that has a key twice.
+
+    >>> json_object('{"id": 3}')
+    {'id': 3}
+    """
+    twice: dict[str, None] = {}  # in order, of all objects
+    outermost: set[str] = set()  # the same of the object that ended last
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        outermost.clear()
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            repeated = [key for key, count in counts.items() if count > 1]
+            outermost.update(repeated)
+            twice.update(dict.fromkeys(repeated))
+        return found
+
+    try:
+        data = json.loads(line, object_pairs_hook=object_of)
+        if _HALF.search(line):
+            json.dumps(data, ensure_ascii=False).encode()
+    except RecursionError:
+        raise InputError("nested too deeply", HINT) from None
+    except UnicodeEncodeError:
+        raise InputError(
+            "half of a character (a lone surrogate)", "Write characters whole."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"not JSON ({_place(error)})", HINT) from None
+    if not isinstance(data, dict):
+        raise InputError("no JSON object", HINT)
+    if twice:
+        once = {key: value for key, value in data.items() if key not in outermost}
+        raise RepeatedKeyError(next(iter(twice)), once)
+    return data
+
+
+def _place(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.lower()} at character {error.pos + 1}"
+    return str(error).split(":", 1)[0].lower()  # a number with too many digits

@@ -1,7 +1,7 @@
 """What a batch writes, so that the same command goes on after a kill.
 
 The answers of a file of lines go to a file, a line each, in the order of the input, which only
-grows by whole lines. What is finished before its turn stands in a journal beside it,
+grows by whole lines. What is finished before its turn stands in a journal next to it,
 `NAME.journal`, until then: a line for the head, then one for each such answer, its index before it.
 A run that was killed leaves at most one torn line in each, which is cut off. What the journal says
 last of an index counts, so that lines are replaced by it as well: the file is then written again.
@@ -27,8 +27,8 @@ from typing import IO
 
 from ngtcli.batch.input import Line
 from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure, open_journal, write_all
+from ngtcli.batch.json_lines import json_object
 from ngtcli.documents.find import expanded
-from ngtcli.documents.json_object import json_object
 from ngtcli.errors import InputError, NgtError, UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.reading import identity
@@ -148,7 +148,7 @@ class FileOutput:
         self._drain()
 
     def _check_new(self, first: bytes) -> None:
-        """Raise UsageError where a journal without a head, or the file beside it, is not ours."""
+        """Raise UsageError where a journal without a head, or the file next to it, is not ours."""
         if self._path.exists() and self._path.stat().st_size > 0:
             if not first:  # it has just been made
                 self._journal_path.unlink()
@@ -285,7 +285,7 @@ def _line_of(index: int, read: Read) -> str:
 
 
 def journal_of(path: Path) -> Path:
-    """The journal beside an output."""
+    """The journal next to an output."""
     real = path.resolve()
     return real.with_name(f"{real.name}.journal")
 

@@ -18,7 +18,6 @@ from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
-    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import FinishedAnswer
 
 _READERS = 4  # that are open at once; guess
@@ -47,7 +46,6 @@ class LineAnswer:
     line: Line
     question: Question | None
     answer: "FinishedAnswer"
-    parts: "tuple[PartReport, ...]" = ()
 
 
 def wording(task: str, preset: Preset) -> Preset:

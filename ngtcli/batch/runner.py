@@ -12,7 +12,7 @@ from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.splitting import PartReport, fits
+from ngtcli.prompt.splitting import fits
 from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
 from ngtcli.session.parts import Splitting
 from ngtcli.session.session import Notify, Session
@@ -153,7 +153,7 @@ class Runner:
             yield self._done(line, question, failed(line.index, self._of_line(error)))
             return
         answer = self._alone(session, line, prompt)
-        yield self._done(line, question, answer, tuple(splitting.reports))
+        yield self._done(line, question, replace(answer, parts=tuple(splitting.reports)))
         if answer.error is None:
             splitting.forget()
 
@@ -171,12 +171,6 @@ class Runner:
             raise KeyboardInterrupt from error
         return error if isinstance(error, NgtError) else self._error_of(error)
 
-    def _done(
-        self,
-        line: Line,
-        question: Question | None,
-        answer: FinishedAnswer,
-        parts: tuple[PartReport, ...] = (),
-    ) -> LineAnswer:
+    def _done(self, line: Line, question: Question | None, answer: FinishedAnswer) -> LineAnswer:
         self._lines.done(line)
-        return LineAnswer(line, question, answer, parts)
+        return LineAnswer(line, question, answer)

@@ -1,90 +1,128 @@
 """What is reported of an answer: its JSON, the summary line, a line for each step, its passages."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import distinct
 from ngtcli.config import Settings, shown_settings
+from ngtcli.documents.find import Skipped
+from ngtcli.documents.load import Document
 from ngtcli.errors import counted
-from ngtcli.grounding.sources import Sources
-from ngtcli.prompt.build import Chosen, Selection
-from ngtcli.render.sinks import Collector
-from ngtcli.system.json_form import to_json
+from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.prompt.build import Chosen, Cut, Selection
+from ngtcli.system.json_form import json_key
 
 if TYPE_CHECKING:
+    from ngtcli.cli.answer_object import AnswerObject
     from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
-    from ngtcli.prompt.splitting import PartReport
     from ngtcli.session.answer import Answer, FinishedAnswer
 
 
-def answer_json(
+TASKS = ("summarize", "ask")
+SKIPPED = "files that were left out, with the reason"
+RETRIEVAL = "the passages read, where not all fits"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentObject:
+    """A document that was read."""
+
+    name: str
+    sha256: str = field(
+        metadata=json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
+    )
+    characters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunObject:
+    """What --dry-run prints; the prompt's parts are null if it does not fit."""
+
+    task: str = field(metadata=json_key(choices=TASKS))
+    question: str = field(metadata=json_key(null=True))
+    model: str
+    preset: str
+    fits: bool
+    context: int
+    prompt_tokens: int | None = None
+    documents: Sequence[DocumentObject]
+    skipped: Sequence[Skipped] = field(metadata=json_key(about=SKIPPED))
+    truncated: Sequence[Cut] = ()
+    retrieval: Selection | None = field(default=None, metadata=json_key(about=RETRIEVAL))
+    prompt: str | None = None
+    ids: Sequence[int] | None = None
+
+
+def answer_object(
     request: AnswerRequest,
     answer: "FinishedAnswer",
-    kept: Collector,
     sources: Sources,
-    parts: Sequence["PartReport"] = (),
-) -> dict[str, Any]:
+) -> "AnswerObject":
     """The object that --json prints."""
-    body: dict[str, Any] = {
-        "text": kept.text,
-        "task": request.task,
-        "question": request.question or None,
-        "model": request.settings.model,
-        "method": request.settings.method,
-        "finish_reason": answer.finish_reason,
-        "exact": answer.exact,
-        "settings": shown_settings(request.settings),
-        "preset": request.preset.name,
-        "documents": _documents(request),
-        "skipped": to_json(distinct(request.loaded.skipped)),
-        "truncated": [asdict(cut) for cut in answer.prompt.cuts],
-        "retrieval": _retrieval(answer.prompt),
-        "parts": to_json(parts),
-        "trie": to_json(answer.trie),
-        "passes": to_json(answer.passes),
-        "statistics": to_json(answer.statistics),
-        "sources": to_json(sources),
-    }
-    if answer.policy is not None:
-        body["policy"] = to_json(answer.policy)
-    if request.json_tokens:
-        body["tokens"] = [{"id": t.id, "text": t.text, "origin": t.origin} for t in kept.tokens]
-    return body
+    from ngtcli.cli.answer_object import AnswerObject  # here: it loads torch
+
+    return AnswerObject(
+        text=answer.text,
+        task=request.task,
+        question=request.question,
+        model=request.settings.model,
+        method=request.settings.method,
+        finish_reason=answer.finish_reason,
+        exact=answer.exact,
+        settings=shown_settings(request.settings),
+        preset=request.preset.name,
+        documents=_documents(request),
+        skipped=distinct(request.loaded.skipped),
+        truncated=answer.prompt.cuts,
+        retrieval=answer.prompt.selection,
+        parts=answer.parts,
+        trie=answer.trie,
+        passes=answer.passes,
+        statistics=answer.statistics,
+        sources=sources,
+        policy=answer.policy,
+        tokens=answer.tokens if request.json_tokens else None,
+    )
 
 
-def dry_run_json(request: AnswerRequest, prompt: "Prompt | None", context: int) -> dict[str, Any]:
+def dry_run_object(request: AnswerRequest, prompt: "Prompt | None", context: int) -> DryRunObject:
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
-    return {
-        "task": request.task,
-        "question": request.question or None,
-        "model": request.settings.model,
-        "preset": request.preset.name,
-        "fits": prompt is not None,
-        "context": context,
-        "prompt_tokens": len(prompt.ids) if prompt else None,
-        "documents": _documents(request),
-        "skipped": to_json(distinct(request.loaded.skipped)),
-        "truncated": [asdict(cut) for cut in prompt.cuts] if prompt else [],
-        "retrieval": _retrieval(prompt) if prompt else None,
-        "prompt": prompt.text if prompt else None,
-        "ids": prompt.ids if prompt else None,
-    }
+    own = DryRunObject(
+        task=request.task,
+        question=request.question,
+        model=request.settings.model,
+        preset=request.preset.name,
+        fits=prompt is not None,
+        context=context,
+        documents=_documents(request),
+        skipped=distinct(request.loaded.skipped),
+    )
+    if prompt is None:
+        return own
+    return replace(
+        own,
+        prompt_tokens=len(prompt.ids),
+        truncated=prompt.cuts,
+        retrieval=prompt.selection,
+        prompt=prompt.text,
+        ids=prompt.ids,
+    )
 
 
-def _retrieval(prompt: "Prompt") -> Any:
-    return to_json(prompt.selection)
+def _documents(request: AnswerRequest) -> list[DocumentObject]:
+    return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 
 
-def _documents(request: AnswerRequest) -> list[dict[str, Any]]:
-    return [
-        {"name": d.name, "sha256": d.sha256, "characters": len(d.text)} for d in request.documents
-    ]
+def copied(answer: "FinishedAnswer", documents: Sequence[Document]) -> Sources:
+    """Where what the answer copies stands in the documents that the model read of these."""
+    selection = answer.prompt.selection
+    return sources_of(answer.text, documents, selection.excerpts if selection else None)
 
 
 def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
@@ -121,57 +159,48 @@ def _policy_facts(policy: "PolicyReport | None") -> list[str]:
     return facts
 
 
-def policy_words(answer: "Answer") -> list[str]:
-    """Why the drafter drafted as much as it did, in sentences; none where it decides nothing."""
-    policy = answer.policy
-    if policy is None:
-        return []
+def remarks(answer: "Answer") -> list[str]:
+    """What -v says below an answer: why so much was drafted, from what, whether it is exact."""
+    return [
+        *([_policy_words(answer, answer.policy)] if answer.policy is not None else []),
+        answer.background_words(),
+        *_words_on_passes(answer),
+    ]
+
+
+def _policy_words(answer: "Answer", policy: "PolicyReport") -> str:
+    """Why the drafter drafted as much as it did."""
     costs = policy.cost_s
     most = max(costs)
-    words = [
+    words = (
         f"A pass over {most} rows costs {costs[most] / costs[1]:.1f} times one over a single row,"
-        f" drafting {policy.drafting_s / costs[1]:.0%} of that.",
-        f"Drafts were accepted {policy.came_true:.1f} times as often as expected, of late.",
-    ]
+        f" drafting {policy.drafting_s / costs[1]:.0%} of that."
+        f" Drafts were accepted {policy.came_true:.1f} times as often as expected, of late."
+    )
     if policy.stand_downs:
-        words.append(
-            "Drafting stood down while no number of nodes was expected to make up for its cost,"
+        words += (
+            " Drafting stood down while no number of nodes was expected to make up for its cost,"
             f" {policy.budgets.get(0, 0)} of {answer.run.statistics.steps} steps."
         )
     return words
 
 
-def exact_words(answer: "Answer") -> str:
-    """Whether the tokens depend on drafts, and what made sure of it; "" in float32."""
-    run = answer.run
-    if run.model.plain_reason:
-        return ""
-    if run.exact:
-        return (
+def _words_on_passes(answer: "Answer") -> Iterator[str]:
+    """Whether tokens depend on drafts, what of the checkpoint is not used, why passes are slow."""
+    run, model = answer.run, answer.run.model
+    dtype = str(model.dtype).removeprefix("torch.")
+    if run.exact and not model.plain_reason:
+        yield (
             f"Exact: all passes had {run.rows} rows; plain decoding with --exact has the same"
             " tokens."
         )
-    dtype = str(run.model.dtype).removeprefix("torch.")
-    if dtype == "float32":
-        return ""
-    return f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
-
-
-def eager_words(answer: "Answer") -> str:
-    """Why the model's passes are not captured; "" where they are or may be."""
-    model = answer.run.model
-    if model.plain_reason or not model.passes.reason:
-        return ""
-    return f"The model's passes are not captured: {model.passes.reason}."
-
-
-def unused_words(answer: "Answer") -> str:
-    """What the checkpoint suggests to `generate` and ngt's own settings take the place of."""
-    unused = answer.run.model.unused
-    if not unused:
-        return ""
-    told = ", ".join(f"{name}={_short(value)}" for name, value in unused.items())
-    return f"Left unused of the model's generation settings: {told}."
+    elif dtype != "float32" and not model.plain_reason:
+        yield f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+    if model.unused:
+        unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
+        yield f"Left unused of the model's generation settings: {unused}."
+    if model.passes.reason and not model.plain_reason:
+        yield f"The model's passes are not captured: {model.passes.reason}."
 
 
 def _short(value: object, most: int = 40) -> str:
@@ -193,18 +222,13 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
 
 def explanation(answer: "Answer", step: "Step") -> str:
     """One line on a step: what was drafted and why, what came of it."""
-    told = answer.run.drafter.explain()
+    why = answer.run.drafter.explain()
     run = answer.run
     if not run.proposed:
-        told = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
+        why = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
     accepted = sum(t.drafted for t in step.tokens)
-    parts = [f"step {run.statistics.steps}", told, f"{step.nodes} drafted"]
+    parts = [f"step {run.statistics.steps}", why, f"{step.nodes} drafted"]
     return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)
-
-
-def origins(answer: "Answer") -> Sequence[str]:
-    """What drafts of this method come from, as far as it tells."""
-    return answer.run.drafter.origins
 
 
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:

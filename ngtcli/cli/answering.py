@@ -12,46 +12,34 @@ from typing import TYPE_CHECKING
 import typer
 
 from ngtcli.cli.answer_report import (
-    answer_json,
-    dry_run_json,
-    eager_words,
-    exact_words,
+    answer_object,
+    copied,
+    dry_run_object,
     explanation,
-    origins,
-    policy_words,
+    remarks,
     summary_facts,
     tell_passages,
-    unused_words,
 )
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import print_line, write_page, write_result
+from ngtcli.cli.output import print_json, print_line, write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
 from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
-from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.grounding.sources import Sources
 from ngtcli.model_files.card import script_words
-from ngtcli.model_files.context import context_limit
-from ngtcli.model_files.pretrained import load_config, load_tokenizer
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
+from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import (
-    Collector,
-    ColourSink,
-    PlainSink,
-    ShownToken,
-    Sink,
-    TerminalSink,
-    dump_json,
-)
+from ngtcli.render.sinks import ColourSink, PlainSink, ShownToken, TerminalSink
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
+from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
     from ngtcli.prompt.splitting import PartReport
@@ -134,17 +122,16 @@ class _Showing:
         parts: Sequence["PartReport"],
     ) -> None:
         self._request, self._answer, self._notes, self._parts = request, answer, notes, parts
-        self._came = Collector()
 
     def run(self) -> None:
         """Show the answer; on Ctrl-C what came of it, with exit code 130. Raises NgtError."""
-        sinks: list[Sink] = [self._came]
+        sink: PlainSink | None = None
         if self._request.whole:
             process.unwind_on_interrupt()  # even an empty answer is delivered
         else:
-            sinks.append(self._sink())
+            sink = self._sink()
         try:
-            self._decode(sinks)
+            self._decode(sink)
         except KeyboardInterrupt:
             self._answer.interrupted = True
         except Exception:
@@ -152,62 +139,62 @@ class _Showing:
                 raise
             self._answer.interrupted = True
         self._notes.clear()
-        for sink in sinks:
+        if sink is not None:
             sink.close()
-        sources = self._compare()
+        finished = self._answer.finished(parts=self._parts)
+        sources = self._compare(finished)
         with process.unbroken():
-            self._deliver(sources)
+            self._deliver(finished, sources)
             facts = [copied_fact(sources), *summary_facts(self._request.settings, self._answer)]
             if self._request.html:
-                write_page(self._page(sources, facts), self._request.html)
+                write_page(self._page(finished, sources, facts), self._request.html)
             if self._request.svg:
-                write_page(self._picture(sources, facts), self._request.svg)
+                write_page(self._picture(finished, sources, facts), self._request.svg)
         self._conclude(facts)
 
-    def _sink(self) -> Sink:
+    def _sink(self) -> PlainSink:
         """Where the text goes as it comes."""
         request = self._request
         color = wants_color(sys.stdout, request.settings.color)
         if color and request.verbose and request.settings.method != "none":
-            self._notes.legend(origins(self._answer))
+            self._notes.legend(self._answer.run.drafter.origins)
         if sys.stdout.isatty():
             return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
         return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
 
-    def _decode(self, sinks: Sequence[Sink]) -> None:
+    def _decode(self, sink: PlainSink | None) -> None:
+        tokens = 0
         for step in self._answer:
-            if self._request.whole:
-                written = counted(len(self._came.tokens), "token")
-                self._notes.status(f"Writing the answer: {written} …")
-            elif self._came.tokens:
+            if sink is None:
+                self._notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
+            elif tokens:
                 self._notes.clear()
             else:
                 process.unwind_on_interrupt()
                 self._notes.begin_answer()
-            for sink in sinks:
+            tokens += len(step.tokens)
+            if sink is not None:
                 sink.step(step.tokens)
             if self._request.explain:
                 self._notes.say(explanation(self._answer, step), dim=True)
 
-    def _compare(self) -> Sources:
+    def _compare(self, answer: "FinishedAnswer") -> Sources:
         """Which stretches of the answer stand in the documents, or in the passages read."""
-        documents, selection = self._request.documents, self._answer.prompt.selection
-        excerpts = selection.excerpts if selection else None
-        if excerpts is None and sum(len(d.text) for d in documents) > _LONG:
+        documents = self._request.documents
+        if answer.prompt.selection is None and sum(len(d.text) for d in documents) > _LONG:
             self._notes.status("Comparing the answer with the documents …")
-        sources = sources_of(self._came.text, documents, excerpts)
+        sources = copied(answer, documents)
         self._notes.clear()
         return sources
 
-    def _deliver(self, sources: Sources) -> None:
+    def _deliver(self, answer: "FinishedAnswer", sources: Sources) -> None:
         """The JSON object, or the answer with its sources, to stdout or to the file."""
         request = self._request
         if request.cite and not request.output:
-            _print_cited(self._came.tokens, sources, self._sink(), request.settings.color)
+            _print_cited(answer.tokens, sources, self._sink(), request.settings.color)
         elif request.whole:
             hint = "The answer went to standard output; choose another file with -o."
-            body = body_of(request, self._answer.finished(), self._came, sources, self._parts)
-            write_result(body, request.output, hint)
+            write_result(body_of(request, answer, sources), request.output, hint)
 
     def _conclude(self, facts: list[str]) -> None:
         """What is said below an answer; exit code 130 where it was interrupted."""
@@ -215,10 +202,8 @@ class _Showing:
         if notes.terminal or self._request.verbose:
             notes.facts(facts)
         if self._request.verbose:
-            notes.remark(" ".join(policy_words(answer)))
-            notes.remark(answer.background_words())
-            for words in (exact_words, unused_words, eager_words):
-                notes.remark(words(answer))
+            for words in remarks(answer):
+                notes.remark(words)
         if answer.finish_reason == "context":
             notes.warn("the answer is cut off: the context is full")
         if answer.finish_reason == "repetition":
@@ -227,55 +212,46 @@ class _Showing:
             notes.warn("interrupted; the answer is incomplete")
             raise typer.Exit(INTERRUPTED)
 
-    def _page(self, sources: Sources, facts: Sequence[str]) -> str:
+    def _page(self, answer: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
         """The answer next to its documents, as HTML."""
-        from ngtcli.render.answer_page import Written, answer_page  # here: few runs need it
+        from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
-        documents, steps = self._request.documents, self._came.steps
-        written = [
-            Written(token.text, token.drafted, step)
-            for token, step in zip(self._came.tokens, steps, strict=True)
-        ]
+        documents = self._request.documents
         names = ", ".join(d.name for d in documents[:3])
-        if selection := self._answer.prompt.selection:  # what nothing was read of is left out
+        if selection := answer.prompt.selection:  # what nothing was read of is left out
             read = sorted({excerpt.document for excerpt in selection.excerpts})
             documents, sources = [documents[i] for i in read], sources.among(read)
         title = self._request.question or f"Summary of {names}"
-        return answer_page(title, command_line(), written, sources, documents, facts)
+        return answer_page(title, command_line(), answer.steps, sources, documents, facts)
 
-    def _picture(self, sources: Sources, facts: Sequence[str]) -> str:
+    def _picture(self, answer: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
         """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
-        width, shown, places = terminal_width(sys.stdout), self._came.tokens, ""
-        drafted = sorted({token.origin for token in shown if token.drafted})
-        parts = [f"$ {reveal(visible(command_line()))}\n"]
-        parts += [answer_view.legend(drafted) + "\n"] * bool(drafted)
-        if self._request.cite:
-            places = terminal_list(sources, width, True)
-            parts.append(answer_view.terminal_view(with_marks(shown, sources), width, True))
-        else:
-            parts.append(answer_view.terminal_view(shown, width, True))
-        below = "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width))
-        lines = filter(None, [*parts, places, below])
-        return answer_view.svg("\n".join(lines), self._came.text, width)
+        width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
+        origins = sorted({token.origin for token in tokens if token.drafted})
+        shown = with_marks(tokens, sources) if cite else tokens
+        parts = [
+            f"$ {reveal(visible(command_line()))}\n",
+            answer_view.legend(origins) + "\n" if origins else "",
+            answer_view.terminal_view(shown, width, True),
+            terminal_list(sources, width, True) if cite else "",
+            "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width)),
+        ]
+        return answer_view.svg("\n".join(filter(None, parts)), answer.text, width)
 
 
-def body_of(
-    request: AnswerRequest,
-    answer: "FinishedAnswer",
-    came: Collector,
-    sources: Sources,
-    parts: Sequence["PartReport"],
-) -> str:
+def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        return dump_json(answer_json(request, answer, came, sources, parts))
+        return dump_json(answer_object(request, answer, sources))
     if not request.cite:
-        return visible(came.text.rstrip("\n"))
-    text = visible("".join(words.text for words in with_marks(came.tokens, sources)))
+        return visible(answer.text.rstrip("\n"))
+    text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))
     return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
 
 
-def _print_cited(tokens: Sequence[ShownToken], sources: Sources, sink: Sink, color: str) -> None:
+def _print_cited(
+    tokens: Sequence[ShownToken], sources: Sources, sink: PlainSink, color: str
+) -> None:
     """The answer with marks into `sink`, which writes to stdout, and its sources below it.
 
     On a terminal the places link to the files; `color` is that setting.
@@ -315,7 +291,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     except ContextOverflowError:
         notes.clear()
         if request.json:
-            print_line(dump_json(dry_run_json(request, None, context)))
+            print_json(dry_run_object(request, None, context))
         raise
     notes.clear()
     if words := script_words(s.model, prompt.documents, request.question):
@@ -323,7 +299,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tell_passages(request, prompt.selection, notes)
     remark_look_alikes(request, tokenizer, notes)
     if request.json:
-        print_line(dump_json(dry_run_json(request, prompt, context)))
+        print_json(dry_run_object(request, prompt, context))
         return
     print_line(visible(prompt.text))
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")

@@ -1,9 +1,13 @@
-"""`ngt batch`: a file or stream of questions and texts, a line each; an answer a line."""
+"""`ngt batch`: a file or stream of questions and texts, a line each; an answer a line.
+
+`Run`, which answers many texts and shows what is done, is that of `ngt summarize -o FOLDER`, too.
+"""
 
 import os
 import re
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +17,12 @@ import typer
 
 from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE, Head
-from ngtcli.batch.json_lines import Id
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
-from ngtcli.batch.questions import LineAnswer, Questions, Tasks, wording
-from ngtcli.cli.answer_report import answer_json
-from ngtcli.cli.batch_run import Run, finished_parts, request_of
+from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
+from ngtcli.cli.answer_report import answer_object, copied
+from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.options import (
     PresetOption,
     VerboseOption,
@@ -30,10 +33,23 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file, print_line
 from ngtcli.cli.reading import standard_input
+from ngtcli.cli.sessions import open_session
+from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
-from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of, unexpected
+from ngtcli.errors import (
+    INTERRUPTED,
+    FailedLinesError,
+    InputError,
+    NgtError,
+    UsageError,
+    counted,
+    reason_of,
+    short,
+    unexpected,
+)
 from ngtcli.prompt.preset import TASKS, deciding
-from ngtcli.render.sinks import dump_json
+from ngtcli.system import process
+from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 
@@ -48,6 +64,8 @@ _RESTART = typer.Option("--restart", help="Start again, over what is in the file
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
 _LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
 _IDS_SHOWN = 5  # ids that a remark names
+_EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
+_REMARKS_SHOWN = 5  # on single lines; -v shows all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +210,7 @@ class _Batch:
         interrupted: str,
     ) -> None:
         def deliver(answer: LineAnswer) -> bool:
-            row = _row(answer)
+            row = _line(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             read = answer.question.read if answer.question else None
@@ -210,21 +228,28 @@ class _Batch:
         return "Each has its error in its line; --retry-failed runs them again."
 
 
-def _row(answer: LineAnswer) -> dict[str, Any]:
+def _line(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
-    own, finished, question = answer.line.id, answer.answer, answer.question
-    if finished.error is not None or question is None:
-        return _error_row(own, finished.error or NgtError("not answered"))
+    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject
+
+    error, question = answer.answer.error, answer.question
     try:
-        body = answer_json(request_of(question), *finished_parts(answer), answer.parts)
-    except Exception as error:
-        return _error_row(own, unexpected(error))
-    return {"id": own, **body}
-
-
-def _error_row(own: Id, error: NgtError) -> dict[str, Any]:
-    error_json = {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}
-    return {"id": own, "error": error_json}
+        if error is None and question is not None:
+            sources = copied(answer.answer, question.loaded.documents)
+            request = AnswerRequest(
+                task=question.task,
+                settings=question.settings,
+                preset=question.preset,
+                loaded=question.loaded,
+                question=question.text,
+            )
+            own = answer_object(request, answer.answer, sources)
+            return dict(to_json(LineObject(answer.line.id, own)))
+    except Exception as caught:
+        error = unexpected(caught)
+    error = error or NgtError("not answered")
+    about = ErrorObject(str(error), error.hint, error.exit_code)
+    return dict(to_json(FailedLineObject(answer.line.id, about)))
 
 
 # --- what lines are read from and written to ---
@@ -260,3 +285,122 @@ def _open_lines(source: str) -> IO[bytes]:
     if stream is None:
         raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
     return stream
+
+
+class Run:
+    """Answers many texts, each of which is a `what`, and shows what is done.
+
+    On a terminal that is one line in place, elsewhere one now and then with -v. `size` texts are
+    answered together, 0: as many as the engine can.
+    """
+
+    def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
+        is_exact = settings.exact == "on" and settings.engine != "vllm"
+        self._size = size or int(is_exact)  # exact passes are over one text
+        self._settings, self._notes, self._what = settings, notes, what
+        self._before = self._total = 0  # done by earlier runs, and in all; 0: not known
+        self._began: float | None = None
+        self._shown = time.monotonic()
+        self._done = self._failed = self._documents = self._tokens = 0
+        self._remarks = 0
+        self._warn_once = once(self._remark)
+
+    def set_total(self, total: int, left: int, words: str) -> None:
+        """How many texts there are; those that are not left were done by earlier runs."""
+        self._total, self._before = total, total - left
+        if self._before:
+            self._notes.warn(f"{words}: {self._before} of {counted(total, self._what)}")
+
+    def answer(
+        self,
+        lines: Lines,
+        read: Callable[[Line], Question],
+        deliver: Callable[[LineAnswer], bool],
+        interrupted: str,
+    ) -> None:
+        """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
+
+        The model is loaded when there is something to do; `interrupted` says what an interruption
+        leaves behind. Raises NgtError for what ends the run; exits 130 when interrupted.
+        """
+        try:
+            if not lines.wait():
+                return
+            session = open_session(self._settings, self._show, self.warn, size=self._size)
+            from ngtcli.batch.runner import Runner  # here: it loads torch
+
+            process.unwind_on_interrupt()
+            self._began = self._shown = time.monotonic()
+            size, status, warn = self._size, self._show, self.warn
+            runner = Runner(session, size, lines, read, unexpected, status=status, warn=warn)
+            with closing(runner.run()) as answers:
+                for answer in answers:
+                    self._add(answer, deliver(answer))
+        except KeyboardInterrupt:
+            self._conclude()
+            self._notes.warn(f"interrupted; {interrupted}")
+            raise typer.Exit(INTERRUPTED) from None
+        finally:
+            self._notes.clear()
+        self._conclude()
+
+    def check_failed(self, failed: int, total: int, hint: str) -> None:
+        """Raise FailedLinesError, exit code 7, where some failed."""
+        if failed:
+            raise FailedLinesError(f"{failed} of {counted(total, self._what)} failed", hint)
+
+    def warn(self, message: str) -> None:
+        """A remark on a text: each once, and without -v only the first few."""
+        self._warn_once(message)
+
+    def _remark(self, message: str) -> None:
+        self._remarks += 1
+        if self._notes.verbose or self._remarks <= _REMARKS_SHOWN:
+            self._notes.warn(message)
+        elif self._remarks == _REMARKS_SHOWN + 1:
+            self._notes.warn("there are more such remarks; -v has them all")
+
+    def _add(self, answer: LineAnswer, failed: bool) -> None:
+        """A text is done."""
+        self._done += 1
+        self._failed += failed
+        self._documents += len(answer.question.loaded.documents) if answer.question else 0
+        self._tokens += answer.answer.statistics.new_tokens
+        self._tokens += sum(part.new_tokens for part in answer.answer.parts)
+        if answer.answer.finish_reason == "repetition":
+            self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
+        self._show()
+
+    def _show(self, message: str = "") -> None:
+        """Show what is done, and `message` behind it; where nothing can be wiped, not too often."""
+        if self._began is None:
+            self._notes.status(message)
+        elif self._notes.wipes:
+            self._notes.status(" · ".join([*self._facts(), *([message] * bool(message))]))
+        elif self._notes.verbose and time.monotonic() - self._shown >= _EVERY_S:
+            self._shown = time.monotonic()
+            self._notes.say(" · ".join(self._facts()))
+
+    def _facts(self) -> list[str]:
+        """What is done so far, and the time left."""
+        done, seconds = self._before + self._done, self._seconds
+        of_all = f"{done} of {counted(self._total, self._what)}"
+        facts = [of_all if self._total else counted(done, self._what)]
+        if self._failed:
+            facts.append(f"{self._failed} failed")
+        if self._done:
+            facts.append(counted(self._documents, "document"))
+            facts.append(f"{short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")
+        if self._done and self._total > done:
+            facts.append(f"{time_left((self._total - done) * seconds / self._done)} left")
+        return facts
+
+    @property
+    def _seconds(self) -> float:
+        return 0.0 if self._began is None else time.monotonic() - self._began
+
+    def _conclude(self) -> None:
+        """On a terminal, or with -v, what was done, and in what time."""
+        self._notes.clear()
+        if self._done and (self._notes.terminal or self._notes.verbose):
+            self._notes.facts([*self._facts(), time_left(self._seconds)])

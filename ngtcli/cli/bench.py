@@ -34,10 +34,10 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
+from ngtcli.documents.load import Loaded
 from ngtcli.errors import INTERRUPTED, UsageError, counted
 from ngtcli.measure.machine import versions
-from ngtcli.measure.noise import add_noise
-from ngtcli.measure.prompts import Item, builtin_items, choose, file_items, read_jsonl
+from ngtcli.measure.prompts import Item, add_noise, choose, items_from
 from ngtcli.measure.results import Invocation, LiveResult, Measured, RecordResult
 from ngtcli.prompt.preset import Preset
 from ngtcli.render.bench_page import bench_forms, record_forms
@@ -244,19 +244,20 @@ def _items(
     given: BenchFlags, options: "BenchOptions", settings: Settings, notes: Notes
 ) -> tuple[list[Item], Sequence[Skipped]]:
     """What is to be answered, and the files that were left out of folders."""
-    skipped: Sequence[Skipped] = ()
     outputs = given.output, given.html
-    if given.prompts:
-        items = read_jsonl(given.prompts, settings, lambda path: check_not_read(outputs, [path]))
-    elif given.files or given.docs:
+    texts = asked = Loaded(())
+    if given.files or given.docs:
         stdin = piped_stdin()
         texts = read_documents(given.files or [], stdin, settings, notes, outputs)
         asked = read_documents(given.docs or [], stdin, settings, notes, outputs)
-        items = file_items(texts.documents, asked.documents)
-        skipped = (*texts.skipped, *asked.skipped)
-    else:
-        items = builtin_items()
+    items = items_from(
+        given.prompts,
+        texts.documents,
+        asked.documents,
+        settings,
+        lambda path: check_not_read(outputs, [path]),
+    )
     chosen = choose(items, options.tasks, options.limit)
     if given.noise:
         chosen = add_noise(chosen, given.noise, settings.seed, sources=items)
-    return chosen, skipped
+    return chosen, (*texts.skipped, *asked.skipped)

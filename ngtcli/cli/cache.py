@@ -14,7 +14,9 @@ from ngtcli.system.storage import home
 
 cache_app = typer.Typer(help="All that is stored to be used again.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="One of the names that ngt cache list shows.")]
-_OPTIONAL = typer.Argument(help="Names that ngt cache list shows; without any all but *.")
+_OPTIONAL = typer.Argument(
+    help="Names that ngt cache list shows; without any, all but those cleared by name."
+)
 
 
 @cache_app.command("list")
@@ -24,14 +26,15 @@ def cache_list(json: JsonOption = False) -> None:
     if json:
         print_json(rows)
         return
-    header = ["name", "holds", "made by", "files", "size", "bounded"]
+    header = ["name", "holds", "made by", "files", "size", "bounded", "cleared"]
     cells = []
     for row in rows:
-        name = f"{row.name}*" if row.lasting else row.name
-        size, bounded = f"{row.bytes / 1e6:.1f} MB", "yes" if row.bounded else "no"
-        cells.append([name, row.holds, row.made_by, row.files, size, bounded])
+        store = row.store
+        size, bounded = f"{row.bytes / 1e6:.1f} MB", "yes" if store.bounded else "no"
+        cleared = "by name" if store.lasting else "yes"
+        names = [store.name, store.holds, store.made_by]
+        cells.append([*names, row.files, size, bounded, cleared])
     print_table(header, cells)
-    print_line("* is deleted only where ngt cache clear names it.")
 
 
 @cache_app.command("show")

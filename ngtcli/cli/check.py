@@ -1,7 +1,7 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +14,10 @@ from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
-from ngtcli.measure.prompts import QUESTIONS, example_texts
+from ngtcli.measure.prompts import Item, example_texts, file_items, passages
+from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.terminal import one_line
-
-if TYPE_CHECKING:
-    from ngtcli.measure.check import CheckReport, Comparison, GenerateReport
 
 DRAFTS = "8,32,64"
 
@@ -53,8 +51,8 @@ def check(
         asked = read_documents(docs or [], None, settings, notes)
     else:
         texts = asked = example_texts()
-    items = _items(texts.documents, asked.documents, chosen)
-    found = _compare(items, settings, num_drafts, notes)
+    items = _items(texts.documents, asked.documents)
+    found = _compare(items, chosen, settings, num_drafts, notes)
     if json:
         print_json(_report(settings, found, num_drafts, [*texts.skipped, *asked.skipped]))
     else:
@@ -83,57 +81,42 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-class CheckItem(NamedTuple):
-    """What one prompt is made of, to be decoded in both ways; `question` is empty for a summary."""
-
-    name: str
-    preset: Preset
-    document: Document
-    question: str = ""
-
-
-def _items(texts: Sequence[Document], asked: Sequence[Document], chosen: Preset) -> list[CheckItem]:
+def _items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Item]:
     """A summary of each text and of each of its paragraphs, and six questions a document."""
-    ask = load_preset("ask")
-    items: list[CheckItem] = []
+    items: list[Item] = []
     for text in texts:
-        items.append(CheckItem(f"summarize {text.name}", chosen, text))
-        for i, part in enumerate(_paragraphs(text), 1):
-            items.append(CheckItem(f"summarize {text.name} ¶{i}", chosen, part))
-    for text in asked:
-        items += [CheckItem(f"ask {text.name}: {q}", ask, text, q) for q in QUESTIONS]
-    return items
-
-
-def _paragraphs(document: Document) -> list[Document]:
-    parts = [p for p in document.text.split("\n\n") if len(p.split()) >= 20]
-    return [Document(document.name, p) for p in parts] if len(parts) > 1 else []
+        items += file_items([text], [])
+        parts = passages(text)
+        for i, part in enumerate(parts if len(parts) > 1 else [], 1):
+            part_of = Document(text.name, part)
+            items.append(Item(f"summarize {text.name} ¶{i}", "summarize", (part_of,)))
+    return items + file_items([], asked)
 
 
 def _compare(
-    items: Sequence[CheckItem], settings: Settings, num_drafts: list[int], notes: Notes
-) -> "list[Comparison]":
+    items: Sequence[Item], preset: Preset, settings: Settings, num_drafts: list[int], notes: Notes
+) -> list[Comparison]:
+    """Each item in both ways: a question in the wording of "ask", a summary in that of `preset`."""
     from ngtcli.measure.check import compare
     from ngtcli.session.local import LocalSession
 
+    ask = load_preset("ask")
     session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
     found: list[Comparison] = []
     for done, item in enumerate(items):
         notes.status(f"{done} of {counted(len(items), 'prompt')} compared")
-        prompt = session.prompt(item.preset, [item.document], item.question)
-        found += compare(session, [(item.name, prompt)], num_drafts)
+        prompt = session.prompt(ask if item.question else preset, item.documents, item.question)
+        found += compare(session, [(item.id, prompt)], num_drafts)
     notes.clear()
     return found
 
 
 def _report(
     settings: Settings,
-    found: "Sequence[Comparison]",
+    found: Sequence[Comparison],
     num_drafts: list[int],
     skipped: Sequence[Skipped],
-) -> "CheckReport":
-    from ngtcli.measure.check import CheckReport  # here: it loads torch
-
+) -> CheckReport:
     return CheckReport(
         model=settings.model,
         method=settings.method,
@@ -149,12 +132,8 @@ def _report(
     )
 
 
-def _against_generate(
-    found: "Sequence[Comparison]", num_drafts: list[int]
-) -> "list[GenerateReport]":
+def _against_generate(found: Sequence[Comparison], num_drafts: list[int]) -> list[GenerateReport]:
     """For each number of drafts, how many plain answers are as `generate` gives them."""
-    from ngtcli.measure.check import GenerateReport  # here: it loads torch
-
     rows = []
     for num_draft in num_drafts:
         tried = [c.as_generate for c in found if c.num_draft == num_draft]
@@ -164,7 +143,7 @@ def _against_generate(
     return rows
 
 
-def _check_identical(found: "Sequence[Comparison]") -> None:
+def _check_identical(found: Sequence[Comparison]) -> None:
     """Raise DifferenceError where a run differs from plain decoding."""
     different = [c for c in found if not c.identical]
     if not different:
@@ -176,7 +155,7 @@ def _check_identical(found: "Sequence[Comparison]") -> None:
     raise DifferenceError(what, hint)
 
 
-def _print(found: "Sequence[Comparison]", num_drafts: list[int]) -> None:
+def _print(found: Sequence[Comparison], num_drafts: list[int]) -> None:
     table = []
     for num_draft in num_drafts:
         part = [c for c in found if c.num_draft == num_draft]

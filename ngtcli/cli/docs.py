@@ -1,4 +1,4 @@
-"""`ngt docs`: what is read of documents, and what is kept of them."""
+"""`ngt docs`: what is read of documents, and what the cache has of them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -178,7 +178,7 @@ def docs_show(
     """Show what was read of a document: its pages and headings, its passages, or its text."""
     settings = resolve_without_preset(flags or {}).settings
     if text and json:
-        raise UsageError("--text beside --json", "Give one of them; --json has the text.")
+        raise UsageError("--text with --json", "Give one of them; --json has the text.")
     if text:
         refuse_with("--text", {"--passages": passages}, "Give one of them.")
     if not passages:
@@ -246,11 +246,11 @@ def _print_document(shown: ShownDocument) -> None:
 
 @docs_app.command("clear")
 def docs_clear(json: JsonOption = False) -> None:
-    """Delete all that is kept of documents; their files stay."""
+    """Delete what the cache has of documents; their files stay."""
     print_removed(*clear_named("documents", "passages", "counts", "parts"), json)
 
 
 @docs_app.command("path")
 def docs_path(json: JsonOption = False) -> None:
-    """Print the folder of what is kept of documents."""
+    """Print the folder of what the cache has of documents."""
     print_folder("documents", json)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from ngtcli.cli.streams import terminal_width
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, shortened
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import dump_json
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import write_atomically
 
@@ -122,7 +121,7 @@ def print_line(text: str) -> None:
 
 def print_json(value: object) -> None:
     """A dataclass, or a list or mapping of them, as indented JSON."""
-    print_line(dump_json(to_json(value)))
+    print_line(dump_json(value))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import AnswerFolder
 from ngtcli.batch.questions import LineAnswer, Question
+from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
-from ngtcli.cli.batch_run import Run, finished_parts
+from ngtcli.cli.batch import Run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
@@ -126,7 +127,7 @@ class _PerFile:
         if answer.answer.error is not None:
             return self._fail(target, answer.answer.error)
         own = replace(self._request, loaded=Loaded((target.document,)))
-        body = body_of(own, *finished_parts(answer), answer.parts)
+        body = body_of(own, answer.answer, copied(answer.answer, own.documents))
         try:
             with process.unbroken():
                 self._written.write(target.name, target.key, body + "\n")

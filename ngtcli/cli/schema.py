@@ -53,9 +53,11 @@ def exit_codes() -> Schema:
 def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
     from ngtcli.cli import about, docs, trie
+    from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
+    from ngtcli.cli.answer_report import DryRunObject
     from ngtcli.cli.output import Place, Removed
-    from ngtcli.measure.check import CheckReport
     from ngtcli.measure.results import (
+        CheckReport,
         LiveResult,
         RecordResult,
         ReplayResult,
@@ -63,12 +65,6 @@ def _outputs() -> dict[str, dict[str, Any]]:
         SweepReport,
     )
     from ngtcli.prompt.preset import BrokenPreset
-    from ngtcli.render.answer_object import (
-        AnswerObject,
-        DryRunObject,
-        FailedLineObject,
-        LineObject,
-    )
     from ngtcli.system.cache import Held
     from ngtcli.trie.files import CacheFile, PoolFile
 

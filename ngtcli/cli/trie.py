@@ -1,4 +1,4 @@
-"""`ngt trie`: the cached tries of documents, and the datastores and backgrounds beside them."""
+"""`ngt trie`: the cached tries of documents, and datastores and backgrounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,7 +144,7 @@ def _build(
 def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
     if rest and background:
-        raise UsageError("--rest beside --background", "Give one of them.")
+        raise UsageError("--rest with --background", "Give one of them.")
     if name is not None:
         _check_name(name, rest, background)
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
@@ -223,7 +223,7 @@ def trie_show(
 
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
-    """What is in a file of the cache, which depends on no flag: none may be `given`."""
+    """What is in a file of the cache, which depends on no flag; `given` are refused."""
     file = describe(Path(path))
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")

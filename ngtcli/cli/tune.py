@@ -28,7 +28,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import INTERRUPTED, InputError, UsageError
 from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
-from ngtcli.measure.prompts import Item, builtin_items, file_items, read_jsonl
+from ngtcli.measure.prompts import Item, items_from
 from ngtcli.measure.results import SkippedCell, SweepReport
 from ngtcli.measure.winner import preset_path, provenance, write_winner
 from ngtcli.prompt.preset import Preset, can_ask
@@ -77,7 +77,7 @@ class TuneFlags:
     verbose: VerboseOption = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The sweep: its axes, its cells, the settings below them, the preset, and texts to answer."""
 
@@ -165,58 +165,43 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     resolved, chosen = resolve(flags, given.preset, "summarize")
     base, remark = _base(resolved, swept)
     cells, skipped = grid(axes, base)
-    plan = Plan(
-        axes=axes,
-        cells=cells,
-        skipped=skipped,
-        base=base,
-        preset=chosen,
-        texts=texts,
-        remark=remark,
-    )
-    _check_data(given, plan)
-    return plan
+    _check_data(given, texts, axes, cells)
+    return Plan(axes, cells, skipped, base, chosen, texts, remark)
 
 
 def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
-    """The settings below the cells, with a remark where they are not what was asked for."""
+    """The settings below the cells, with a remark where they are not what was asked for.
+
+    They are those of method trie where the method is auto, by preset or default, which does not
+    read what is swept. Raises UsageError where the user has asked for auto.
+    """
     base = resolved.settings
-    if not _reads_none(resolved, swept):
+    foreign = [name for name in swept if name in settings_where(method="trie")]
+    method, origin = base.method, resolved.origins["method"]
+    if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return base, ""
+    if origin != "default" and not origin.startswith("preset"):
+        raise UsageError(
+            f"auto does not read {foreign[0]} (method is auto from {origin})",
+            "Give --method trie, or sweep method as well.",
+        )
     base = replace(base, method="trie")
     if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
         base = replace(base, num_draft=Settings().num_draft)
     return base, "Measured with --method trie, which reads what is swept."
 
 
-def _reads_none(resolved: Resolved, swept: Sequence[str]) -> bool:
-    """Whether the method is auto, by preset or default, and the sweep of what it does not read.
-
-    Raises UsageError where the user has asked for auto.
-    """
-    foreign = [name for name in swept if name in settings_where(method="trie")]
-    method, origin = resolved.settings.method, resolved.origins["method"]
-    if not foreign or "method" in swept or method.split(":")[0] != "auto":
-        return False
-    if origin != "default" and not origin.startswith("preset"):
-        raise UsageError(
-            f"auto does not read {foreign[0]} (method is auto from {origin})",
-            "Give --method trie, or sweep method as well.",
-        )
-    return True
-
-
-def _check_data(given: TuneFlags, plan: Plan) -> None:
+def _check_data(
+    given: TuneFlags, texts: Sequence[str], axes: Sequence[Axis], cells: Sequence[Cell]
+) -> None:
     """Raise UsageError for data that contradict each other or the sweep."""
-    if given.replay is None:
-        if plan.texts and given.prompts:
-            raise UsageError("texts and --prompts are given", "Leave out one of them.")
-        return
-    if plan.texts:
-        raise UsageError("a recording and texts are given", "Leave out one of them.")
-    from ngtcli.measure.tune import check_replayable
+    if texts and (given.prompts or given.replay):
+        what = "a recording" if given.replay else "--prompts"
+        raise UsageError(f"texts and {what} are given", "Leave out one of them.")
+    if given.replay is not None:
+        from ngtcli.measure.tune import check_replayable
 
-    check_replayable(plan.axes, plan.cells)
+        check_replayable(axes, cells)
 
 
 def open_source(
@@ -265,12 +250,10 @@ def items_of(
     InputError; UsageError where one of `outputs` would be written over what is read.
     """
     asks = can_ask(preset)
-    if lines is not None:
-        items = read_jsonl(lines, settings, lambda path: check_not_read(outputs, [path]))
-    elif texts:
-        items = file_items([], texts) if asks else file_items(texts, [])
-    else:
-        items = builtin_items()
+    summarized, asked = ([], texts) if asks else (texts, [])
+    items = items_from(
+        lines, summarized, asked, settings, lambda path: check_not_read(outputs, [path])
+    )
     chosen = [item for item in items if bool(item.question) == asks]
     if not chosen:
         kind = "with" if asks else "without"

@@ -2,7 +2,7 @@
 
 `transformers` repeats keys and values for every head before SDPA wherever a mask is given and there
 are several rows, which is each pass over a draft tree. Here the rows of a group's heads are put
-below one another, or SDPA is told of the groups.
+below one another, or SDPA gets the groups.
 
 All rows of a pass over several sequences lie in one flat batch, so that linear layers compute no
 padding. Each sequence's rows attend by themselves to its region of the cache, by whatever attention
@@ -150,6 +150,12 @@ class Span:
     start: int
     length: int
 
+    @property
+    def written(self) -> range:
+        """The places where its rows are written, the last ones."""
+        end = self.start + self.length
+        return range(end - (self.end - self.first), end)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -238,9 +244,13 @@ def _one_by_one(
         own = slice(span.first, span.end)
         region = slice(span.start, span.start + span.length)
         found, _ = function(
-            module, query[:, :, own], key[:, :, region], value[:, :, region],
-            mask[:, :, own, : span.length], **more,
-        )  # fmt: skip
+            module,
+            query[:, :, own],
+            key[:, :, region],
+            value[:, :, region],
+            mask[:, :, own, : span.length],
+            **more,
+        )
         out.append(found)
     return torch.cat(out, 1), None
 

@@ -78,7 +78,7 @@ class Batch:
         return self._take_ended()
 
     def _join(self, member: Member) -> None:
-        """Let a text run. It waits where memory does not suffice beside others."""
+        """Let a text run. It waits where memory does not suffice for it with the others."""
         self._target.size = self._most
         error = self._read(member)
         if error is not None and not self.running:  # what is held for others is of no use

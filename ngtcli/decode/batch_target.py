@@ -122,8 +122,7 @@ class BatchTarget:
             for i, root in enumerate(roots)
             for depth in (0, *root.tree.depths())
         ]
-        slots = [p for s in spans for p in range(s.start + s.length - s.end + s.first,
-                                                 s.start + s.length)]  # fmt: skip
+        slots = [place for span in spans for place in span.written]
         sent = torch.tensor([ids, positions, slots], device=model.device)
         cache.aim(sent[2], cache.capacity, rows.longest)
         masks = self._masks(roots, rows, positions)

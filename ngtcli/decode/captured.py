@@ -36,10 +36,10 @@ _WARM_UPS = 2  # passes on a side stream before a capture, in which libraries se
 class Step(Protocol):
     """One eager pass: scores (rows, vocabulary) of the packed inputs (layout.py).
 
-    `told` is the length of the cache that the model may ask for.
+    `past` is the length of the cache, for a model that asks for it.
     """
 
-    def __call__(self, packed: Tensor, rows: int, capacity: int, told: int) -> Tensor:
+    def __call__(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
         """Run it."""
 
 
@@ -114,18 +114,18 @@ class Passes:
         """Drop what is captured: the buffers of the cache have moved."""
         self._captured.clear()
 
-    def run(self, packed: Tensor, shape: Shape, told: int) -> Tensor:
+    def run(self, packed: Tensor, shape: Shape, past: int) -> Tensor:
         """Scores (rows, vocabulary) of one pass."""
         self.first_use = False
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
             return known(packed)
         clock = time.perf_counter()
-        scores = self._step(packed, shape.rows, shape.capacity, told)
+        scores = self._step(packed, shape.rows, shape.capacity, past)
         taken, clock = time.perf_counter() - clock, time.perf_counter()
         if self._capture is None or not self._is_due(shape, taken):
             return scores
-        scores, self.first_use = self._captured_scores(packed, shape, told, scores), True
+        scores, self.first_use = self._captured_scores(packed, shape, past, scores), True
         self.seconds += time.perf_counter() - clock
         return scores
 
@@ -136,13 +136,13 @@ class Passes:
         saved = self._eager[shape] * self._layers * _SAVED_S
         return self._at_once or saved >= _RECORDING_S + 2 * self._eager_s[shape]
 
-    def _captured_scores(self, packed: Tensor, shape: Shape, told: int, true: Tensor) -> Tensor:
+    def _captured_scores(self, packed: Tensor, shape: Shape, past: int, true: Tensor) -> Tensor:
         """Capture a shape; the scores of the pass by its capture, or, if it fails, eager ones."""
         assert self._capture is not None
         other = packed.clone()
         other[: shape.rows] = (other[: shape.rows] + 1) % self._vocabulary
-        wrong = told - 1 if told else 1  # a length that a model asks for would be captured, too
-        run = partial(self._step, rows=shape.rows, capacity=shape.capacity, told=wrong)
+        wrong = past - 1 if past else 1  # a length that a model asks for would be captured, too
+        run = partial(self._step, rows=shape.rows, capacity=shape.capacity, past=wrong)
         try:
             replay = self._capture(run, other)
             found = replay(packed)
@@ -154,7 +154,7 @@ class Passes:
                 self._keep(shape, replay)
                 return found
             self._give_up("captured, they gave other scores", warn=True)
-        return self._step(packed, shape.rows, shape.capacity, told)  # its rows were overwritten
+        return self._step(packed, shape.rows, shape.capacity, past)  # its rows were overwritten
 
     def _keep(self, shape: Shape, replay: Pass) -> None:
         self._captured[shape] = replay

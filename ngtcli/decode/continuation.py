@@ -27,7 +27,7 @@ LEAST = 128
 
 
 class Repetition:
-    """Told every token of a text.
+    """Looks at every token of a text, in `push`.
 
     It repeats itself once its last tokens are `repeats` times the same ones in a row, LONGEST at
     most, and in all these are LEAST tokens or more; with fewer than two `repeats` never.

@@ -34,7 +34,7 @@ from ngtcli.system.remembered import Remembered, read_fields
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
 _PROMPT = 24  # tokens before them; guess
-_GROUPINGS = 3  # of the path into passes, each with other tokens beside it; guess
+_GROUPINGS = 3  # of the path into passes, each with other tokens in its passes; guess
 _TEXTS = 16  # more texts where there are experts, in one grouping each
 _SAMPLED = 64  # elements of each parameter that tell weights apart; guess
 EAGER = "eager"
@@ -140,7 +140,7 @@ def _cases(model: TargetModel, rows: int, places: int) -> "Iterator[_Case]":
 class _Case:
     """A path that begins behind `length` rows of the cache; `text` is the seed of its tokens.
 
-    With `alike` it is read in one grouping, where most tokens beside it are those of the path.
+    With `alike` it is read in one grouping, where most other tokens are those of the path.
     """
 
     model: TargetModel
@@ -160,14 +160,14 @@ class _Case:
     def _read(self, rng: random.Random | None) -> list[Tensor]:
         """The scores after each token of the path, and its rows in the cache.
 
-        Without `rng` one token a pass; with it several, and other tokens below and beside them.
+        Without `rng` one token a pass; with it several, and other tokens in the same passes.
         """
         source = random.Random(self.text)
         tokens = [source.randrange(self.model.vocabulary) for _ in range(_PROMPT + _PATH)]
         model, path, out, at = self.model, tokens[_PROMPT:], list[Tensor](), 0
         model.start(self.places - self.rows, self.rows)
         model.prefill(tokens[:_PROMPT][: self.length])
-        model.repeat_rows(self.length)
+        model.cache.repeat(self.length)
         while at < len(path):
             alike = rows_alike(model.length, self.rows)
             longest = min(self.rows, len(path) - at, alike)
@@ -176,7 +176,7 @@ class _Case:
             out += model.forward(path[at], tree)[:together].clone()
             model.keep(range(together - 1))
             at += together
-        return out + [rows[:, :, self.length :].clone() for rows in model.cached()]
+        return out + [rows[:, :, self.length :].clone() for rows in model.cache.rows()]
 
     def _tree(self, chain: list[int], rng: random.Random) -> DraftTree:
         """A chain below the root, and other nodes: arbitrary ones, or, alike, twins of its own."""

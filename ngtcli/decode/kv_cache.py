@@ -53,7 +53,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         return self.owner.end, 0
 
     def get_seq_length(self) -> int:
-        return self.owner.told
+        return self.owner.past
 
     def get_max_length(self) -> int:
         return -1
@@ -69,17 +69,17 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.capacity, self.length = capacity, 0
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.first, self.end = 0, 0  # the places that the pass attends to
-        self.told = 0  # the length that the model is told
+        self.past = 0  # the length that the model is given if it asks
         self._used = 0  # places of this sequence that may have been written
         self._chunks: list[tuple[int, ...]] = []  # the ids of whole chunks at the start
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
-    def aim(self, slots: Tensor, end: int, told: int, first: int = 0) -> None:
+    def aim(self, slots: Tensor, end: int, past: int, first: int = 0) -> None:
         """Tell where the next pass writes, and that it attends to the places before `end`.
 
-        Narrow layers attend to those from `first` on. A model that asks is `told` a length.
+        Narrow layers attend to those from `first` on. `past` is the length for a model that asks.
         """
-        self.slots, self.end, self.told, self.first = slots, end, told, first
+        self.slots, self.end, self.past, self.first = slots, end, past, first
 
     def reset(self, ids: Sequence[int] = ()) -> None:
         """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay.
@@ -175,25 +175,27 @@ class Regions(RollbackCache):
     def resized(self, size: int, places: int, used: Sequence[int]) -> "Regions":
         """Others, with the first `used[i]` places of each region i, by a copy."""
         other = Regions(len(self.layers), size, places)
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
-            if not mine.is_initialized:
-                continue
-            theirs.lazy_initialization(mine.keys, mine.values)
-            for region, length in enumerate(used):
-                to, start = region * places, region * self.places
-                theirs.keys[:, :, to : to + length] = mine.keys[:, :, start : start + length]
-                theirs.values[:, :, to : to + length] = mine.values[:, :, start : start + length]
+        for region, length in enumerate(used):
+            other._copy_rows(self, region * self.places, region * places, length)
         return other
 
     def fill(self, region: int, sequence: RollbackCache) -> None:
         """Copy the valid rows of a single sequence to the beginning of a region."""
-        start, length = region * self.places, sequence.length
-        for mine, theirs in zip(self.layers, sequence.layers, strict=True):
-            if theirs.is_initialized and length:
-                if not mine.is_initialized:
-                    mine.lazy_initialization(theirs.keys, theirs.values)
-                mine.keys[:, :, start : start + length] = theirs.keys[:, :, :length]
-                mine.values[:, :, start : start + length] = theirs.values[:, :, :length]
+        self._copy_rows(sequence, 0, region * self.places, sequence.length)
+
+    def move(self, source: int, to: int, length: int) -> None:
+        """Copy the first `length` rows of region `source` to region `to`, which is another."""
+        self._copy_rows(self, source * self.places, to * self.places, length)
+
+    def _copy_rows(self, other: RollbackCache, start: int, to: int, length: int) -> None:
+        """Copy `length` rows of a cache from place `start` on to the places from `to` on."""
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            if not (theirs.is_initialized and length):
+                continue
+            if not mine.is_initialized:
+                mine.lazy_initialization(theirs.keys, theirs.values)
+            mine.keys[:, :, to : to + length] = theirs.keys[:, :, start : start + length]
+            mine.values[:, :, to : to + length] = theirs.values[:, :, start : start + length]
 
     def copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
         """Copy the rows at the places `sources` to the places `to`, all read before any written."""
@@ -203,13 +205,6 @@ class Regions(RollbackCache):
         for layer in self._filled():
             layer.keys.index_copy_(2, written, layer.keys.index_select(2, read))
             layer.values.index_copy_(2, written, layer.values.index_select(2, read))
-
-    def move(self, source: int, to: int, length: int) -> None:
-        """Copy the first `length` rows of region `source` to region `to`, which is another."""
-        a, b = source * self.places, to * self.places
-        for layer in self._filled():
-            layer.keys[:, :, b : b + length] = layer.keys[:, :, a : a + length]
-            layer.values[:, :, b : b + length] = layer.values[:, :, a : a + length]
 
     def clear(self, region: int) -> None:
         """Zeros: a NaN must not outlive its sequence."""

@@ -50,11 +50,14 @@ def load_model(
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
         auto = transformers_quiet().AutoModelForCausalLM
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
-        hf, told = auto.from_pretrained(
-            path, dtype=pick_dtype(dtype, where), trust_remote_code=False,
-            output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
-        check_weights(name, told, warn)
+        hf, report = auto.from_pretrained(
+            path,
+            dtype=pick_dtype(dtype, where),
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+        check_weights(name, report, warn)
         hf = hf.to(where).eval()
     if where == "cpu":
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)

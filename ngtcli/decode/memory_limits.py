@@ -66,7 +66,7 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that are free on a device; None where it cannot be told."""
+    """Bytes that are free on a device; None where that is unknown."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
     try:

@@ -18,7 +18,7 @@ from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, un
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.scores import runs_exactly
 from ngtcli.draft.tree import DraftTree
-from ngtcli.model_files.context import (
+from ngtcli.model_files.pretrained import (
     context_limit,
     end_ids,
     sliding_window,
@@ -31,7 +31,7 @@ _SPARE = 64  # places behind the last draft, for padding; a guess. More are made
 
 
 class TargetModel:
-    """A loaded model, its tokenizer and the cache of one sequence.
+    """A loaded model, its tokenizer, its `masks` and the `cache` of one sequence.
 
     `context` is in tokens; `context_reason` says why it is less than the model's, "" if it is not.
     `unused` are settings that the checkpoint suggests and ngt replaces by its own. It is run as a
@@ -68,12 +68,12 @@ class TargetModel:
         kinds = list(getattr(self.config, "layer_types", None) or ())
         window, mixed = self.window if way.window else None, len(set(kinds)) > 1
         layers = int(self.config.num_hidden_layers)
-        self._masks = Masks(self.dtype, self.device, window, mixed)
+        self.masks = Masks(self.dtype, self.device, window, mixed)
         self._narrow = [
             window is not None and (not mixed or kinds[i] == "sliding_attention")
             for i in range(layers)
         ]
-        self._cache = RollbackCache(self._narrow, 0)
+        self.cache = RollbackCache(self._narrow, 0)
         self.passes.forget()
         self._plain = PlainRows(self.hf, way)
         self._rows: int | None = None  # of every pass; None: as many as a size needs
@@ -90,14 +90,14 @@ class TargetModel:
     @property
     def length(self) -> int:
         """Rows kept in the cache."""
-        return self._cache.length if self._rolls_back else self._plain.length
+        return self.cache.length if self._rolls_back else self._plain.length
 
     @torch.inference_mode()
     def start(self, capacity: int, rows: int | None = None, ids: Sequence[int] = ()) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
         With `rows`, all passes until the next `start` have that many rows; otherwise each is padded
-        to the next of the sizes (shapes.py). If the model `keeps_chunks`, whole chunks in the cache
+        to the next of the sizes (layout.py). If the model `keeps_chunks`, whole chunks in the cache
         that `ids` begin with stay: read again, their rows would be the same, bit for bit.
         """
         if not self._rolls_back:
@@ -107,37 +107,11 @@ class TargetModel:
         places = capacity_for(capacity + (rows or _SPARE))
         places = places if rows else min(places, self.context)
         # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
-        if places == self._cache.capacity or (not rows and places < self._cache.capacity):
-            self._cache.reset(ids if self.keeps_chunks else ())
+        if places == self.cache.capacity or (not rows and places < self.cache.capacity):
+            self.cache.reset(ids if self.keeps_chunks else ())
         else:
-            self._cache = RollbackCache(self._narrow, places)
+            self.cache = RollbackCache(self._narrow, places)
             self.passes.forget()
-
-    def start_behind_zeros(self, length: int) -> None:
-        """Start with `length` rows of zeros, as if as many tokens were read. For probes."""
-        self.start(self.context)
-        self._cache.length = length
-
-    def repeat_rows(self, length: int) -> None:
-        """Repeat the cache's rows until it holds `length`, as if as many tokens were read.
-
-        For checks.
-        """
-        self._cache.repeat(length)
-
-    @property
-    def cache(self) -> RollbackCache:
-        """The cache of the sequence. Only a model that takes drafts has its rows here."""
-        return self._cache
-
-    @property
-    def masks(self) -> Masks:
-        """What makes the model's masks."""
-        return self._masks
-
-    def cached(self) -> list[Tensor]:
-        """The rows in the cache: keys and values of each layer, (1, heads, length, head_dim)."""
-        return self._cache.rows()
 
     @torch.inference_mode()
     def prefill(
@@ -162,13 +136,13 @@ class TargetModel:
         start, rows = self.length, len(ids)
         self._reserve(start + rows)
         positions = torch.arange(start, start + rows, device=self.device)
-        first = max(0, start - self._masks.window + 1) if self._masks.window else 0
-        self._cache.aim(positions, start + rows, start, first)
+        first = max(0, start - self.masks.window + 1) if self.masks.window else 0
+        self.cache.aim(positions, start + rows, start, first)
         # Behind nothing the model's own causal mask is quicker: often it needs none.
-        mask = self._masks.of_chunk(start, rows, first) if start else None
+        mask = self.masks.of_chunk(start, rows, first) if start else None
         ids_here = torch.tensor(list(ids), device=self.device)
-        self.run_pass(ids_here, positions, mask, self._cache, 1)
-        self._cache.read(ids, rows == PREFILL_CHUNK)
+        self.run_pass(ids_here, positions, mask, self.cache, 1)
+        self.cache.read(ids, rows == PREFILL_CHUNK)
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree."""
@@ -181,21 +155,13 @@ class TargetModel:
         if rows < len(ids):
             raise ValueError(f"{len(ids)} rows in a pass of {rows}")
         self._reserve(length + rows)
-        capacity = min(capacity_for(length + rows), self._cache.capacity)
+        capacity = min(capacity_for(length + rows), self.cache.capacity)
         packed = pack(token, tree, length, rows).to(self.device)
         return Layout(ids, rows, capacity, length, packed)
 
     def _reserve(self, places: int) -> None:
-        if self._cache.reserve(places):
+        if self.cache.reserve(places):
             self.passes.forget()
-
-    @torch.inference_mode()
-    def mask(self, layout: Layout) -> Any:
-        """The additive mask of a pass, (1, 1, rows, capacity); one for each kind of layer.
-
-        It holds until the next pass.
-        """
-        return self._masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
 
     @torch.inference_mode()
     def score(self, layout: Layout) -> Tensor:
@@ -208,12 +174,12 @@ class TargetModel:
         shape = Shape(layout.rows, layout.capacity)
         return self.passes.run(layout.packed, shape, layout.length)[: len(layout.ids)]
 
-    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, told: int) -> Tensor:
+    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
         """One pass over a packed tree, eagerly."""
         inputs = unpack(packed, rows)
-        self._cache.aim(inputs.slots, capacity, told)
-        mask = self._masks.of_tree(inputs, capacity)
-        return self.run_pass(inputs.ids, inputs.positions, mask, self._cache)
+        self.cache.aim(inputs.slots, capacity, past)
+        mask = self.masks.of_tree(inputs, capacity)
+        return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one: (k + 1, vocabulary)."""
@@ -229,18 +195,18 @@ class TargetModel:
     def truncate(self, length: int) -> None:
         """Drop the cache's rows from `length` on. Does nothing for a model that decodes plainly."""
         if self._rolls_back:
-            self._cache.truncate(length)
+            self.cache.truncate(length)
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         """Keep the last pass's rows of the root and of `nodes` (ascending); drop its other rows."""
         if self._rolls_back:  # otherwise the pass itself has kept its only row
-            self._cache.keep([0, *(node + 1 for node in nodes)])
+            self.cache.keep([0, *(node + 1 for node in nodes)])
 
     def run_pass(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0
     ) -> Tensor:
-        """One pass in a cache that was told where it writes: scores (rows, vocabulary).
+        """One pass in a cache that is aimed: scores (rows, vocabulary).
 
         `ids` and `positions` are int64 (rows,). Without a mask the model makes its own. With `keep`
         there are scores for the last `keep` rows only, if the model can leave out others.

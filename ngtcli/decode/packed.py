@@ -62,9 +62,6 @@ class PackedLinear(nn.Module):
         )
         return out if rows is inputs else out[:count].view(*inputs.shape[:-1], self.out_features)
 
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}"
-
 
 class PackedEmbedding(nn.Module):
     """An embedding that reads its rows from the packed weight of the layer it is tied to."""

@@ -25,7 +25,7 @@ from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
 from ngtcli.decode.scores import runs_exactly, same_scores, scores_are_not_numbers
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.model_files.context import window_numbers
+from ngtcli.model_files.pretrained import window_numbers
 from ngtcli.system.remembered import Remembered, read_fields
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -274,7 +274,8 @@ def _end_agrees(model: TargetModel, truth: Reference) -> bool:
     if model.context > _END or start < 1:
         return True
     tree = _wide_tree(truth, siblings, model.vocabulary)
-    model.start_behind_zeros(start)
+    model.start(model.context)
+    model.cache.length = start
     rows = model.forward(truth.prompt[-1], tree)
     single = []
     for token in (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]):
@@ -329,7 +330,7 @@ def references(hf: Any, name: str, length: int, vocabulary: int) -> Iterator[Ref
 
 
 def check_causal(hf: Any, name: str, prompt: Sequence[int]) -> None:
-    """Raise ModelError where scores depend on tokens that come later: then it is no decoder.
+    """Raise ModelError where scores depend on tokens that come later: then it is not a decoder.
 
     Passes a model that cannot be run without a cache.
     """
@@ -361,9 +362,13 @@ def _generated(hf: Any, prompt: list[int], _: list[int]) -> tuple[list[int], Ten
     ids = torch.tensor([prompt], device=hf.device)
     with plain_generation(hf):
         out = hf.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=NEW_TOKENS,
-            output_logits=True, return_dict_in_generate=True,
-        )  # fmt: skip
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=NEW_TOKENS,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
     tokens = out.sequences[0, len(prompt) :].tolist()
     scores = torch.stack([row[0] for row in out.logits])
     if len(tokens) != NEW_TOKENS:

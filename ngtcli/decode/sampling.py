@@ -207,11 +207,6 @@ class Sampler:
         choices: list[int] = tokens.tolist()
         return choices
 
-    def distribution(self, scores: Tensor) -> Tensor:
-        """Warped probabilities, float64 (vocabulary,), of penalised scores."""
-        weights = warp(_floats(scores)[None], self.settings)[0].double()
-        return weights / weights.sum()
-
 
 def _floats(scores: Tensor) -> Tensor:
     """Scores in float32, on the CPU if their device knows no float64."""

@@ -96,11 +96,11 @@ def runs_exactly(hf: Any) -> bool:
 def _difference(row: Tensor, true: Tensor) -> float:
     """Root mean square of the difference, in standard deviations of the true scores."""
     row, true = row.double().cpu(), true.double().cpu()
-    told = true > _HIDDEN
-    if row.shape != true.shape or not torch.equal(told, row > _HIDDEN) or not told.any():
+    visible = true > _HIDDEN
+    if row.shape != true.shape or not torch.equal(visible, row > _HIDDEN) or not visible.any():
         return float("inf")
-    spread = true[told].std(correction=0).clamp_min(1e-12)
-    error = float((row[told] - true[told]).square().mean().sqrt() / spread)
+    spread = true[visible].std(correction=0).clamp_min(1e-12)
+    error = float((row[visible] - true[visible]).square().mean().sqrt() / spread)
     return error if error == error else float("inf")
 
 

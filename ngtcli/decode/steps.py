@@ -1,4 +1,4 @@
-"""What a run is told, what it yields step by step, and how long that took. Knows no torch."""
+"""The limits of a run, what it yields step by step, and how long that took. Knows no torch."""
 
 import time
 from collections import Counter

@@ -1,7 +1,7 @@
 """What is known of files that were read: kept in the cache, so that unchanged ones are not read.
 
 A manifest for each folder that is named holds for each file its size, times and hash, and what
-came of it; the texts that parsers made lie beside it under the hash of the file's bytes. A file
+came of it; the texts that parsers made lie with it under the hash of the file's bytes. A file
 counts as unchanged if its size and times are, else if its hash is. Texts for which a password was
 needed are not kept.
 """
@@ -12,7 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,8 @@ class Catalog:
         self._path = folder() / f"{key_of(root)}.json"
         self._root, self._field = root, settings.field
         # What else decides what comes of a file; a way that failed is tried again with another.
-        self._way = key_of(VERSION, settings.field, settings.max_mb, settings.parser_seconds,
-                           settings.parser_mb, bool(settings.password))  # fmt: skip
+        limits = settings.max_mb, settings.parser_seconds, settings.parser_mb
+        self._way = key_of(VERSION, settings.field, *limits, bool(settings.password))
         self._entries: dict[str, Entry] = {}
         self._secret: set[str] = set()  # files that a password opened: nothing of them is kept
         self._changed = False
@@ -226,7 +226,7 @@ class Catalog:
         body = {
             "text": found.text,
             "sha256": hashlib.sha256(found.text.encode()).hexdigest(),
-            "about": found.about.as_json(),
+            "about": asdict(found.about),
         }
         try:
             write_json(self._text_path(digest, suffix), body)
@@ -240,7 +240,7 @@ def folder() -> Path:
 
 
 def stamp_of(path: str) -> tuple[int, int, int] | None:
-    """Size and times of a regular file; None for what is none."""
+    """Size and times of a regular file; None for what is not one."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

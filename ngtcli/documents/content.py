@@ -5,7 +5,7 @@ and from the cache, so that `from_json` checks every type.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 BETWEEN_CELLS = " | "  # of a table's row
@@ -14,7 +14,7 @@ _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Text from offset `start` to the next section; page 0 and heading "" where there are none."""
+    """Text from offset `start` to the next section; page 0 and heading "" are unknown."""
 
     start: int
     page: int = 0
@@ -36,13 +36,9 @@ class About:
     warnings: tuple[str, ...] = ()
     secret: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields, with sections as objects."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Any, characters: int) -> "About":
-        """The reverse of `as_json` for a text of that length. Raises ValueError for all else."""
+        """The reverse of `asdict` for a text of that length. Raises ValueError for all else."""
         row = checked_row(value, cls())
         sections = tuple(Section(**checked_row(one, Section(0))) for one in row["sections"])
         starts = [0, *(section.start for section in sections), characters]
@@ -132,7 +128,7 @@ class Writer:
 
     def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
         """The rows of a table that have text, below its heading; whether there are any."""
-        filled = (cells for cells in rows if any(cells))
+        filled = (cells for cells in rows if any(reversed(cells)))  # a sheet's last one has text
         self.stand_apart()
         for number, cells in enumerate(filled, 1):
             if number == 1:
@@ -162,6 +158,11 @@ class Writer:
     def sections(self) -> tuple[Section, ...]:
         """The sections so far; none begins behind the text."""
         return tuple(s for s in self._sections if s.start < self._length)
+
+    def extracted(self, form: str, warnings: tuple[str, ...] = (), **about: Any) -> Extracted:
+        """The text so far, and what is known of it; `about` are other fields of `About`."""
+        known = About(form, sections=self.sections(), warnings=warnings, **about)
+        return Extracted(self.text(), known)
 
     def __len__(self) -> int:
         return self._length

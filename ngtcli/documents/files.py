@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
-from ngtcli.documents.parsers import Pool
+from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
 from ngtcli.system.reading import read_bounded, read_stream
@@ -89,14 +89,9 @@ class Files:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._uncounted = Reader(settings.max_mb)
-        self._pool = Pool(settings.parser_seconds, settings.parser_mb)
+        self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads: ThreadPoolExecutor | None = None
         self._catalogs: dict[str, Catalog] = {}
-
-    def reads_as(self, settings: Settings) -> bool:
-        """Whether these settings have files read in the same way and within the same bounds."""
-        names = settings_where(reading=True)
-        return all(getattr(self._settings, name) == getattr(settings, name) for name in names)
 
     def catalog(self, found: Found) -> Catalog:
         """What is known of the files below the folder that was named, or in the file's own."""
@@ -116,7 +111,7 @@ class Files:
     def submit(self, found: Found) -> Text:
         """The text of a file, as `recorded` gives it, read in another thread."""
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._pool.size)
+            self._threads = ThreadPoolExecutor(self._parsers.size)
         return self._threads.submit(self.recorded, found, self.catalog(found)).result
 
     def keep_only(self, root: str, paths: set[str]) -> None:
@@ -149,7 +144,7 @@ class Files:
             password=self._settings.password,
             field=self._settings.field,
         )
-        return self._pool.extract(form, source)
+        return self._parsers.extract(form, source)
 
     def remarks(self) -> list[str]:
         """What is wrong with the cache, each once."""
@@ -157,7 +152,7 @@ class Files:
 
     def close(self) -> list[str]:
         """Save what is known and end the workers; `remarks` that nobody took."""
-        self._pool.close()
+        self._parsers.close()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         for catalog in self._catalogs.values():

@@ -19,6 +19,8 @@ from ngtcli.documents.find import STDIN, Found, Listing, Skipped
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError
 
+_STDIN_NAME = "stdin"
+
 
 def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) -> list[str]:
     """A name for each (path, number of its last parts below the named path), in order.
@@ -60,9 +62,6 @@ def _numbered(names: Sequence[str], taken: Iterable[str]) -> list[str]:
         used.add(numbered_name)
         numbered.append(numbered_name)
     return numbered
-
-
-_STDIN_NAME = "stdin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +113,11 @@ def load(
     where one of them is named outright, InputError for a path that cannot be read or contains no
     document.
 
-    Who loads many times gives `files` and closes them at the end; where they were opened for
-    settings that read in another way, they are not used.
+    Who loads many times gives `files`, opened for the same settings, and closes them at the end.
     """
     settings = settings or Settings()
     listing, reader = Listing(settings, paths, written), Reader(settings.max_mb)
-    if is_own := files is None or not files.reads_as(settings):
-        files = Files(settings)
+    is_own, files = files is None, files or Files(settings)
     try:
         read = listing.each(
             lambda found: files.begin(found, reader),

@@ -32,18 +32,17 @@ INSTALL = f"Install it: pip install '{EXTRA}'"
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
-_START_S = 10.0  # CPU time of a worker's imports, beside that for the file; guess
+_START_S = 10.0  # CPU time of a worker's imports, in addition to that for the file; guess
 _LOOK_S = 30.0  # between two looks at whether a worker still computes; guess
 _WALL = 10  # seconds of wall time for each of CPU time that a file may take; guess
 _SHOWN = 200  # characters of a parser's own words
 _CODE = (
-    "import sys; number = int(sys.argv[1]); sys.path[:] = sys.argv[2:]\n"
+    "import sys; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]\n"
     "sys.dont_write_bytecode = True\n"
-    "from ngtcli.documents.worker import serve; serve(number)"
+    "from ngtcli.documents.worker import serve; serve(int(sys.argv[1]), *limits)"
 )
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE,
-            signal.SIGTRAP, signal.SIGSYS, signal.SIGXFSZ}  # fmt: skip
+_CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRAP SYS XFSZ".split()}
 _AGAIN = "Run it again."
 
 
@@ -62,7 +61,7 @@ class FailedParser(Unreadable):
         self.is_tried_again = is_tried_again  # at once, in a fresh worker
 
 
-class Pool:
+class Parsers:
     """At most `MOST_WORKERS` worker processes; `extract` may be called from many threads.
 
     A file may take `seconds` of CPU time, and a worker `mb` megabytes of memory.
@@ -177,18 +176,17 @@ class _Worker:
         left_out = {os.getcwd()} - {own}  # it may be one of documents
         places = [place for place in sys.path if os.path.isabs(place) and place not in left_out]
         self._connection, theirs = Pipe()
-        number = theirs.fileno()
+        numbers = theirs.fileno(), seconds, mb * 1_000_000
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CODE, str(number), *places, own],
+                [sys.executable, "-I", "-S", "-c", _CODE, *map(str, numbers), *places, own],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[number],
+                pass_fds=[theirs.fileno()],
                 cwd=os.sep,
                 env={name: os.environ[name] for name in _KEPT if name in os.environ},
             )
-        self._limits = {"seconds": seconds, "memory": mb * 1_000_000}
         self.is_usable, self._is_late, self._is_hung = True, False, False
 
     @property
@@ -198,15 +196,15 @@ class _Worker:
 
     def ask(self, form: Format, source: Source, seconds: int) -> tuple[bytes, bytes]:
         """The two messages of the reply. Raises _WorkerLost."""
-        request = {"format": form.name, "suffix": source.suffix, "most": source.most,
-                   "password": source.password, "field": source.field}  # fmt: skip
+        about = {name: getattr(source, name) for name in Source.__slots__ if name != "data"}
+        request = {"format": form.name, "source": about}
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done, seconds), daemon=True).start()
         try:
-            for message in (*self._first(), json.dumps(request).encode(), source.data):
+            for message in (json.dumps(request).encode(), source.data):
                 self._connection.send_bytes(message)
             reply = self._connection.recv_bytes(_REPLY), self._connection.recv_bytes(source.most)
-            self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: begin anew
+            self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: start another
             return reply
         except (OSError, EOFError, ValueError):
             code = self._exit_code()
@@ -214,11 +212,6 @@ class _Worker:
             raise _WorkerLost(code, is_late, self._is_hung) from None
         finally:
             done.set()
-
-    def _first(self) -> list[bytes]:
-        """The limits, which the worker is told once."""
-        limits, self._limits = self._limits, {}
-        return [json.dumps(limits).encode()] if limits else []
 
     def _watch(self, done: threading.Event, seconds: float) -> None:
         """End the process if it hangs, or computes on though its own timer should have ended it.
@@ -265,7 +258,7 @@ class _Worker:
 
 
 def _read(frames: tuple[bytes, bytes], form: Format, mb: int) -> Extracted:
-    """The text in a reply. Raises Unreadable for an error in it, and for what is no reply."""
+    """The text in a reply. Raises Unreadable for an error in it, and for what is not a reply."""
     try:
         reply = parse_json(frames[0], dict)
         if "error" in reply:

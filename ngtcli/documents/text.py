@@ -5,7 +5,7 @@ import unicodedata
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable
 
-from ngtcli.documents.formats import OLD, OLE, conversion
+from ngtcli.documents.formats import HEAD, OLD, OLE, conversion, format_of
 from ngtcli.errors import InputError
 
 # The longer mark first: UTF-32's begins with UTF-16's.
@@ -13,20 +13,11 @@ _MARKS = (
     (BOM_UTF32_LE, "utf-32-le"), (BOM_UTF32_BE, "utf-32-be"), (BOM_UTF8, "utf-8"),
     (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
-_AS_TEXT = "Make text of it first, as with ngt docs show --text."
-# First bytes, the format, and how to convert it to text.
-_FORMATS = (
-    (b"%PDF-", "a PDF where plain text is wanted", _AS_TEXT),
-    (
-        b"PK\3\4",
-        "a zip archive or an office document where plain text is wanted",
-        _AS_TEXT,
-    ),
-    (b"\x1f\x8b", "compressed (gzip), which is not read", "Unpack it first, as with gunzip."),
-    (b"BZh91AY&SY", "compressed (bzip2), which is not read", "Unpack it first, as with bunzip2."),
-    (b"\xfd7zXZ\0", "compressed (xz), which is not read", "Unpack it first, as with unxz."),
-    (b"\x28\xb5\x2f\xfd", "compressed (zstd), which is not read", "Unpack it first with unzstd."),
-    (b"{\\rtf", "RTF where plain text is wanted", _AS_TEXT),
+# First bytes of files packed in ways that are not read, the way, and what unpacks them.
+_PACKED = (
+    (b"BZh91AY&SY", "bzip2", "bunzip2"),
+    (b"\xfd7zXZ\0", "xz", "unxz"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
 )
 # A stream that stands in an old office file, what the file is, and its suffix.
 _STREAMS = (
@@ -35,20 +26,21 @@ _STREAMS = (
     ("Workbook", "an old Excel workbook", ".xls"),
     ("Book", "an old Excel workbook", ".xls"),
 )
-# Encodings among which is guessed, the most likely first, with their names in iconv.
-_GUESSES = {
-    "cp1252": "windows-1252", "cp1250": "windows-1250", "cp1251": "windows-1251",
-    "koi8_r": "koi8-r", "cp1253": "windows-1253", "cp1254": "windows-1254",
-    "cp1255": "windows-1255", "cp1256": "windows-1256", "cp1257": "windows-1257",
-    "cp932": "shift_jis", "euc_jp": "euc-jp", "gb18030": "gb18030", "big5": "big5",
-    "cp949": "euc-kr",
-}  # fmt: skip
+# Encodings among which is guessed, the most likely first, and names that iconv has for some.
+_GUESSES = (
+    "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"
+).split()
+_IN_ICONV = {"cp932": "shift_jis", "cp949": "euc-kr"}
 _SAMPLE = 1 << 16  # bytes around the first that is not UTF-8, for the guess; guess
 _FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, surrogates
+# Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
+UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+)
 
 
 class Unreadable(InputError):
-    """A file that cannot be read, or bytes that are no text. The message is the reason alone.
+    """A file that cannot be read, or bytes that are not text. The message is the reason alone.
 
     `advice` says what to do; it is a function where computing it takes time. `lasting` is whether
     the same bytes will be unreadable again.
@@ -71,7 +63,7 @@ class Unreadable(InputError):
 def decode_text(data: bytes) -> str:
     """The text of `data` in UTF-8, UTF-16 or (with byte-order mark) UTF-32, without the mark.
 
-    Line ends become "\\n". Raises Unreadable for known formats that are no text, binary data,
+    Line ends become "\\n". Raises Unreadable for known formats that are not text, binary data,
     other encodings, and text that is only white space.
     """
     check_format(data)
@@ -85,10 +77,15 @@ def decode_text(data: bytes) -> str:
 
 
 def check_format(data: bytes) -> None:
-    """Raise Unreadable for bytes that begin as a known format that is no text."""
-    for start, what, advice in _FORMATS:
+    """Raise Unreadable for bytes that begin as a known format that is not text."""
+    form = format_of("", data[:HEAD])
+    if form is not None and not form.is_text:
+        advice = "Make text of it first, as with ngt docs show --text."
+        raise Unreadable(f"{form.what} where plain text is wanted", advice)
+    for start, way, program in _PACKED:
         if data.startswith(start):
-            raise Unreadable(what, advice)
+            what = f"compressed ({way}), which is not read"
+            raise Unreadable(what, f"Unpack it first, as with {program}.")
     if data.startswith(OLE):
         raise _old(data)
 
@@ -185,18 +182,13 @@ def guess_encoding(data: bytes) -> str:
     """
     from charset_normalizer import from_bytes  # imported here, since few runs need it
 
-    found = from_bytes(data, cp_isolation=list(_GUESSES))
+    found = from_bytes(data, cp_isolation=_GUESSES)
     if (best := found.best()) is None:
         return ""
     equal = [m for m in found if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
     names = {name for match in equal for name in match.could_be_from_charset}
-    return next((shown for name, shown in _GUESSES.items() if name in names), "")
-
-
-# Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
-UNSPACED = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-)
+    guess = next((name for name in _GUESSES if name in names), "")
+    return _IN_ICONV.get(guess) or guess.replace("cp125", "windows-125").replace("_", "-")
 
 
 def utf8(text: str) -> str:

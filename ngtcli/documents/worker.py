@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,11 +28,13 @@ _FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.p
 _DEPTH = 5000  # nested calls, against the 1000 of Python: what nests deep is parsed; guess
 
 
-def serve(number: int) -> NoReturn:
-    """Parse one file after the other until the connection of that descriptor ends."""
+def serve(number: int, seconds: float, memory: int) -> NoReturn:
+    """Parse one file after the other until the connection of that descriptor ends.
+
+    Each may take `seconds` of CPU time, and this process `memory` bytes.
+    """
     connection: Connection[bytes, bytes] = Connection(number)
-    limits = json.loads(connection.recv_bytes())
-    _confine(limits["memory"])
+    _confine(memory)
     while True:
         try:
             request = json.loads(connection.recv_bytes())
@@ -40,10 +43,10 @@ def serve(number: int) -> NoReturn:
         data = connection.recv_bytes()
         with suppress(Exception):  # `_answer` meets the same and tells it
             _format(request["format"]).parser()  # its libraries' imports do not count for the file
-        signal.setitimer(signal.ITIMER_PROF, limits["seconds"])
-        reply, text = _answer(request, data)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        reply, text = _answer(request["format"], Source(data=data, **request["source"]))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if len(text) > request["most"]:
+        if len(text) > request["source"]["most"]:
             reply, text = {"error": "too long"}, b""
         connection.send_bytes(json.dumps(reply).encode())
         connection.send_bytes(text)
@@ -78,18 +81,11 @@ def _refuse(event: str, arguments: Any) -> None:
         raise PermissionError(f"{event} in a parser")
 
 
-def _answer(request: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _answer(name: str, source: Source) -> tuple[dict[str, Any], bytes]:
     """The reply to one request: a description with a text, or an error with a reason."""
-    source = Source(
-        data=data,
-        suffix=request["suffix"],
-        most=request["most"],
-        password=request["password"],
-        field=request["field"],
-    )
     try:
-        found = parse(request["format"], source)
-        return {"about": found.about.as_json()}, found.text.encode("utf-8", "replace")
+        found = parse(name, source)
+        return {"about": asdict(found.about)}, found.text.encode("utf-8", "replace")
     except Unreadable as error:
         told = {"reason": str(error), "advice": error.advice, "lasting": error.lasting}
         return {"error": "unreadable", **told}, b""

@@ -145,7 +145,7 @@ def _over(rows: npt.NDArray[np.int64], known: Floats, seconds: Floats) -> Floats
 def read_points(stored: Any) -> dict[int, float]:
     """Seconds by rows, from JSON of the form {"1": 0.01, "32": 0.02}. Raises ValueError.
 
-    Only numbers count as such: no text, no true or false.
+    Text, true and false are not numbers here.
     """
     if not isinstance(stored, dict) or not stored:
         raise ValueError("no costs by rows")

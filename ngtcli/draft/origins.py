@@ -1,4 +1,4 @@
-"""What is told of drafts: where they come from, and what a drafter decided. Loads nothing heavy."""
+"""What is said of drafts: where they come from, and what a drafter decided. Loads nothing heavy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -2,7 +2,7 @@
 
 The pool keeps token ids of answers, at most so many; the least recently used go first. One is used
 when a later answer has a run of QUOTE tokens in common with it. Of an answer it leaves out, unless
-told otherwise, every run of QUOTE tokens that stands in the prompt: so it holds a model's own
+`quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a model's own
 phrases and no text of documents. One file a model, by the rules of the trie cache; a file that is
 wrong in any way is replaced by an empty one.
 """
@@ -122,7 +122,7 @@ def pool_path(fingerprint: str, model: str) -> Path:
 def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     """The pool in `path`, empty where there is none.
 
-    Raises DamagedFileError where the file is damaged, foreign or holds what cannot be.
+    Raises DamagedFileError where the file is damaged, foreign or holds impossible numbers.
     """
     pool = Pool(limit, quotes)
     try:

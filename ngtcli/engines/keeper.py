@@ -47,7 +47,7 @@ def runs(process: int) -> bool:
     """Whether a process still runs and does not end by itself."""
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:
-            command = file.read()  # empty where it has ended and nobody has asked how
+            command = file.read()  # empty where it has ended and was not waited for
     except OSError:
         return False
     return bool(command) and _ENDS_BY_ITSELF not in command

@@ -16,15 +16,15 @@ Options under "ngt" in vLLM's `additional_config`:
   not quote from their prompts) are kept, `pool_tokens` (50,000) token ids at most. A request with
   `extra_args={"ngt_pool": False}` in its sampling parameters takes no part: none of its text
   reaches another request, and none of another's reaches it.
-- `documents` ([]): files and folders whose text is counted beside the pool.
+- `documents` ([]): files and folders whose text is counted in addition to the pool.
 - `background` (["english"]): names of backgrounds, general texts that drafts come from.
 
 Tried with vLLM 0.32. Trees cannot be fed to it.
 
 Its model runner V2 refuses custom classes: where VLLM_USE_V2_MODEL_RUNNER is not set vLLM takes its
 runner V1 for them, where it is 1 it ends with an error. V2 has drafts from a `BaseSpeculator`
-(vllm/v1/worker/gpu/spec_decode/speculator.py), of which `init_speculator` knows vLLM's own alone.
-A port needs, beside a way for vLLM to make ours:
+(vllm/v1/worker/gpu/spec_decode/speculator.py), of which `init_speculator` makes vLLM's own alone.
+A port needs a way for vLLM to make ours, and:
 
 - `propose` that returns a tensor, int64 (requests, num_speculative_tokens), on the device: rows of
   one length. One number of drafts for all requests of a step can be had (`num_speculative_tokens`
@@ -125,7 +125,7 @@ class NgramTrieProposer:
         )
         self._drafts = AutoDrafters(None, pool, children=1, texts=texts, background=background)
         self._requests: list[_Request | None] = []  # by row
-        self._told = False  # that requests are not found
+        self._has_warned = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
 
@@ -203,9 +203,9 @@ class NgramTrieProposer:
             request = runner.requests[runner.input_batch.req_ids[row]]  # type: ignore[union-attr]
             return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))
         except (AttributeError, KeyError, IndexError):
-            if self.options.pool and not self._told:
+            if self.options.pool and not self._has_warned:
                 _LOG.warning(_NOT_FOUND)
-            self._told = True
+            self._has_warned = True
             return False
 
     def _draft(self) -> list[list[int]]:

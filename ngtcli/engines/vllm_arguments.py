@@ -15,8 +15,10 @@ PROPOSER = "ngtcli.engines.vllm.NgramTrieProposer"
 METHODS = ("auto", "none")  # what can draft for vLLM
 # What vLLM takes, where that is less than ngt does.
 _RANGES = {
-    "temperature": (0.0, 2.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0),
-}  # fmt: skip
+    "temperature": (0.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's own switch between its model runners
 # vLLM's variables, where the user has not set them. Its log goes where stderr does, and it sends
 # nothing about its use to anyone.

@@ -1,4 +1,4 @@
-"""A vLLM engine that runs beside this process, and what it makes of one prompt, piece by piece.
+"""A vLLM engine in a process of its own, and what it makes of one prompt, piece by piece.
 
 vLLM must be started before numba is imported: its search for kernels fails on numba's dispatcher.
 So this module, and what it imports, is free of numba.
@@ -64,12 +64,12 @@ class VllmEngine:
             try:
                 self._start(settings, sequences)
             except BaseException as error:
-                told = self._failed(error, "vLLM does not start")
+                failure = self._failed(error, "vLLM does not start")
                 self.loop.close()
                 self._log.close()
                 if isinstance(error, NgtError) or not isinstance(error, Exception):
                     raise
-                raise told from error
+                raise failure from error
         config = self._vllm.vllm_config
         self.context = int(config.model_config.max_model_len)
         self.dtype = str(config.model_config.dtype).removeprefix("torch.")
@@ -107,7 +107,7 @@ class VllmEngine:
         except BaseException:
             keeper.end(self._keeper)  # what was started of vLLM ends as well
             raise
-        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are told as NgtErrors
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are raised as NgtErrors
 
     def wait(self, work: Awaitable[T]) -> T:
         """The result of `work`, run in the event loop; where that is interrupted, it is ended."""
@@ -135,16 +135,16 @@ class VllmEngine:
 
     def _failed(self, error: BaseException, what: str) -> NgtError:
         """One line: the error, or what it was caused by, as far as the log tells."""
-        told = first_words(str(error)) or type(error).__name__
-        if _OF_PARENT in told or type(error).__name__ == "EngineDeadError":
-            told = self._last_error() or told
-        return NgtError(f"{what}: {told}", _OWN_WORDS)
+        reason = first_words(str(error)) or type(error).__name__
+        if _OF_PARENT in reason or type(error).__name__ == "EngineDeadError":
+            reason = self._last_error() or reason
+        return NgtError(f"{what}: {reason}", _OWN_WORDS)
 
     def check_alive(self) -> None:
         """Raise NgtError where vLLM's process has ended."""
         if self._vllm.errored:
-            told = self._last_error() or "its process has ended"
-            raise NgtError(f"vLLM failed: {told}", _OWN_WORDS)
+            reason = self._last_error() or "its process has ended"
+            raise NgtError(f"vLLM failed: {reason}", _OWN_WORDS)
 
     def _last_error(self) -> str:
         """The last error in vLLM's log."""
@@ -179,12 +179,12 @@ def first_words(error: str) -> str:
 
 
 def _piece(output: Any) -> Piece:
-    told = getattr(output, "spec_decode_metrics", None)
+    counted = getattr(output, "spec_decode_metrics", None)
     reason = output.finish_reason or ""
     if reason not in ("", "stop", "length"):
         raise NgtError(f"vLLM ended the answer: {reason}", "Try it again.")
     ended = reason == "stop" and not isinstance(output.stop_reason, str)
-    counts = (tuple(told.histogram), int(told.num_draft_tokens)) if told else ((), 0)
+    counts = (tuple(counted.histogram), int(counted.num_draft_tokens)) if counted else ((), 0)
     return Piece(tuple(output.token_ids), reason, ended, *counts)
 
 

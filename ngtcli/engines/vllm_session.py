@@ -224,7 +224,8 @@ class VllmSession(Session):
     async def _finished(self, key: int, prompt: Prompt) -> FinishedAnswer:
         try:
             run = self.run(prompt)
-            steps = [step async for step in run.steps()]
+            answer = Answer(run, prompt, TrieReport("none"))
+            answer.steps += [step async for step in run.steps()]
         except NgtError as error:
             return failed(key, error, prompt)
-        return Answer(run, prompt, TrieReport("none")).finished(key, steps)
+        return answer.finished(key)

@@ -54,7 +54,7 @@ class Source:
 
     @property
     def uri(self) -> str:
-        """A link to the file, at its page; "" for a text that is no file."""
+        """A link to the file, at its page; "" for a text that is not a file."""
         if not self.path:
             return ""
         page = f"#page={self.page}" if self.page else ""

@@ -1,70 +1,14 @@
 """Does drafting change a token? Runs prompts with and without drafts and compares the ids."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
-from ngtcli.config import SETTINGS
 from ngtcli.decode.sampling import penalizes
-from ngtcli.documents.find import Skipped
 from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
+from ngtcli.measure.results import Comparison
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.answer import AnswerOptions, AnswerRun
 from ngtcli.session.local import LocalSession
-from ngtcli.system.json_form import HIDDEN, json_key, json_property
-
-_GENERATE = "how many plain answers are those of transformers' generate; information only"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One prompt at one number of drafts. `divergence` is the first place of difference, or None.
-
-    `margin` is the difference of plain decoding's two best scores there (logits, greedy only).
-    `as_generate`: whether plain decoding gives what `generate` of `transformers` gives; None where
-    that was not tried: it is where passes are exact, and greedy choices without penalties.
-    """
-
-    name: str
-    num_draft: int
-    new_tokens: int
-    mean_acceptance_length: float = field(metadata=json_key(digits=4))
-    divergence: int | None
-    margin: float | None
-    exact: bool = field(metadata=HIDDEN)
-    as_generate: bool | None = field(metadata=HIDDEN)
-
-    @property
-    @json_property(after="num_draft")
-    def identical(self) -> bool:
-        """Whether drafting changed no token."""
-        return self.divergence is None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateReport:
-    """At one number of drafts, how many plain answers are as `generate` gives them."""
-
-    num_draft: int
-    prompts: int
-    identical: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReport:
-    """All comparisons of `ngt check`; `generate` has a row for each number of drafts."""
-
-    model: str
-    method: str
-    dtype: str = field(metadata=json_key(choices=SETTINGS["dtype"].choices))
-    exact: bool
-    prompts: int
-    num_draft: Sequence[int]
-    runs: int
-    identical: int
-    results: Sequence[Comparison]
-    generate: Sequence[GenerateReport] = field(metadata=json_key(about=_GENERATE))
-    skipped: Sequence[Skipped]
 
 
 def compare(

@@ -11,11 +11,10 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import NgtError, counted
-from ngtcli.measure.grid import Cell
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.records import BASELINE, Answering, Contestant, Generation, Notify
 from ngtcli.measure.results import SweepData
-from ngtcli.measure.tune import digest, timed_trie, with_trie
+from ngtcli.measure.tune import Source, digest, timed_trie, with_trie
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.session.answer import AnswerOptions, AnswerRun
@@ -107,7 +106,7 @@ def _greedily(session: LocalSession, prompt: Prompt, ids: Any) -> dict[str, Any]
     }
 
 
-class Running:
+class Running(Source[Item]):
     """A model that answers; every prompt is one document, or one of the questions about it."""
 
     def __init__(
@@ -154,11 +153,7 @@ class Running:
         if self._loading:
             self._progress(message)
 
-    def contestant(self, cell: Cell) -> Contestant[Item]:
-        """The model with the settings of `cell`, as it answers a user; its trie is built again."""
-        return Contestant(cell.label, None, partial(self._begin, cell.settings))
-
-    def _begin(self, settings: Settings) -> Answering[Item]:
+    def begin(self, settings: Settings) -> Answering[Item]:
         session = self._session(settings)
         method, drafter = session.parse_method(), session.new_drafter(settings.method)
         own, options = method.settings, AnswerOptions(drafter=drafter, to_the_end=True)

@@ -7,20 +7,22 @@ The kind of a line is told by its keys:
 - HAGRID: `query`, `quotes`, `answers`
 - CNN/DailyMail: `article`, `highlights`
 
-Knows nothing of tokens. A line that cannot be read is an error that names it.
+Knows nothing of tokens. A line that cannot be read is an error that names it. Unrelated passages
+can be mixed into the documents of a prompt, as retrieval does (paper, Table 4).
 """
 
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ngtcli.batch.json_lines import Ids, Row, document_of, id_of, list_of, read_rows, string_of
 from ngtcli.config import Settings
 from ngtcli.documents.files import Reader
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import InputError, UsageError, nearest
 
 CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -90,6 +92,19 @@ def file_items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Ite
     ]
 
 
+def items_from(
+    lines: Path | None,
+    texts: Sequence[Document],
+    asked: Sequence[Document],
+    settings: Settings | None,
+    check: CheckPath,
+) -> list[Item]:
+    """The items of a file of JSON lines, else of documents, else the built-in ones."""
+    if lines is not None:
+        return read_jsonl(lines, settings, check)
+    return file_items(texts, asked) if texts or asked else builtin_items()
+
+
 def read_jsonl(
     path: Path, settings: Settings | None = None, check: CheckPath = lambda path: None
 ) -> list[Item]:
@@ -113,12 +128,25 @@ def read_jsonl(
     return items
 
 
-def choose(items: Sequence[Item], tasks: Sequence[str], limit: int | None) -> list[Item]:
-    """The items of `tasks` (all where none is named), at most `limit` of each task."""
+class _Asked(Protocol):
+    @property
+    def task(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Asked)
+
+
+def choose(
+    items: Sequence[T], tasks: Sequence[str], limit: int | None, where: str = "these prompts"
+) -> list[T]:
+    """The items of `tasks` (all where none is named), at most `limit` of each task.
+
+    Raises UsageError for a task that is not in `where`.
+    """
     known = list(dict.fromkeys(item.task for item in items))
     for task in tasks:
         if task not in known:
-            raise UsageError(f"no task {task!r} in these prompts", f"Known: {', '.join(known)}.")
+            raise UsageError(f"no task {task!r} in {where}", nearest(task, known))
     taken: dict[str, int] = dict.fromkeys(known, 0)
     chosen = []
     for item in items:
@@ -203,7 +231,7 @@ class _Line:
         return document_of(what, name, given.get("text"), given)
 
     def _file(self, name: Any) -> str:
-        """The text of a file beside this one; never one from elsewhere on the machine."""
+        """The text of a file next to this one; never one from elsewhere on the machine."""
         folder = self._folder.resolve()
         try:
             path = (folder / name).resolve()
@@ -228,3 +256,51 @@ def _answers(value: Any) -> tuple[str, ...]:
     if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
         return _answers([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
     raise InputError("an answer is not a text", 'Give "answers": ["…"].')
+
+
+def add_noise(
+    items: Sequence[Item], count: int, seed: int = 0, sources: Sequence[Item] = ()
+) -> list[Item]:
+    """Each item with `count` passages of `sources` (else of the items) among its documents.
+
+    They are the same for one `seed`, and none is of a text that the item itself is about. Raises
+    UsageError where there are too few.
+    """
+    if any(item.message for item in items):
+        raise UsageError(
+            "--noise cannot be mixed into whole messages",
+            "Give prompts whose documents stand apart from the question.",
+        )
+    others = [(other, _passages(other)) for other in sources or items]
+    return [_noisy(item, others, count, seed) for item in items]
+
+
+def _passages(item: Item) -> set[str]:
+    return {passage for document in item.documents for passage in passages(document)}
+
+
+def passages(document: Document) -> list[str]:
+    """Paragraphs of at least 20 words; the whole text where there are none."""
+    parts = [p.strip() for p in document.text.split("\n\n") if len(p.split()) >= 20]
+    return parts or [document.text.strip()]
+
+
+def _noisy(item: Item, others: Sequence[tuple[Item, set[str]]], count: int, seed: int) -> Item:
+    own = _passages(item)
+    unrelated = [
+        other
+        for other, theirs in others
+        if not theirs & own and not (item.source and item.source == other.source)
+    ]
+    offered = dict.fromkeys(p for other in unrelated for d in other.documents for p in passages(d))
+    found = [p for p in offered if not any(p in d.text for d in item.documents)]
+    if len(found) < count:
+        raise UsageError(
+            f"--noise {count}: only {len(found)} unrelated passages for {item.id}",
+            "Give fewer, or more prompts to take them from.",
+        )
+    chance = random.Random(f"{seed} {item.id}")  # its own: the order of items decides nothing
+    mixed = list(item.documents)
+    for i, passage in enumerate(chance.sample(found, count), 1):
+        mixed.insert(chance.randint(0, len(mixed)), Document(f"extract {i}", passage))
+    return replace(item, documents=tuple(mixed))

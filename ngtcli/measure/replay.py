@@ -20,6 +20,7 @@ from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.measure.options import IDS, BenchOptions
+from ngtcli.measure.prompts import choose
 from ngtcli.measure.records import (
     Answering,
     Contestant,
@@ -194,18 +195,9 @@ def select(
     """
     if ids not in IDS:
         raise UsageError(f"no ids {ids!r}", nearest(ids, IDS))
-    known = list(dict.fromkeys(t.task for t in traces))
-    for task in tasks:
-        if task not in known:
-            raise UsageError(f"no task {task!r} in the recording", nearest(task, known))
-    out: list[Trace] = []
-    counts = dict.fromkeys(tasks or known, 0)
-    for trace in traces:
-        if ids != "all" and is_odd(trace.id) != (ids == "odd"):
-            continue
-        if trace.task in counts and (limit is None or counts[trace.task] < limit):
-            counts[trace.task] += 1
-            out.append(trace)
+    named = choose(traces, tasks, None, "the recording")
+    halved = [t for t in named if ids == "all" or is_odd(t.id) == (ids == "odd")]
+    out = choose(halved, (), limit)
     if not out:
         raise UsageError("nothing to replay", "Record something, or raise --limit.")
     return out

@@ -138,7 +138,7 @@ class Contestants:
     def _generate(self, hf: Any, name: str, options: Mapping[str, int]) -> Contestant[Trace]:
         def answer(trace: Trace) -> Generation:
             self.prompts.put(trace)
-            rows = self._model.cached()
+            rows = self._model.cache.rows()
             if not rows:
                 raise NgtError("a cache that cannot be rolled back is not shared with generate")
             try:

@@ -130,11 +130,16 @@ class Group:
         spreads = [(high - low) / middle for low, middle, high in several]
         return round(statistics.median(spreads), 4) if spreads else None
 
-    def speedup(self, other: str = BASELINE) -> list[float] | None:
-        """The other's time by own time, prompt by prompt; None where the other took no part."""
+    def speedup(self, other: str = BASELINE) -> tuple[float, Pair, Pair] | tuple[None, None, None]:
+        """The other's time by own time, prompt by prompt: median, quartiles, least and most.
+
+        None where the other took no part.
+        """
         if any((other, prompt) not in self._records for prompt in self.prompts):
-            return None
-        return [b / a for a, b in zip(self.seconds(), self.seconds(other), strict=True)]
+            return None, None, None
+        ratios = [b / a for a, b in zip(self.seconds(), self.seconds(other), strict=True)]
+        low, middle, high = _three(ratios, 3)
+        return middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3))
 
     def setup(self) -> list[float]:
         """Seconds before prefill of each record: the trie from the cache, the drafter."""
@@ -197,19 +202,6 @@ def _three(values: Sequence[float], digits: int) -> tuple[float, float, float]:
     """Lower quartile, median, upper quartile, rounded."""
     low, middle, high = quartiles(values)
     return round(low, digits), round(middle, digits), round(high, digits)
-
-
-def _speedup(other: str) -> tuple[Callable[[Group], Any], ...]:
-    """Of speed-ups over another contestant the median, the quartiles, the least and the most."""
-
-    def if_raced(of: Callable[[list[float]], Any]) -> Callable[[Group], Any]:
-        return lambda g: None if (ratios := g.speedup(other)) is None else of(ratios)
-
-    return (
-        if_raced(lambda ratios: _three(ratios, 3)[1]),
-        if_raced(lambda ratios: _three(ratios, 3)[::2]),
-        if_raced(lambda ratios: (round(min(ratios), 3), round(max(ratios), 3))),
-    )
 
 
 def _score(name: str) -> Callable[[Group], Any]:
@@ -310,22 +302,31 @@ class Row:
         Group.spread, _SHAPE, "spread", key="spread", form="{:.0%}", shape=(10, 10)
     )
     speedup: float = column(
-        _speedup(BASELINE)[0], _TIMED, "speed-up", form="{:.2f}×", live=(0, 0), shape=(0, 0)
+        lambda g: g.speedup()[0], _TIMED, "speed-up", form="{:.2f}×", live=(0, 0), shape=(0, 0)
     )
     speedup_quartiles: Pair = column(
-        _speedup(BASELINE)[1],
+        lambda g: g.speedup()[1],
         _TIMED,
         "quartiles",
         form="{0[0]:.2f}–{0[1]:.2f}",
         live=(1, 4),
         shape=(1, 4),
     )
-    speedup_least_and_most: Pair = column(_speedup(BASELINE)[2], _TIMED)
+    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], _TIMED)
     speedup_over_hf: float = column(
-        _speedup(HF)[0], _LIVE, "over hf", needs="speedup_over_hf", form="{:.2f}×", live=(2, 9)
+        lambda g: g.speedup(HF)[0],
+        _LIVE,
+        "over hf",
+        needs="speedup_over_hf",
+        form="{:.2f}×",
+        live=(2, 9),
     )
-    speedup_over_hf_quartiles: Pair = column(_speedup(HF)[1], _LIVE, needs="speedup_over_hf")
-    speedup_over_hf_least_and_most: Pair = column(_speedup(HF)[2], _LIVE, needs="speedup_over_hf")
+    speedup_over_hf_quartiles: Pair = column(
+        lambda g: g.speedup(HF)[1], _LIVE, needs="speedup_over_hf"
+    )
+    speedup_over_hf_least_and_most: Pair = column(
+        lambda g: g.speedup(HF)[2], _LIVE, needs="speedup_over_hf"
+    )
     same_ids: int = column(Group.same_ids, _LIVE, "same ids", form="{0}/{1.questions}", live=(4, 2))
     peak_memory_mib: float = column(
         lambda g: round(max(r.memory for rounds in g.rounds for r in rounds) / MIB, 1),

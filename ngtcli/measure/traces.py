@@ -13,10 +13,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from ngtcli.batch.json_lines import Row, read_rows
 from ngtcli.config import Settings
@@ -73,7 +73,7 @@ def is_odd(id: str) -> bool:
     return found is not None and int(found.group()[-1]) % 2 == 1
 
 
-class TraceWriter:
+class TraceWriter(AbstractContextManager["TraceWriter"]):
     """Writes our own trace format: `with TraceWriter(…) as writer: writer.add(…)`.
 
     Lines are flushed one by one, so an interrupted recording keeps what it has. Raises InputError
@@ -83,38 +83,26 @@ class TraceWriter:
     def __init__(
         self, folder: Path, tokenizer_fingerprint: str, model: str, vocabulary: int
     ) -> None:
-        self.folder = folder
-        self._head = {
+        head = {
             "format": FORMAT,
             "version": VERSION,
             "model": model,
             "tokenizer": tokenizer_fingerprint,
             "vocabulary": vocabulary,
         }
-        self._lines: TextIO | None = None
-
-    def __enter__(self) -> "TraceWriter":
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
-                raise InputError(f"{self.folder}: is not empty", "Name a new folder to record to.")
-            head = json.dumps(self._head, indent=1) + "\n"
-            (self.folder / "trace.json").write_text(head, encoding="utf-8")
-            self._lines = (self.folder / "traces.jsonl").open("w", encoding="utf-8")
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise InputError(f"{folder}: is not empty", "Name a new folder to record to.")
+            (folder / "trace.json").write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
+            self._lines = (folder / "traces.jsonl").open("w", encoding="utf-8")
         except OSError as error:
             raise InputError(
-                f"{self.folder}: cannot be written ({error.strerror})", "Name another folder."
+                f"{folder}: cannot be written ({error.strerror})", "Name another folder."
             ) from None
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._lines is not None:
-            self._lines.close()
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
 
     def add(
         self,
@@ -126,12 +114,9 @@ class TraceWriter:
         room: int = 0,
     ) -> None:
         """Write one trace; `room` is the run's token limit, by default the output's length."""
-        if self._lines is None:
-            raise RuntimeError("the writer is not open")
-        trace = Trace(
-            id, task, tuple(prompt_ids), tuple(output_ids), room or len(output_ids),
-            tuple(tuple(r) for r in references),
-        )  # fmt: skip
+        prompt, output = tuple(prompt_ids), tuple(output_ids)
+        own = tuple(tuple(run) for run in references)
+        trace = Trace(id, task, prompt, output, room or len(output), own)
         self._lines.write(json.dumps(asdict(trace)) + "\n")
         self._lines.flush()
 

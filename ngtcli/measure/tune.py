@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic
 
 from ngtcli.config import Settings, settings_where
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
@@ -80,7 +80,22 @@ def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
             )
 
 
-class Recording:
+class Source(Generic[P]):
+    """What cells are measured on, and the prompts that every cell answers."""
+
+    about: SweepData
+    prompts: Sequence[P]
+
+    def begin(self, settings: Settings) -> Answering[P]:
+        """Answers with these settings, by a drafter that has learned nothing."""
+        raise NotImplementedError
+
+    def contestant(self, cell: Cell) -> Contestant[P]:
+        """Who answers with the settings of `cell`, under its label."""
+        return Contestant(cell.label, None, partial(self.begin, cell.settings))
+
+
+class Recording(Source[Trace]):
     """A recorded run: acceptance is the recording's, time is the cost curve's and the drafter's."""
 
     def __init__(
@@ -109,11 +124,7 @@ class Recording:
             costs=self._seconds,
         )
 
-    def contestant(self, cell: Cell) -> Contestant[Trace]:
-        """A new drafter, with a new pool, that is driven over the recorded answers."""
-        return Contestant(cell.label, None, partial(self._begin, cell.settings))
-
-    def _begin(self, settings: Settings) -> Answering[Trace]:
+    def begin(self, settings: Settings) -> Answering[Trace]:
         curve = CostCurve(self._seconds)
         shared = replace(
             draft_settings(settings),
@@ -167,21 +178,6 @@ def _chosen(folder: Path, tasks: Sequence[str], limit: int | None, ids: str) -> 
 def digest(value: Any) -> str:
     """Stands for the data that were measured on."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-class Source(Protocol[P]):
-    """What cells are measured on: a `Recording`, or a model that runs."""
-
-    @property
-    def about(self) -> SweepData:
-        """Model, device and data."""
-
-    @property
-    def prompts(self) -> Sequence[P]:
-        """What every cell answers."""
-
-    def contestant(self, cell: Cell) -> Contestant[P]:
-        """Who answers with the settings of `cell`, under its label."""
 
 
 def state_key(about: SweepData, axes: Sequence[Axis], base: Settings) -> str:

@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ _HUB_WAIT_S = 5.0  # for the hub's answer; guess
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZERS = (
-    "tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "*.vocab", "*.tiktoken",
-    "spiece.model", "sentencepiece*.model", "spm*.model", "tekken.json", "tokenizer_config.json",
-    "merges.txt",
-)  # fmt: skip
+    "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
+    " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
+).split()
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 _TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most have some thousand
 HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
@@ -101,12 +100,12 @@ def _is_path(name: str) -> bool:
 
 
 def _near(path: Path) -> str:
-    """A hint with the folder beside `path` that has the most similar name; "" if none has."""
+    """A hint with the folder next to `path` that has the most similar name; "" if none has."""
     try:
-        beside = [p.name for p in path.absolute().parent.iterdir() if p.is_dir()]
+        others = [p.name for p in path.absolute().parent.iterdir() if p.is_dir()]
     except OSError:
         return ""
-    close = difflib.get_close_matches(path.name, beside, n=1)
+    close = difflib.get_close_matches(path.name, others, n=1)
     return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 
@@ -127,7 +126,7 @@ def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> No
         )
 
 
-def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
+def _any(folder: Path, patterns: Sequence[str]) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in patterns)
 
 

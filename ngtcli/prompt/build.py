@@ -6,8 +6,8 @@ from their cached trie, and which passages it has, where not all documents fit.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
@@ -17,6 +17,7 @@ from ngtcli.retrieve.ranking import Scores
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.tokens.tokenizer import Tokenizer
 
+Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
 _FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
 
@@ -104,7 +105,7 @@ class Selection:
 class Prompt:
     """What the model reads. `outside` are the runs of ids outside the documents.
 
-    Each run overlaps the documents beside it by a few tokens, so that it has the n-grams across the
+    Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were `given`; so are those of a part.
     """
@@ -127,54 +128,82 @@ class Message:
     documents: tuple[tuple[int, int], ...]
 
 
-def word(
-    preset: Preset, documents: Sequence[Document], question: str, summary: str = ""
-) -> Message:
-    """The user's message: the preset's template with documents, question and summary."""
-    form = preset.document if len(documents) == 1 else preset.titled_document
-    parts: list[str] = []
-    spans: list[tuple[int, int]] = []
-    at = 0
-    for i, document in enumerate(documents, 1):
-        body = document.text.strip()
-        values = {"name": document.name, "text": body, "index": str(i)}
-        if (start := _place(form, "text", values)) is not None:
-            spans.append((at + start, at + start + len(body)))
-        parts.append(fill(form, values))
-        at += len(parts[-1]) + len(preset.separator)
-    joined = preset.separator.join(parts)
-    values = {"documents": joined, "question": question, "summary": summary}
-    first = _place(preset.template, "documents", values)
-    known = first is not None and len(spans) == len(documents)
-    moved = tuple((first + a, first + b) for a, b in spans) if known and first is not None else ()
-    return Message(fill(preset.template, values), moved)
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
+
+    `status` gets lines on how much is read.
+    """
+
+    preset: Preset
+    documents: Sequence[Document]
+    question: str
+    tokenizer: Tokenizer
+    context: int
+    answer: int
+    vocabulary: int = 0
+    status: Status = lambda _: None
+    summary: str = ""
+
+    @property
+    def answer_room(self) -> int:
+        """Positions kept for the answer: `answer`, or a quarter of `context` where that is less."""
+        return min(self.answer, self.context // 4)
+
+    @property
+    def room(self) -> int:
+        """Positions for a cut prompt: `context` less those for the answer."""
+        return self.context - self.answer_room
+
+    def message(self, documents: Sequence[Document]) -> Message:
+        """The user's message: the preset's template with documents, question and summary."""
+        form = self.preset.document if len(documents) == 1 else self.preset.titled_document
+        parts: list[str] = []
+        spans: list[tuple[int, int]] = []
+        at = 0
+        for i, document in enumerate(documents, 1):
+            body = document.text.strip()
+            values = {"name": document.name, "text": body, "index": str(i)}
+            if (start := _place(form, "text", values)) is not None:
+                spans.append((at + start, at + start + len(body)))
+            parts.append(fill(form, values))
+            at += len(parts[-1]) + len(self.preset.separator)
+        joined = self.preset.separator.join(parts)
+        values = {"documents": joined, "question": self.question, "summary": self.summary}
+        first = _place(self.preset.template, "documents", values)
+        known = first is not None and len(spans) == len(documents)
+        moved = (
+            tuple((first + a, first + b) for a, b in spans) if known and first is not None else ()
+        )
+        return Message(fill(self.preset.template, values), moved)
+
+    def build(self, documents: Sequence[Document]) -> Prompt:
+        """The prompt with these documents, in the model's chat format if it has one.
+
+        Raises ModelError if the chat template fails, if there are no tokens, and, unless
+        `vocabulary` is 0, for ids that are not below it.
+        """
+        coded = code(self.message(documents), self.tokenizer)
+        _check_ids(coded.ids, self.vocabulary)
+        references = tuple(tuple(coded.ids[first:last]) for first, last in coded.documents)
+        outside = _outside(coded.ids, coded.documents)
+        return Prompt(coded.text, coded.ids, outside, tuple(documents), references=references)
+
+    @property
+    def empty(self) -> list[Document]:
+        """The documents with empty texts."""
+        return [replace(d, text="") for d in self.documents]
+
+    @property
+    def frame(self) -> Message:
+        """The user's message without the documents' texts."""
+        return self.message(self.empty)
 
 
 def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
     """The index of the value of the first field `name` in the filled template; None without it."""
     found = next((m for m in _FIELD.finditer(template) if m.group(1) == name), None)
     return None if found is None else len(fill(template[: found.start()], values))
-
-
-def build_prompt(
-    preset: Preset,
-    documents: Sequence[Document],
-    question: str,
-    tokenizer: Tokenizer,
-    vocabulary: int = 0,
-    *,
-    summary: str = "",
-) -> Prompt:
-    """The prompt in the model's chat format, or as plain text if the model has none.
-
-    Raises ModelError if the chat template fails, if there are no tokens, and, unless `vocabulary`
-    is 0, for ids that are not below it.
-    """
-    coded = code(word(preset, documents, question, summary), tokenizer)
-    _check_ids(coded.ids, vocabulary)
-    references = tuple(tuple(coded.ids[first:last]) for first, last in coded.documents)
-    outside = _outside(coded.ids, coded.documents)
-    return Prompt(coded.text, coded.ids, outside, tuple(documents), references=references)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def render(backend: Any, message: str) -> Rendered:
 
 
 def _adds(shown: str, message: str) -> bool:
-    """Whether `shown` contains text beside the message, which the placeholder did not get."""
+    """Whether `shown` has more than the message, which the placeholder did not get."""
     at = shown.find(message)
     return at >= 0 and bool(shown[:at].strip() or shown[at + len(message) :].strip())
 
@@ -103,8 +103,9 @@ def _apply(backend: Any, content: Content) -> str:
     try:
         text: str = bounded(
             lambda: backend.apply_chat_template(turn, tokenize=False, add_generation_prompt=True),
-            seconds=_SECONDS, megabytes=_MEGABYTES + 4 * _COPIES * size // 1_000_000,
-        )  # fmt: skip
+            seconds=_SECONDS,
+            megabytes=_MEGABYTES + 4 * _COPIES * size // 1_000_000,
+        )
         if len(text) > _LONGEST + _COPIES * size:
             raise BoundError(f"it writes {len(text):,} characters")
     except (Exception, BoundError) as error:  # a template is a program and can raise anything

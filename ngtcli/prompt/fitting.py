@@ -6,22 +6,19 @@ number decides.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted, short
-from ngtcli.prompt.build import Cut, Message, Prompt, build_prompt, code, word
-from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.build import Cut, Prompt, Status, Task, code
 from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
-_SPARE = 1000  # 1 / _SPARE of the room may stay unused beside cut documents; guess
+_SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut; guess
 _SHOWN = 20  # cuts that are reported one by one; guess
 
-
-Status = Callable[[str], None]
 
 PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
 _INTERVAL_S = 0.3  # between two status lines; guess
@@ -97,57 +94,12 @@ def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Prog
     return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
-
-    `status` gets lines on how much is read.
-    """
-
-    preset: Preset
-    documents: Sequence[Document]
-    question: str
-    tokenizer: Tokenizer
-    context: int
-    answer: int
-    vocabulary: int = 0
-    status: Status = lambda _: None
-    summary: str = ""
-
-    @property
-    def answer_room(self) -> int:
-        """Positions kept for the answer: `answer`, or a quarter of `context` where that is less."""
-        return min(self.answer, self.context // 4)
-
-    @property
-    def room(self) -> int:
-        """Positions for a cut prompt: `context` less those for the answer."""
-        return self.context - self.answer_room
-
-    def build(self, documents: Sequence[Document]) -> Prompt:
-        """The prompt with these documents. Raises ModelError as `build_prompt`."""
-        return build_prompt(
-            self.preset, documents, self.question, self.tokenizer, self.vocabulary,
-            summary=self.summary,
-        )  # fmt: skip
-
-    @property
-    def empty(self) -> list[Document]:
-        """The documents with empty texts."""
-        return [replace(d, text="") for d in self.documents]
-
-    @property
-    def frame(self) -> Message:
-        """The user's message without the documents' texts."""
-        return word(self.preset, self.empty, self.question, self.summary)
-
-
 def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
     """A prompt of less than `context` tokens.
 
     With `overflow="truncate"` it also leaves room for the answer; to fit, the documents are cut to
     one common number of tokens, keeping the start of each. The question is never cut. Raises
-    ContextOverflowError with both numbers, and ModelError as `build_prompt`.
+    ContextOverflowError with both numbers, and ModelError as `Task.build`.
     """
     if overflow == "truncate":
         return _cut(task)
@@ -257,8 +209,9 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
 
 def no_room(task: Task) -> ContextOverflowError:
     """The error for names, question or wording of the preset that leave no room for documents."""
-    names = [word(replace(task.preset, template="{documents}"), task.empty, "").text]
-    wording = [word(task.preset, [], "").text]
+    alone = replace(task, preset=replace(task.preset, template="{documents}"))
+    names = [alone.message(task.empty).text]
+    wording = [replace(task, question="", summary="").message([]).text]
     many = len(task.documents)
     parts = {
         f"{many} names alone need": (names if many > 1 else [], "Give fewer documents"),
@@ -271,7 +224,7 @@ def no_room(task: Task) -> ContextOverflowError:
     part = max(counts, key=lambda p: counts[p])
     tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
     return ContextOverflowError(
-        f"{part} {tokens} tokens; of {task.context} there are {task.room} beside the answer",
+        f"{part} {tokens} tokens; of {task.context} there are {task.room} without the answer",
         f"{parts[part][1]} or name a model with a longer context (-m).",
     )
 

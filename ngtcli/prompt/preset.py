@@ -15,6 +15,7 @@ _REFINED = ("{documents}", "{summary}")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
+TASKS = ("summarize", "ask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class BrokenPreset:
 def preset_folders() -> list[Path]:
     """The folders in which presets are searched, the user's own first."""
     package = Path(__file__).parent.parent
-    shipped = package / "presets"  # in a wheel; in a clone the folder is beside the package
+    shipped = package / "presets"  # in a wheel; in a clone the folder is next to the package
     return [home("config") / "presets", shipped if shipped.is_dir() else package.parent / "presets"]
 
 
@@ -125,9 +126,6 @@ def _text(name: str, value: Any, path: Path) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{path}: {name} is {shown(value)}", "It must be a string.")
     return value
-
-
-TASKS = ("summarize", "ask")
 
 
 def can_ask(preset: Preset) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ngtcli.config import Settings
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
-from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection
-from ngtcli.prompt.fitting import Task, cut_words, fit_prompt, frame_tokens
+from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection, Task
+from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
 from ngtcli.retrieve.ranking import Ranked, Scores
 
@@ -41,8 +41,8 @@ def prompt_for(
 def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     """Everything if it fits and is not more than `whole_tokens`; else the best passages."""
     if not task.question.strip():
-        raise UsageError("passages are chosen by a question, and there is none",
-                         "Use --overflow truncate to cut the documents.")  # fmt: skip
+        what = "passages are chosen by a question, and there is none"
+        raise UsageError(what, "Use --overflow truncate to cut the documents.")
     whole = fits(task)
     frame = frame_tokens(replace(task, documents=()))
     if whole is not None and len(whole.ids) - frame <= (s.whole_tokens or task.room):

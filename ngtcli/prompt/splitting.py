@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
-from ngtcli.prompt.build import Excerpt, Prompt
-from ngtcli.prompt.fitting import Task, frame_tokens, no_room, whole_prompt
+from ngtcli.prompt.build import Excerpt, Prompt, Task
+from ngtcli.prompt.fitting import frame_tokens, no_room, whole_prompt
 from ngtcli.system.storage import home
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess

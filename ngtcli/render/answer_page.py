@@ -1,4 +1,4 @@
-"""An answer beside its documents as one HTML page, without external files.
+"""An answer with its documents as one HTML page, without external files.
 
 Each stretch of the answer that stands in a document is a link to the place where it stands, in the
 colour of its document; accepted drafts are underlined. Hovering over a stretch, or reaching it with
@@ -8,10 +8,10 @@ leads from a place back to the stretch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
@@ -20,6 +20,9 @@ from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import page, text
 from ngtcli.render.terminal import visible
+
+if TYPE_CHECKING:
+    from ngtcli.decode.steps import Step
 
 _STYLE = Path(__file__).parent / "answer_page.css"
 _SCRIPT = Path(__file__).parent / "answer_page.js"
@@ -35,23 +38,14 @@ _MOST = 1_000_000  # characters of a document; of a longer one, what lies far fr
 _NEAR = 20_000  # characters kept around each stretch of such a document; guess
 _MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
 # is in the page; guess
-_QUOTE = 400  # characters of a quotation shown beside a stretch, about; guess
+_QUOTE = 400  # characters of a quotation shown with a stretch, about; guess
 _TITLE = 200  # characters of a title; guess
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One token of the answer: its text, whether it was drafted, and the step that emitted it."""
-
-    text: str
-    drafted: bool
-    step: int
 
 
 def answer_page(
     title: str,
     command: str,
-    written: Sequence[Written],
+    steps: "Sequence[Step]",
     sources: Sources,
     documents: Sequence[Document],
     facts: Sequence[str],
@@ -59,11 +53,11 @@ def answer_page(
     """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
     answer = (
         '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
-        f"{''.join(_answer(written, sources))}</p>{_list(sources)}</section>"
+        f"{''.join(_answer(steps, sources))}</p>{_list(sources)}</section>"
     )
-    crowded = sum(len(d.text) for d in documents) > _MOST_OF_ALL
-    beside = "".join(
-        _document(i, document, [s for s in sources.found if s.span.document == i], crowded)
+    is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
+    shown = "".join(
+        _document(i, document, [s for s in sources.found if s.span.document == i], is_long)
         for i, document in enumerate(documents)
     )
     return page(
@@ -72,34 +66,25 @@ def answer_page(
         body=[
             f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>",
             f'<div class="columns">{answer}<section class="documents" aria-label="Documents">'
-            f"<h2>Documents</h2>{beside}</section></div>",
+            f"<h2>Documents</h2>{shown}</section></div>",
         ],
         script=_SCRIPT.read_text(encoding="utf-8"),
     )  # fmt: skip
 
 
-def _answer(written: Sequence[Written], sources: Sources) -> Iterator[str]:
+def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[str]:
     """The answer in pieces of one kind each: within one stretch or none, drafted or not."""
-    at = 0
-    tokens = [(token, start) for token, start in zip(written, _starts(written), strict=True)]
+    written = [(token, number) for number, step in enumerate(steps, 1) for token in step.tokens]
+    starts = [0, *accumulate(len(token.text) for token, _ in written)]
     ends = [(s.span.start, s.span.end, s) for s in sources.found]
-    for start, end, source in _ranges(ends, sum(len(t.text) for t in written)):
+    for start, end, source in _ranges(ends, starts[-1]):
         pieces = [
-            (token, token.text[max(0, start - begin) : max(0, end - begin)])
-            for token, begin in tokens
+            (token.drafted, number, token.text[max(0, start - begin) : max(0, end - begin)])
+            for (token, number), begin in zip(written, starts, strict=False)
             if begin < end and begin + len(token.text) > start
         ]
-        inner = "".join(_piece(token, part) for token, part in pieces if part)
-        yield inner if source is None else _stretch(source, inner, pieces[0][0], pieces[-1][0])
-        at = end
-    assert at == sum(len(t.text) for t in written)
-
-
-def _starts(written: Sequence[Written]) -> Iterator[int]:
-    at = 0
-    for token in written:
-        yield at
-        at += len(token.text)
+        inner = "".join(_piece(drafted, part) for drafted, _, part in pieces if part)
+        yield inner if source is None else _stretch(source, inner, pieces[0][1], pieces[-1][1])
 
 
 def _ranges(
@@ -116,14 +101,17 @@ def _ranges(
         yield at, length, None
 
 
-def _piece(token: Written, part: str) -> str:
+def _piece(drafted: bool, part: str) -> str:
     shown = escape(visible(part))
-    return f"<u>{shown}</u>" if token.drafted else shown
+    return f"<u>{shown}</u>" if drafted else shown
 
 
-def _stretch(source: Source, inner: str, first: Written, last: Written) -> str:
-    """A stretch as a link, and behind it what is shown beside it while it is looked at."""
-    steps = f"step {first.step}" if first.step == last.step else f"steps {first.step}–{last.step}"
+def _stretch(source: Source, inner: str, first: int, last: int) -> str:
+    """A stretch as a link, and what is shown with it while it is looked at.
+
+    It was written by the steps from number `first` to `last`.
+    """
+    steps = f"step {first}" if first == last else f"steps {first}–{last}"
     number, at = source.number, source.span.start
     return (
         f'<a class="stretch" style="--hue:{_hue(source.span.document)}" href="#place-{number}"'
@@ -135,7 +123,7 @@ def _stretch(source: Source, inner: str, first: Written, last: Written) -> str:
 
 
 def _isolated(name: str) -> str:
-    """A name, which cannot turn the direction of the text beside it."""
+    """A name, which cannot turn the direction of the text around it."""
     return f"<bdi>{text(name)}</bdi>"
 
 
@@ -153,14 +141,14 @@ def _hue(document: int) -> int:
     return round(_FIRST_HUE + document * _HUE) % 360
 
 
-def _document(index: int, document: Document, found: Sequence[Source], crowded: bool) -> str:
-    """A document with its stretches marked; one without any is closed, and `crowded` empty."""
+def _document(index: int, document: Document, found: Sequence[Source], is_long: bool) -> str:
+    """A document with its stretches marked; one without any is closed, or empty."""
     marks: dict[tuple[int, int], Source] = {}
     for source in found:
         marks.setdefault((source.span.source_start, source.span.source_end), source)
     body = _left_out(len(document.text))
-    if marks or not crowded:
-        body = "".join(_marked(document, marks, 2 * _NEAR if crowded else _MOST))
+    if marks or not is_long:
+        body = "".join(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
     opened = " open" if found else ""
     count = counted(len(marks), "place") if marks else "not quoted"
     return (

@@ -54,7 +54,7 @@ _SVG = """\
 _LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
-_NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks beside control characters
+_NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks, in addition to control characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,6 @@ class Words:
     text: str
     drafted: bool = False
     origin: str = ""
-    id: int = 0
 
 
 def with_marks(tokens: Sequence[ShownToken], sources: Sources) -> list[Words]:

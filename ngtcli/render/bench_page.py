@@ -13,13 +13,11 @@ from ngtcli.measure.results import (
     SplitRow,
 )
 from ngtcli.render.bench_tables import facts, label, number, overall, tables
-from ngtcli.render.charts import Bar, Stack, bars, histogram, stacks
-from ngtcli.render.page import page
-from ngtcli.render.sinks import dump_json
+from ngtcli.render.page import Bar, Stack, bars, histogram, page, stacks
 from ngtcli.render.tables import Forms, to_html, to_markdown, to_plain
 from ngtcli.render.terminal import one_line
 from ngtcli.render.terminal_tables import to_terminal
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import dump_json
 
 
 def bench_forms(result: Measured) -> Forms:
@@ -29,7 +27,7 @@ def bench_forms(result: Measured) -> Forms:
         plain=lambda: f"{to_plain(shown)}\n\n# {line}",
         terminal=lambda width, colour: to_terminal(shown, width=width, colour=colour, small=[line]),
         asked={
-            "json": lambda: dump_json(to_json(result)),
+            "json": lambda: dump_json(result),
             "markdown": lambda: f"{to_markdown(shown)}\n\n{line}",
         },
         page=lambda: bench_page(result),
@@ -43,7 +41,7 @@ def record_forms(result: RecordResult) -> Forms:
     return Forms(
         plain=lambda: line,
         terminal=lambda width, colour: line,
-        asked={"json": lambda: dump_json(to_json(result))},
+        asked={"json": lambda: dump_json(result)},
     )
 
 

@@ -1,36 +1,35 @@
-"""Sinks for an answer: a terminal in colour, a pipe as plain text, or a JSON object.
+"""Sinks for an answer: a pipe as plain text, or a terminal in colour, wrapped between words.
 
 A sink gets the tokens of whole steps and writes once per step. It gets the answer only; all other
 messages go to stderr.
 """
 
-import json
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
+
+from rich.cells import cell_len
 
 from ngtcli.render.terminal import drafted_style, paint, reveal, visible
-from ngtcli.render.wrapping import Run, Wrapper
+
+# Cells to the border from which a word is written before it is complete; guess.
+LONG = 24
+_FENCE = "```"
+_TAB = 8  # columns between the tab stops of terminals
+
+Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled
 
 
 class ShownToken(Protocol):
     """The part of a token that sinks read."""
 
     @property
-    def id(self) -> int: ...
-    @property
     def text(self) -> str: ...
     @property
     def drafted(self) -> bool: ...
     @property
     def origin(self) -> str: ...
-
-
-class Sink(Protocol):
-    """Gets the tokens of each step, then `close`. Both raise OSError if writing fails."""
-
-    def step(self, tokens: Sequence[ShownToken]) -> None: ...
-    def close(self) -> None: ...
 
 
 class PlainSink:
@@ -100,32 +99,113 @@ class TerminalSink(PlainSink):
         super().close()
 
 
-class Collector:
-    """Stores the tokens and their text, and of each the number of its step; writes nothing."""
+class Wrapper:
+    """Returns the runs of text that it is fed, with line feeds between words.
+
+    The start of a word near the border is delayed until the word is complete. A line feed replaces
+    the spaces between two words. Lines that start with a space, a tab, `|` or a backquote, and
+    fenced code, are not wrapped, since they are code or tables.
+    """
 
     def __init__(self) -> None:
-        self.tokens: list[ShownToken] = []
-        self.steps: list[int] = []  # from 1, one entry a token
-        self._step = 0
+        self._column = 0  # cells on the line so far
+        self._gap: list[Run] = []  # spaces that are written when a word follows on the same line
+        self._word: list[Run] = []
+        self._begun = False  # whether the word's start is written already
+        self._head = ""  # the line's first characters
+        self._fenced = False
+        self._out: list[Run] = []
 
-    def step(self, tokens: Sequence[ShownToken]) -> None:
-        self._step += 1
-        self.tokens += tokens
-        self.steps += [self._step] * len(tokens)
+    def feed(self, runs: Iterable[Run], width: int) -> list[Run]:
+        """The runs that can be written now, to a terminal of `width` columns."""
+        for text, style in runs:
+            for character in text:
+                self._add(character, style, width)
+        if not self._breaks() or self._column + _cells(self._gap) + LONG <= width:
+            self._write_word(width)
+            self._begun = bool(self._word) or self._begun
+            self._word = []
+        return self._take_output()
 
-    def close(self) -> None:
-        pass
+    def flush(self, width: int) -> list[Run]:
+        """The runs that were delayed."""
+        self._end_line(width)
+        return self._take_output()
 
-    @property
-    def text(self) -> str:
-        """The text of all tokens so far."""
-        return "".join(t.text for t in self.tokens)
+    def _add(self, character: str, style: str, width: int) -> None:
+        if character == "\n":
+            self._end_line(width)
+            self._out.append((character, style))
+            if self._head == _FENCE:
+                self._fenced = not self._fenced
+            self._column, self._head = 0, ""
+            return
+        if len(self._head) < len(_FENCE):
+            self._head += character
+        if character.isspace():
+            self._end_word(width)
+            self._gap.append((character, style))
+            return
+        if self._word and _breaks_before(self._word[-1][0], character):
+            self._end_word(width)
+        self._word.append((character, style))
+
+    def _breaks(self) -> bool:
+        """Whether this line is wrapped."""
+        return not (self._fenced or self._head[:1] in (" ", "\t", "|", "`"))
+
+    def _end_word(self, width: int) -> None:
+        self._write_word(width)
+        self._word, self._begun = [], False
+
+    def _end_line(self, width: int) -> None:
+        self._end_word(width)
+        self._out += self._gap
+        self._gap = []
+
+    def _write_word(self, width: int) -> None:
+        if not self._word:
+            return
+        cells, gap = _cells(self._word), _cells(self._gap)
+        fits = self._begun or self._column + gap + cells <= width
+        if not fits and self._column and self._breaks():
+            self._out.append(("\n", ""))
+            self._column = 0
+        else:
+            self._out += self._gap
+            self._column += gap
+        self._gap = []
+        self._out += self._word
+        self._column += cells
+        if self._column > width:  # the terminal has wrapped it
+            self._column %= width
+
+    def _take_output(self) -> list[Run]:
+        out, self._out = joined(self._out), []
+        return out
 
 
-def dump_json(value: Any, indent: int | None = 2) -> str:
-    """`value` as indented JSON: other than ASCII is kept, control characters are escaped.
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """The same text with adjacent runs of one style joined.
 
-    With `indent` None it is one line. Raises TypeError for what JSON does not have.
+    >>> joined([("a", ""), ("b", ""), ("c", "prompt")])
+    [('ab', ''), ('c', 'prompt')]
     """
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    out: list[Run] = []
+    for text, style in runs:
+        if out and out[-1][1] == style:
+            out[-1] = (out[-1][0] + text, style)
+        else:
+            out.append((text, style))
+    return out
+
+
+def _cells(runs: Iterable[Run]) -> int:
+    return sum(_TAB if text == "\t" else cell_len(text) for text, _ in runs)
+
+
+def _breaks_before(before: str, character: str) -> bool:
+    """Whether a line may break between two characters without a space: between wide ones."""
+    if before == "\u200d" or unicodedata.category(character) in ("Pe", "Pf", "Po"):
+        return False
+    return cell_len(character) == 2 or (cell_len(before) == 2 and character.isalnum())

@@ -13,7 +13,6 @@ from ngtcli.measure.grid import as_written
 from ngtcli.measure.results import CellRow, SweepReport
 from ngtcli.render.bench_tables import MISSING
 from ngtcli.render.page import page, text
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import (
     Column,
     Forms,
@@ -25,7 +24,7 @@ from ngtcli.render.tables import (
     to_plain,
 )
 from ngtcli.render.terminal_tables import full_width, to_terminal
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import dump_json, to_json
 
 _FACTS = ("model", "device", "data", "data_sha256", "prompts")
 MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
@@ -178,7 +177,7 @@ def sweep_forms(report: SweepReport, every: bool = False) -> Forms:
         plain=lambda: to_plain([values]),
         terminal=lambda width, colour: _sweep_terminal(report, width, colour, every),
         asked={
-            "json": lambda: dump_json(to_json(report)),
+            "json": lambda: dump_json(report),
             "markdown": lambda: _sweep_markdown(report),
             "csv": lambda: to_csv(values),
         },
@@ -193,7 +192,7 @@ def _sweep_terminal(report: SweepReport, width: int, colour: bool, every: bool) 
         shown = [cell_list(report)]
     marks = [legend(report)] if report.cells else []
     return to_terminal(
-        shown, width=width, colour=colour, beside=True, small=marks, lines=conclusion(report)
+        shown, width=width, colour=colour, in_pairs=True, small=marks, lines=conclusion(report)
     )
 
 

@@ -26,13 +26,13 @@ def to_terminal(
     *,
     width: int,
     colour: bool = True,
-    beside: bool = False,
+    in_pairs: bool = False,
     small: Sequence[str] = (),
     lines: Sequence[str] = (),
 ) -> str:
     """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`.
 
-    With `beside` two tables stand in a row where all have room for it. Colour repeats what the
+    With `in_pairs` two tables stand in a row where all have room for it. Colour repeats what the
     cells say.
     """
     console = Console(
@@ -43,7 +43,7 @@ def to_terminal(
         legacy_windows=False,
     )
     with console.capture() as captured:
-        for block in _blocks(tables, width, beside):
+        for block in _blocks(tables, width, in_pairs):
             console.print(block)
         for line in small:
             console.print(Text(shown(line), style=DIM))
@@ -101,10 +101,10 @@ def _width(table: Table, most: int = 1_000_000) -> int:
     return total
 
 
-def _blocks(tables: Sequence[Table], width: int, beside: bool) -> list[RenderableType]:
+def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> list[RenderableType]:
     blocks = [_block(table, width) for table in tables]
     widest = max(map(full_width, tables), default=0)
-    if not beside or 2 * widest + _BETWEEN > width:
+    if not in_pairs or 2 * widest + _BETWEEN > width:
         return blocks
     pairs = RichTable.grid(padding=(0, _BETWEEN))
     for i in range(0, len(blocks), 2):

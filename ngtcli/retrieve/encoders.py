@@ -69,7 +69,7 @@ class Use:
 
 
 def use_of(name: str, folder: Path) -> Use:
-    """How the embedding model `name` is used. Raises ModelError if it is none, or not known how."""
+    """How the embedding model `name` is used. Raises ModelError for another kind of model."""
     parts = _read(name, folder / "modules.json", list)
     if parts is None:
         _check_encoder(name, folder)
@@ -248,7 +248,7 @@ def load_reranker(name: str, device: str = "auto") -> Reranker:
 
 def check_encoders(embedder: str, reranker: str) -> None:
     """Raise ModelError if a model that is named is not there, if its folder says that it is
-    another kind of model, or if FAISS is not installed; an empty name is none.
+    another kind of model, or if FAISS is not installed; an empty name stands for no model.
     """
     if embedder:
         check_installed()
@@ -295,12 +295,12 @@ def _load(name: str, folder: Path, kind: str, device: str, tokens: int) -> _Load
     with loading(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
         auto = getattr(transformers_quiet(), kind)
-        model, told = auto.from_pretrained(
+        model, info = auto.from_pretrained(
             str(folder), dtype=torch.float32, trust_remote_code=False, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
-        needed = {k for k in told["missing_keys"] if _NOT_NEEDED not in k or "ForSeq" in kind}
-        check_weights(name, {**told, "missing_keys": needed}, lambda _: None)
+        needed = {k for k in info["missing_keys"] if _NOT_NEEDED not in k or "ForSeq" in kind}
+        check_weights(name, {**info, "missing_keys": needed}, lambda _: None)
         if getattr(model.config, "is_encoder_decoder", False):
             model = model.get_encoder()
         if backend.pad_token is None:

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.documents.load import Document
-from ngtcli.documents.passages import Cutting, Passage, passages
+from ngtcli.documents.passages import Cutting, passages
 from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import NgtError
 from ngtcli.retrieve import store
-from ngtcli.retrieve.store import Cut, Ints, Scores, Stored
+from ngtcli.retrieve.store import Ints, Stored
 from ngtcli.system.cache import renew
 from ngtcli.system.storage import DamagedFileError, key_of
 
@@ -43,39 +43,38 @@ class Place:
 class Index:
     """The passages of documents in order, and their scores for questions.
 
-    `status` is how it was had: "cached", "built", "updated" or "rebuilt" (its file was damaged);
+    `status` is how it was made: "cached", "built", "updated" or "rebuilt" (its file was damaged);
     `cut` is the number of documents that were cut for it; `key` names their folder and the cutting.
     """
 
     def __init__(self, stored: Stored, key: str, status: str = "built", cut: int = 0) -> None:
         self._stored, self.key, self.status, self.cut = stored, key, status, cut
-        counts = stored.cut.counts
+        counts = stored.counts
         self._document = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
 
     def __len__(self) -> int:
         """The number of passages."""
-        return len(self._stored.cut.starts)
+        return len(self._stored.starts)
 
     @property
     def fingerprint(self) -> str:
         """A hash of all documents and passages, in order."""
-        return key_of(self.key, *(digest.hex() for digest in self._stored.cut.digests))
+        return key_of(self.key, *(digest.hex() for digest in self._stored.digests))
 
     def place(self, passage: int) -> Place:
         """Where that passage stands."""
-        cut = self._stored.cut
-        document = int(self._document[passage])
-        return Place(document, int(cut.starts[passage]), int(cut.ends[passage]))
+        start, end = self._stored.starts[passage], self._stored.ends[passage]
+        return Place(int(self._document[passage]), int(start), int(end))
 
     def scores(self, question: str) -> npt.NDArray[np.float32]:
         """The score of each passage, float32 (passages,); 0 without a word of the question."""
-        terms = self._stored.cut.terms
+        terms = self._stored.terms
         wanted = store.hashes(words(question))
         at = np.minimum(np.searchsorted(terms, wanted), max(len(terms) - 1, 0))
         known = at[terms[at] == wanted] if len(terms) else at[:0]
         if not len(known):
             return np.zeros(len(self), np.float32)
-        return _scores(self._stored.scores, len(self), known.tolist())
+        return _scores(self._stored, known.tolist())
 
     def ranked(self, question: str, most: int | None = None) -> list[tuple[int, float]]:
         """The `most` best passages with scores above 0, the best first; ties in order."""
@@ -103,17 +102,16 @@ def index_of(
     path, how = store.index_path(key, digests), "built"
     try:
         before = store.load(path)
-        if before is not None and before.cut.digests == digests:
+        if before is not None and before.digests == digests:
             renew(path)
             return Index(before, key, "cached")
     except DamagedFileError as error:
         warn(f"the index of passages is built again: {error}")
         how = "rebuilt"
     known = _known_of(key, digests)
-    new = _cut(documents, digests, known, cutting, status)
-    status(f"Indexing {len(new.starts)} passages …")
-    stored = Stored(new, _build(new))
-    if store.INDICES.keep(path, store.arrays_of(stored), {}, warn):
+    parts = list(_cut(documents, digests, known, cutting, status))
+    stored = _build(digests, parts, status)
+    if store.INDICES.keep(path, stored.arrays(), {}, warn):
         store.INDICES.keep_last(key)
     missing = sum(d not in known for d in digests)
     return Index(stored, key, "updated" if missing < len(digests) else how, missing)
@@ -121,106 +119,107 @@ def index_of(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A document's passages, the number of words of each, and the words' hashes in a row."""
+    """A document's passages: ranges, numbers of words, and the hashes of all words in a row."""
 
-    passages: Sequence[Passage]
+    starts: Ints
+    ends: Ints
     lengths: Ints
     hashes: npt.NDArray[np.uint64]
 
 
-def _known_of(key: str, digests: Sequence[bytes]) -> dict[bytes, Callable[[], _Part]]:
+def _known_of(key: str, digests: Sequence[bytes]) -> dict[bytes, _Part]:
     """What the indices of a folder have of these documents."""
-    known: dict[bytes, Callable[[], _Part]] = {}
+    known: dict[bytes, _Part] = {}
+    wanted = set(digests)
     for path in store.INDICES.others(key):
-        if all(digest in known for digest in digests):
+        if len(known) == len(wanted):
             break
         with suppress(DamagedFileError, OSError):
-            found = store.load(path)
-            known |= _known(found.cut) if found else {}
+            if (found := store.load(path)) is not None:
+                known |= _known(found, wanted)
     return known
 
 
-def _known(cut: Cut) -> dict[bytes, Callable[[], _Part]]:
-    """What an index has of each document; nothing where it has words outside its terms."""
-    words = cut.words
-    if len(words) and not 0 <= int(words.min()) <= int(words.max()) < len(cut.terms):
-        return {}
-    rows = list(accumulate(cut.counts.tolist(), initial=0))
-    at = np.concatenate([[0], np.cumsum(cut.lengths, dtype=np.int64)])
-
-    def part(first: int, last: int) -> Callable[[], _Part]:
-        return lambda: _Part(
-            [Passage(int(a), int(b)) for a, b in
-             zip(cut.starts[first:last], cut.ends[first:last], strict=True)],
-            cut.lengths[first:last],
-            cut.terms[cut.words[at[first] : at[last]]],
-        )  # fmt: skip
-
-    return {d: part(*rows) for d, rows in zip(cut.digests, pairwise(rows), strict=True)}
+def _known(stored: Stored, wanted: set[bytes]) -> Iterator[tuple[bytes, _Part]]:
+    """What an index has of wanted documents; nothing where it has words outside its terms."""
+    numbers = stored.words
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(stored.terms):
+        return
+    rows = pairwise(accumulate(stored.counts.tolist(), initial=0))
+    at = np.concatenate([[0], np.cumsum(stored.lengths, dtype=np.int64)])
+    for digest, (first, last) in zip(stored.digests, rows, strict=True):
+        if digest in wanted:
+            own = stored.starts[first:last], stored.ends[first:last], stored.lengths[first:last]
+            yield digest, _Part(*own, stored.terms[numbers[at[first] : at[last]]])
 
 
 def _cut(
     documents: Sequence[Document],
     digests: list[bytes],
-    known: dict[bytes, Callable[[], _Part]],
+    known: dict[bytes, _Part],
     cutting: Cutting,
     status: Status,
-) -> Cut:
-    """All documents cut, those that are `known` taken over."""
-    parts: list[_Part] = []
+) -> Iterator[_Part]:
+    """The passages of each document, those that are `known` taken over."""
     for i, (document, digest) in enumerate(zip(documents, digests, strict=True)):
         if i % _EVERY == 0:
             status(f"Cutting into passages: {i} of {len(documents)} documents …")
-        parts.append(known[digest]() if digest in known else _part(document, cutting))
-    every = np.concatenate([np.zeros(0, np.uint64), *(p.hashes for p in parts)])
-    terms, numbers = np.unique(every, return_inverse=True)
-    found = [passage for part in parts for passage in part.passages]
-    return Cut(
+        if digest in known:
+            yield known[digest]
+            continue
+        found = passages(document, cutting)
+        of_each = [words(document.text[p.start : p.end]) for p in found]
+        yield _Part(
+            np.array([p.start for p in found], np.int32),
+            np.array([p.end for p in found], np.int32),
+            np.array([len(own) for own in of_each], np.int32),
+            store.hashes([word for own in of_each for word in own]),
+        )
+
+
+def _build(digests: list[bytes], parts: Sequence[_Part], status: Status) -> Stored:
+    """The passages of all documents in a row, and BM25's score of each word in each passage."""
+    no_numbers, no_hashes = np.zeros(0, np.int32), np.zeros(0, np.uint64)
+    terms, numbers = np.unique(
+        np.concatenate([no_hashes, *(part.hashes for part in parts)]), return_inverse=True
+    )
+    starts, ends, lengths = (
+        np.concatenate([no_numbers, *(getattr(part, name) for part in parts)])
+        for name in ("starts", "ends", "lengths")
+    )
+    status(f"Indexing {len(starts)} passages …")
+    scores: dict[str, Any] = {
+        "data": np.zeros(0),
+        "indices": no_numbers,
+        "indptr": np.zeros(1),
+    }
+    if len(numbers):
+        borders = pairwise(accumulate(lengths.tolist(), initial=0))
+        rows = [numbers[first:last].tolist() for first, last in borders]
+        ids = list(range(len(terms)))
+        scores = _bm25().build_index_from_ids(ids, rows, show_progress=False)
+    return Stored(
         digests,
-        np.array([len(p.passages) for p in parts], np.int32),
-        np.array([p.start for p in found], np.int32),
-        np.array([p.end for p in found], np.int32),
-        np.concatenate([np.zeros(0, np.int32), *(p.lengths for p in parts)]),
+        np.array([len(part.starts) for part in parts], np.int32),
+        starts,
+        ends,
+        lengths,
         numbers.astype(np.int32),
         terms,
+        scores["data"].astype(np.float32),
+        scores["indices"].astype(np.int32),
+        scores["indptr"].astype(np.int32),
     )
 
 
-def _part(document: Document, cutting: Cutting) -> _Part:
-    found = passages(document, cutting)
-    of_each = [words(document.text[p.start : p.end]) for p in found]
-    hashes = store.hashes([word for of_one in of_each for word in of_one])
-    return _Part(found, np.array([len(of_one) for of_one in of_each], np.int32), hashes)
-
-
-def _rows(cut: Cut) -> Iterator[list[int]]:
-    """The numbers of the words of each passage."""
-    for first, last in pairwise(accumulate(cut.lengths.tolist(), initial=0)):
-        yield cut.words[first:last].tolist()
-
-
-def _build(cut: Cut) -> Scores:
-    """BM25's score of each word in each passage, as a matrix of sparse columns."""
-    if not len(cut.words):
-        empty = np.zeros(0, np.int32)
-        return Scores(np.zeros(0, np.float32), empty, np.zeros(1, np.int32))
-    built = _bm25().build_index_from_ids(
-        list(range(len(cut.terms))), list(_rows(cut)), show_progress=False
-    )
-    return Scores(
-        built["data"].astype(np.float32),
-        built["indices"].astype(np.int32),
-        built["indptr"].astype(np.int32),
-    )
-
-
-def _scores(scores: Scores, count: int, terms: list[int]) -> npt.NDArray[np.float32]:
-    for first, last in ((scores.borders[term], scores.borders[term + 1]) for term in terms):
-        _check(scores.indices[first:last], scores.data[first:last], count)
+def _scores(stored: Stored, terms: list[int]) -> npt.NDArray[np.float32]:
+    count, data, indices = len(stored.starts), stored.data, stored.indices
+    for first, last in ((stored.borders[term], stored.borders[term + 1]) for term in terms):
+        _check(indices[first:last], data[first:last], count)
     bm25 = _bm25()
     bm25.nonoccurrence_array = None
-    bm25.scores = {"data": scores.data, "indices": scores.indices, "indptr": scores.borders,
-                   "num_docs": count}  # fmt: skip
+    numbers = {"data": data, "indices": indices, "indptr": stored.borders, "num_docs": count}
+    bm25.scores = numbers
     found: npt.NDArray[np.float32] = bm25.get_scores_from_ids(terms)
     return found
 

@@ -19,7 +19,6 @@ from ngtcli.retrieve.store import FOLDER
 from ngtcli.retrieve.vectors import Vectors
 from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import DamagedFileError
 
 FLAT_MOST = 100_000  # vectors that are all compared with a question
 LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
@@ -75,7 +74,7 @@ class Nearest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Stored:
     """An IVF-PQ index, the key of the vectors in it, and how many it was trained on."""
 
     coded: Any
@@ -95,15 +94,15 @@ def nearest_of(
     if count <= FLAT_MOST:
         return Nearest(vectors.rows)
     path, width = FILES.path(f"{vectors.name}.{vectors.key}"), vectors.rows.shape[1]
-    kept = _kept(path, width, warn)
-    if kept is not None and kept.key == vectors.key and kept.coded.ntotal == count:
+    stored = _load(path, width, warn)
+    if stored is not None and stored.key == vectors.key and stored.coded.ntotal == count:
         renew(path)
-        return Nearest(vectors.rows, kept.coded)
+        return Nearest(vectors.rows, stored.coded)
     status(f"Building the index of {count} vectors …")
-    others = (_kept(p, width, lambda _: None) for p in FILES.others(vectors.name))
+    others = (_load(p, width, lambda _: None) for p in FILES.others(vectors.name))
     fitting = (k for k in others if k and k.trained <= 2 * count <= 4 * k.trained)
-    if (kept := next(fitting, None)) is not None:
-        coded, trained = kept.coded, kept.trained
+    if (stored := next(fitting, None)) is not None:
+        coded, trained = stored.coded, stored.trained
         coded.reset()
         coded.add(vectors.rows)
     else:
@@ -114,19 +113,19 @@ def nearest_of(
     return Nearest(vectors.rows, coded)
 
 
-def _kept(path: Path, width: int, warn: Status) -> _Kept | None:
+def _load(path: Path, width: int, warn: Status) -> _Stored | None:
     """The index in the file; None without one for this width, and with a line if it is damaged."""
-    try:
-        arrays, metadata = FILES.map(path)
-        coded = _faiss().deserialize_index(arrays["index"])
-        kept = _Kept(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
-    except FileNotFoundError:
+    if (found := FILES.find(path, warn)) is None:
         return None
-    except (DamagedFileError, RuntimeError, ValueError) as error:
-        warn(f"the index of vectors is built again: {error}")
+    arrays, metadata = found
+    try:
+        coded = _faiss().deserialize_index(arrays["index"])
+        stored = _Stored(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
+    except (RuntimeError, ValueError) as error:
+        warn(f"{FILES.what} made again: {error}")
         return None
     coded.nprobe = PROBED
-    return kept if coded.d == width else None
+    return stored if coded.d == width else None
 
 
 def ivf_pq(rows: Floats) -> Any:

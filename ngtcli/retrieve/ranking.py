@@ -72,7 +72,7 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Query:
     """A question, the index it is asked of, the text of a passage, and how many are wanted."""
 
     index: "Index"
@@ -107,23 +107,23 @@ def rank(
         at = index.place(passage)
         return documents[at.document].text[at.start : at.end]
 
-    asked = _Asked(index, text, question, most, status, warn)
-    ranking = _by_both(asked, rankers) if rankers.embedder and len(index) else _by_words(asked)
+    query = _Query(index, text, question, most, status, warn)
+    ranking = _by_both(query, rankers) if rankers.embedder and len(index) else _by_words(query)
     if not (rankers.reranker and ranking.found):
         return ranking
     status(f"Loading {rankers.reranker} …")
     from ngtcli.retrieve.encoders import load_reranker  # here: it loads transformers
 
     reranker = load_reranker(rankers.reranker, rankers.device)
-    return replace(ranking, found=_reranked(ranking.found, asked, reranker))
+    return replace(ranking, found=_reranked(ranking.found, query, reranker))
 
 
-def _by_words(asked: _Asked) -> Ranking:
-    found = asked.index.ranked(asked.question, asked.most)
-    return Ranking(asked.index, [Ranked(at, Scores(score, score)) for at, score in found])
+def _by_words(query: _Query) -> Ranking:
+    found = query.index.ranked(query.question, query.most)
+    return Ranking(query.index, [Ranked(at, Scores(score, score)) for at, score in found])
 
 
-def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
+def _by_both(query: _Query, rankers: Rankers) -> Ranking:
     """The ranks by BM25 and by vectors, put together."""
     import numpy as np
 
@@ -132,23 +132,23 @@ def _by_both(asked: _Asked, rankers: Rankers) -> Ranking:
     from ngtcli.retrieve.vectors import vectors_of
 
     check_installed()
-    asked.status(f"Loading {rankers.embedder} …")
+    query.status(f"Loading {rankers.embedder} …")
     embedder = load_embedder(rankers.embedder, rankers.device)
-    vectors = vectors_of(asked.index, asked.text, embedder, asked.status, asked.warn)
-    nearest = nearest_of(vectors, asked.status, asked.warn)
-    question = embedder.question(asked.question)
-    scores = asked.index.scores(asked.question)
+    vectors = vectors_of(query.index, query.text, embedder, query.status, query.warn)
+    nearest = nearest_of(vectors, query.status, query.warn)
+    question = embedder.question(query.question)
+    scores = query.index.scores(query.question)
     together = fused(
-        [p for p, _ in asked.index.ranked(asked.question, asked.most)],
-        [p for p, _ in nearest.search(question, asked.most)],
+        [p for p, _ in query.index.ranked(query.question, query.most)],
+        [p for p, _ in nearest.search(question, query.most)],
     )
-    order = sorted(together, key=lambda passage: (-together[passage], passage))[: asked.most]
+    order = sorted(together, key=lambda passage: (-together[passage], passage))[: query.most]
     cosines = nearest.cosines(question, np.array(order, np.int64))
     found = [
         Ranked(p, Scores(together[p], float(scores[p]), float(cosine), together[p]))
         for p, cosine in zip(order, cosines, strict=True)
     ]
-    return Ranking(asked.index, found, nearest.kind, vectors.embedded)
+    return Ranking(query.index, found, nearest.kind, vectors.embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:
@@ -164,17 +164,17 @@ def fused(*rankings: Sequence[int]) -> dict[int, float]:
     return scores
 
 
-def _reranked(found: Sequence[Ranked], asked: _Asked, reranker: "Reranker") -> list[Ranked]:
+def _reranked(found: Sequence[Ranked], query: _Query, reranker: "Reranker") -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
     from ngtcli.retrieve.encoders import BATCH
 
     # Texts of equal lengths need no padding.
-    first = sorted(found[:CANDIDATES], key=lambda one: -len(asked.text(one.passage)))
+    first = sorted(found[:CANDIDATES], key=lambda one: -len(query.text(one.passage)))
     scored: list[Ranked] = []
     for at in range(0, len(first), BATCH):
-        asked.status(f"Reranking passages: {at} of {len(first)} …")
+        query.status(f"Reranking passages: {at} of {len(first)} …")
         some = first[at : at + BATCH]
-        scores = reranker.scores(asked.question, [asked.text(one.passage) for one in some])
+        scores = reranker.scores(query.question, [query.text(one.passage) for one in some])
         scored += (
             Ranked(one.passage, replace(one.scores, score=float(score), reranked=float(score)))
             for one, score in zip(some, scores, strict=True)

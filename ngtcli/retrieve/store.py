@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.documents.load import Document, common_folder
 from ngtcli.documents.passages import Cutting
-from ngtcli.system.arrays import Array, ArrayFile
+from ngtcli.system.arrays import Array, ArrayFile, Arrays
 from ngtcli.system.storage import DamagedFileError, key_of
 
 FOLDER = "passages"
@@ -41,17 +40,18 @@ INDICES = ArrayFile(
         "borders": Array("int32"),
     },
 )
-_CUT = ("counts", "starts", "ends", "lengths", "words", "terms")
 
 Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Documents in passages: `counts` passages of each document, by `digests` of 32 bytes.
+class Stored:
+    """Documents in passages, and BM25's scores of words in them: the arrays of INDICES.
 
-    `starts` and `ends` are the passages' ranges, `lengths` their numbers of words. `words` has the
-    words of all passages in a row, as places in `terms`, which are ascending hashes of words.
+    There are `counts` passages of each document, by `digests` of 32 bytes. `starts` and `ends` are
+    the passages' ranges, `lengths` their numbers of words. `words` has the words of all passages in
+    a row, as places in `terms`, which are ascending hashes of words. Term t has the scores
+    `data[borders[t]:borders[t + 1]]` in the passages `indices` of that range.
     """
 
     digests: list[bytes]
@@ -61,26 +61,14 @@ class Cut:
     lengths: Ints
     words: Ints
     terms: npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """BM25's score of each word in each passage that has it.
-
-    Term t has the scores `data[borders[t]:borders[t + 1]]` in the passages `indices` of that range.
-    """
-
     data: npt.NDArray[np.float32]
     indices: Ints
     borders: Ints
 
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """All that the file holds."""
-
-    cut: Cut
-    scores: Scores
+    def arrays(self) -> Arrays:
+        """The arrays of a file."""
+        digests = np.frombuffer(b"".join(self.digests), np.uint8).reshape(-1, 32)
+        return {**{name: getattr(self, name) for name in INDICES.arrays}, "digests": digests}
 
 
 def digest(document: Document) -> bytes:
@@ -110,44 +98,29 @@ def index_path(key: str, digests: Sequence[bytes]) -> Path:
     return INDICES.path(f"{key}.{key_of(*(d.hex() for d in digests))}")
 
 
-def arrays_of(stored: Stored) -> dict[str, Any]:
-    """The arrays of an index's file."""
-    cut, scores = stored.cut, stored.scores
-    return {
-        "digests": np.frombuffer(b"".join(cut.digests), np.uint8).reshape(-1, 32),
-        **{name: getattr(cut, name) for name in _CUT},
-        "data": scores.data,
-        "indices": scores.indices,
-        "borders": scores.borders,
-    }
-
-
 def load(path: Path) -> Stored | None:
-    """The index in that file, None if there is none. Raises DamagedFileError."""
+    """The index in that file; None without a file. Raises DamagedFileError."""
     try:
         arrays, _ = INDICES.map(path)
     except FileNotFoundError:
         return None
-    digests = [row.tobytes() for row in arrays["digests"]]
-    scores = Scores(arrays["data"], arrays["indices"], arrays["borders"])
-    stored = Stored(Cut(digests, *(arrays[name] for name in _CUT)), scores)
+    stored = Stored(**{**arrays, "digests": [row.tobytes() for row in arrays["digests"]]})
     _check(stored)
     return stored
 
 
 def _check(stored: Stored) -> None:
     """Raise DamagedFileError unless all that is as long as the passages or the terms is right."""
-    cut, scores = stored.cut, stored.scores
     sums = [
-        (int(cut.counts.sum(dtype=np.int64)), len(cut.starts)),
-        (int(cut.lengths.sum(dtype=np.int64)), len(cut.words)),
-        (len(scores.borders), len(cut.terms) + 1),
-        (int(scores.borders[-1:].sum()), len(scores.data)),
+        (int(stored.counts.sum(dtype=np.int64)), len(stored.starts)),
+        (int(stored.lengths.sum(dtype=np.int64)), len(stored.words)),
+        (len(stored.borders), len(stored.terms) + 1),
+        (int(stored.borders[-1:].sum()), len(stored.data)),
     ]
     if any(a != b for a, b in sums):
         raise DamagedFileError("arrays of different lengths")
-    least = min(int(a.min(initial=0)) for a in (cut.counts, cut.starts, cut.lengths))
-    if least < 0 or bool((cut.ends <= cut.starts).any()):
+    least = min(int(a.min(initial=0)) for a in (stored.counts, stored.starts, stored.lengths))
+    if least < 0 or bool((stored.ends <= stored.starts).any()):
         raise DamagedFileError("negative numbers")
-    if bool((scores.borders[:1] != 0).any()) or bool((np.diff(scores.borders) < 0).any()):
+    if bool((stored.borders[:1] != 0).any()) or bool((np.diff(stored.borders) < 0).any()):
         raise DamagedFileError("scores outside the words")

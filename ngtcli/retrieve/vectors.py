@@ -1,13 +1,13 @@
-"""The vectors of passages by an embedding model, kept in the cache and mapped into memory.
+"""The vectors of passages by an embedding model, stored in the cache and mapped into memory.
 
-One file for an index and a model. Vectors are kept by the text they are of, so that for other
-documents of the same folder only new texts are embedded; what is made is kept from time to time,
+One file for an index and a model. Vectors are stored by the text they are of, so that for other
+documents of the same folder only new texts are embedded; what is made is stored from time to time,
 and when it is interrupted.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,9 +18,9 @@ from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
 from ngtcli.retrieve.index import Index
 from ngtcli.retrieve.store import FOLDER
 from ngtcli.system import process
-from ngtcli.system.arrays import ANY, Array, ArrayFile
+from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays, Metadata
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.system.storage import key_of
 
 _HASH = 16  # bytes of a text's hash
 FILES = ArrayFile(
@@ -34,8 +34,8 @@ FILES = ArrayFile(
         "vectors": Array("float32", ANY, rows="texts"),
     },
 )
-_PARTIAL = ""  # what a file is of that has not the vectors of all passages
-_KEEP_S = 300.0  # seconds after which what is made is kept; guess
+_PARTIAL = ""  # the key of a file that lacks vectors of some passages
+_SAVE_S = 300.0  # seconds after which what is made is stored; guess
 _TELL_S = 1.0  # seconds between two status lines; guess
 
 Status = Callable[[str], None]
@@ -55,15 +55,6 @@ class Vectors:
     embedded: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Vectors by the hashes of their texts, and the passages whose vectors they are in order."""
-
-    of: str
-    hashes: list[bytes]
-    rows: Floats
-
-
 def vectors_of(
     index: Index,
     text: Callable[[int], str],
@@ -73,50 +64,55 @@ def vectors_of(
 ) -> Vectors:
     """The vectors of an index's passages, one at least; `text` gives their texts.
 
-    On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is kept.
+    On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is stored.
     `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
     file, and if the cache cannot be written. Raises ModelError.
     """
     name = key_of(index.key, embedder.fingerprint)
     key = key_of(index.fingerprint, embedder.fingerprint)
     path = FILES.path(f"{name}.{key}")
-    kept = _kept(path, warn)
-    if kept is not None and kept.of == key and len(kept.rows) == len(index):
+    stored = FILES.find(path, warn)
+    if stored and stored[1].get("of") == key and len(stored[0]["vectors"]) == len(index):
         renew(path)
-        return Vectors(kept.rows, name, key)
+        return Vectors(stored[0]["vectors"], name, key)
     texts = [text(passage) for passage in range(len(index))]
     hashes = [_hash(one) for one in texts]
-    known = _known(kept, name, set(hashes))
+    known = _known(stored, name, set(hashes))
     missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
     made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
     every = {**known, **made}
     rows = np.stack([every[h] for h in hashes])
     status(f"Keeping {len(rows)} vectors …")
-    _save(path, _Kept(key, hashes, rows), warn)
+    FILES.keep(path, _arrays(hashes, rows), {"of": key}, warn)
     FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
-def _known(kept: _Kept | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
+def _known(
+    stored: tuple[Arrays, Metadata] | None, name: str, wanted: set[bytes]
+) -> dict[bytes, Floats]:
     """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
     known: dict[bytes, Floats] = {}
-    files = (_kept(path, lambda _: None) for path in FILES.others(name))
-    for file in filter(None, chain([kept], files)):
+    others = (FILES.find(path) for path in FILES.others(name))
+    for arrays, _ in filter(None, chain([stored], others)):
         if len(known) == len(wanted):
             break
-        known |= {h: row for h, row in zip(file.hashes, file.rows, strict=True) if h in wanted}
+        texts = arrays["texts"].tobytes()
+        for i, row in enumerate(arrays["vectors"]):
+            if (text := texts[i * _HASH : (i + 1) * _HASH]) in wanted:
+                known[text] = row
     return known
 
 
 class _Making:
-    """Makes vectors and keeps them on the way."""
+    """Makes vectors and stores them on the way."""
 
     def __init__(
         self, path: Path, known: Mapping[bytes, Floats], status: Status, warn: Status
     ) -> None:
         self._path, self._known, self._status, self._warn = path, known, status, warn
         self._made: dict[bytes, Floats] = {}
-        self._kept, self._told = time.monotonic(), float("-inf")
+        self._saved, self._told = time.monotonic(), float("-inf")
 
     def make(self, missing: Mapping[bytes, str], embedder: Embedder) -> dict[bytes, Floats]:
         """The vectors of these texts, by the texts' hashes."""
@@ -130,10 +126,10 @@ class _Making:
                 vectors, cut = embedder.passages([missing[h] for h in own])
                 self._made |= zip(own, vectors, strict=True)
                 longer += cut
-                if time.monotonic() - self._kept > _KEEP_S:
-                    self._keep()
+                if time.monotonic() - self._saved > _SAVE_S:
+                    self._save_made()
         except BaseException:
-            self._keep()
+            self._save_made()
             self._warn(f"{len(self._made)} of {len(order)} passages are embedded, and kept")
             raise
         if longer:
@@ -148,31 +144,18 @@ class _Making:
             self._status(words)
             self._told = time.monotonic()
 
-    def _keep(self) -> None:
+    def _save_made(self) -> None:
         every = {**self._known, **self._made}
         if self._made:
             rows = np.stack(list(every.values()))
-            _save(self._path, _Kept(_PARTIAL, list(every), rows), self._warn)
-        self._kept = time.monotonic()
+            FILES.keep(self._path, _arrays(list(every), rows), {"of": _PARTIAL}, self._warn)
+        self._saved = time.monotonic()
 
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_HASH).digest()
 
 
-def _save(path: Path, kept: _Kept, warn: Status) -> None:
-    hashes = np.frombuffer(b"".join(kept.hashes), np.uint8).reshape(-1, _HASH)
-    FILES.keep(path, {"texts": hashes, "vectors": kept.rows}, {"of": kept.of}, warn)
-
-
-def _kept(path: Path, warn: Status) -> _Kept | None:
-    """What is in the file; None without one, and with a line if it is damaged."""
-    try:
-        arrays, metadata = FILES.map(path)
-    except FileNotFoundError:
-        return None
-    except DamagedFileError as error:
-        warn(f"{FILES.what} made again: {error}")
-        return None
-    hashes = [row.tobytes() for row in arrays["texts"]]
-    return _Kept(metadata.get("of", _PARTIAL), hashes, arrays["vectors"])
+def _arrays(hashes: Sequence[bytes], rows: Floats) -> Arrays:
+    """The arrays of a file: vectors, and the hashes of their texts."""
+    return {"texts": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH), "vectors": rows}

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.splitting import PartReport
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.store import TrieReport
@@ -119,11 +120,14 @@ class Answer:
     ) -> None:
         self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
         self.interrupted = False
+        self.steps: list[Step] = []  # so far
         self.background_words = background_words  # what general text `auto` drafts from
 
     def __iter__(self) -> Iterator[Step]:
         try:
-            yield from self.run
+            for step in self.run:
+                self.steps.append(step)
+                yield step
         finally:
             self._at_end()
 
@@ -142,19 +146,20 @@ class Answer:
     def finish_reason(self) -> str:
         return "interrupted" if self.interrupted else self.run.finish_reason
 
-    def finished(self, key: int = 0, steps: Iterable[Step] = ()) -> "FinishedAnswer":
-        """What came of it, as the answer of a key."""
+    def finished(self, key: int = 0, parts: Iterable[PartReport] = ()) -> "FinishedAnswer":
+        """What came of it, as the answer of a key, made of the summaries of `parts`."""
         run = self.run
         return FinishedAnswer(
             key,
             self.prompt,
-            tuple(steps),
+            tuple(self.steps),
             self.finish_reason,
             run.statistics,
             self.policy,
             run.model.passes.report(),
             exact=run.exact,
             trie=self.trie,
+            parts=tuple(parts),
         )
 
 
@@ -164,8 +169,8 @@ class FinishedAnswer:
 
     `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
     are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter decided, `passes` how the model's passes were run; `exact` says whether in any dtype no
-    token depends on drafts.
+    drafter decided, `passes` how the model's passes were run, `parts` the summaries that it was
+    made of; `exact` says whether in any dtype no token depends on drafts.
     """
 
     key: int
@@ -174,15 +179,21 @@ class FinishedAnswer:
     finish_reason: str = ""
     statistics: Statistics = field(default_factory=Statistics)
     policy: PolicyReport | None = None
-    passes: PassesReport | None = None
+    passes: PassesReport = PassesReport(0, 0.0, "")
     error: NgtError | None = None
     exact: bool = False
     trie: TrieReport = TrieReport("none")
+    parts: tuple[PartReport, ...] = ()
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of all steps."""
+        return [token for step in self.steps for token in step.tokens]
 
     @property
     def text(self) -> str:
         """The text of all steps."""
-        return "".join(token.text for step in self.steps for token in step.tokens)
+        return "".join(token.text for token in self.tokens)
 
 
 def failed(key: int, error: NgtError, prompt: Prompt = _NO_PROMPT) -> FinishedAnswer:

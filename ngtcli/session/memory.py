@@ -1,4 +1,4 @@
-"""What `auto` has beside prompt and answer: earlier answers, backgrounds, and what passes cost."""
+"""What `auto` keeps from answer to answer: the answers, backgrounds, and what passes cost."""
 
 from collections.abc import Callable
 from copy import copy
@@ -100,9 +100,13 @@ class AutoMemory:
     def _backgrounds(self) -> Backgrounds:
         model, settings = self._model, self._settings
         return Backgrounds(
-            settings.background, model.tokenizer, model.vocabulary,
-            model=settings.model, persist=self._persist, warn=self._warn,
-        )  # fmt: skip
+            settings.background,
+            model.tokenizer,
+            model.vocabulary,
+            model=settings.model,
+            persist=self._persist,
+            warn=self._warn,
+        )
 
     def load(self) -> None:
         """Read what is stored of costs and pool, and measure costs where none are."""

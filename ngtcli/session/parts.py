@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.splitting import (
     Part,
@@ -108,7 +107,7 @@ class Splitting:
         self._session, self._preset, self._documents = session, preset, documents
         self._status, self._warn, self._begin_part = status, warn, begin_part
         self._kept = KeptParts(session, preset, documents, warn)
-        self._taken = 0  # parts of an earlier run that were not told of yet
+        self._taken = 0  # parts of an earlier run that nothing was said of yet
         self.reports: list[PartReport] = []
         self.total = 0  # parts of all levels so far
         self._options = AnswerOptions()
@@ -118,7 +117,7 @@ class Splitting:
         task = self._session.task(self._preset, self._documents)
         if (whole := fits(task)) is not None:
             return whole
-        process.unwind_on_interrupt()  # what is finished is told
+        process.unwind_on_interrupt()  # what is finished is said
         self._options = AnswerOptions(trie=self._session.documents_trie(self._documents))
         is_refined = self._session.settings.overflow == "refine"
         try:
@@ -201,13 +200,13 @@ class Splitting:
     def _answer(self, part: Part, name: str) -> tuple[str, int]:
         """The model's text for a part, and its number of tokens; an error names the part."""
         self._status(f"{part.name} …")
-        texts, told = [], time.monotonic()
+        texts, shown = [], time.monotonic()
         try:
             answer = self.answer(part.prompt)
             for step in answer:
                 texts += [token.text for token in step.tokens]
-                if time.monotonic() - told > _INTERVAL_S:
-                    told = time.monotonic()
+                if time.monotonic() - shown > _INTERVAL_S:
+                    shown = time.monotonic()
                     self._status(f"{counted(len(texts), 'token')} …")
             if answer.finish_reason == "repetition":
                 self._warn(f"{name}: its summary is cut off: it repeats itself")

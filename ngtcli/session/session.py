@@ -8,8 +8,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.card import script_words
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.fitting import Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.session.answer import (

@@ -66,11 +66,10 @@ def _one_by_one(
 
 def _alone(session: "LocalSession", key: int, prompt: Prompt) -> FinishedAnswer:
     try:
-        answer = session.answer(prompt)
-        steps = tuple(answer)
+        answer = session.answer(prompt).finish()
     except NgtError as error:
         return failed(key, error, prompt)
-    return answer.finished(key, steps)
+    return answer.finished(key)
 
 
 def _together(

@@ -103,7 +103,7 @@ class ArrayFile:
         metadata: Metadata,
         warn: Callable[[str], object],
     ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` is told why."""
+        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
@@ -143,6 +143,18 @@ class ArrayFile:
                 if now[:-1] == stamp[:-1] and not (known and now == stamp):
                     write_json(_stamp_path(path), {"stamp": now})
         return arrays, metadata
+
+    def find(
+        self, path: Path, warn: Callable[[str], object] = lambda _: None
+    ) -> tuple[Arrays, Metadata] | None:
+        """As `map`; None without a file, and for a damaged one, which `warn` gets a line about."""
+        try:
+            return self.map(path)
+        except FileNotFoundError:
+            return None
+        except DamagedFileError as error:
+            warn(f"{self.what} made again: {error}")
+            return None
 
     def map_unchecked(
         self, path: Path, wanted: Mapping[str, str] | None = None

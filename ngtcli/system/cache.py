@@ -11,9 +11,11 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+
+from ngtcli.system.json_form import HIDDEN, json_key
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
 LEFT_S = 3600.0  # seconds after which such a file is left over from a killed run; guess
@@ -34,8 +36,8 @@ class Store:
     name: str
     holds: str
     made_by: str
-    folder: str
-    ends: tuple[str, ...] = ()
+    folder: str = field(metadata=HIDDEN)
+    ends: tuple[str, ...] = field(default=(), metadata=HIDDEN)
     bounded: bool = True
     lasting: bool = False
 
@@ -51,13 +53,9 @@ class Store:
 class Held:
     """What one `Store` holds now: files, and their bytes."""
 
-    name: str
-    holds: str
-    made_by: str
+    store: Store = field(metadata=json_key(flat=True))
     files: int
     bytes: int
-    bounded: bool
-    lasting: bool
     path: Path
 
 
@@ -257,10 +255,7 @@ def held(root: Path, store: Store) -> Held:
     for path in store.files(root):
         with suppress(OSError):  # another run removed it
             sizes.append(path.lstat().st_size)
-    return Held(
-        store.name, store.holds, store.made_by, len(sizes), sum(sizes), store.bounded,
-        store.lasting, root / store.folder,
-    )  # fmt: skip
+    return Held(store, len(sizes), sum(sizes), root / store.folder)
 
 
 def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:

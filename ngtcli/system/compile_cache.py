@@ -41,7 +41,7 @@ class _Place(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]
 
 
-class KeptFunction(caching.FunctionCache):
+class StoredFunction(caching.FunctionCache):
     """The stored results of one function, for numba. Raises RuntimeError without a folder.
 
     `tell` gets what the user is to know.

@@ -1,4 +1,4 @@
-"""numba's `njit`, whose results are kept: compiling takes several seconds, once per user.
+"""numba's `njit`, whose results are stored: compiling takes several seconds, once per user.
 
 They are stored in the user's cache folder, never in the package.
 """
@@ -61,16 +61,16 @@ def take_remark() -> str:
 
 
 def njit(**options: Any) -> Callable[[F], F]:
-    """numba's decorator `njit`; what it compiles is kept if possible."""
+    """numba's decorator `njit`; what it compiles is stored if possible."""
     _opened()
     import numba
 
-    from ngtcli.system.compile_cache import KeptFunction
+    from ngtcli.system.compile_cache import StoredFunction
 
     def decorate(function: F) -> F:
         compiled: Any = numba.njit(**options)(function)
         with suppress(RuntimeError):  # there is no folder
-            compiled._cache = KeptFunction(function, _remarks.append)
+            compiled._cache = StoredFunction(function, _remarks.append)
         return compiled  # type: ignore[no-any-return]
 
     return decorate

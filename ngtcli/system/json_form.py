@@ -14,6 +14,7 @@ the field, `json_key` says how in the field's metadata; `json_property` makes a 
 {'type': 'number', 'description': 'wall clock'}
 """
 
+import json
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,6 +111,15 @@ def to_json(value: Any, digits: int | None = None) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     return round(value, digits) if digits is not None and isinstance(value, float) else value
+
+
+def dump_json(value: Any, indent: int | None = 2) -> str:
+    """The JSON of `value` as text: other than ASCII is kept, control characters are escaped.
+
+    With `indent` None it is one line. Raises TypeError for what JSON does not have.
+    """
+    text = json.dumps(to_json(value), ensure_ascii=False, indent=indent)
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any]]:

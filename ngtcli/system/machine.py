@@ -24,8 +24,8 @@ def pick_threads(given: int = 0) -> int:
     if given:
         return given
     with suppress(ValueError):
-        if (told := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
-            return min(told, MOST)
+        if (threads := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
+            return min(threads, MOST)
     cores = usable_cores()
     return idle_cores(cores, waiting(), os.cpu_count() or cores)
 

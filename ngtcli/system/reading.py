@@ -15,7 +15,7 @@ _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
     """The bytes of a regular file, or with `pipes` of a pipe; at most `most`.
 
-    Raises OSError: those of `open`; EISDIR for a folder; EINVAL for what is no regular file (a
+    Raises OSError: those of `open`; EISDIR for a folder; EINVAL for what is not a regular file (a
     device, a socket, a pipe without `pipes`); EFBIG for more than `most` bytes; ETIMEDOUT for a
     pipe that no process opens for writing within `WRITER_WAIT_S`.
     """

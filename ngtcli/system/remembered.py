@@ -1,8 +1,8 @@
-"""What is found out by trying, kept in the cache folder under all that it depends on.
+"""What is found out by trying, stored in the cache under all that it depends on.
 
 The name of a result's file is a hash of the versions of ngt, torch and transformers, of the device
 and the CPU with its flags, of the switches of instruction sets, of the number of threads, and of
-what the caller adds. Times that were measured on a busy machine are not kept for good: the next
+what the caller adds. Times that were measured on a busy machine are not final: the next
 uses measure again, until one finds the machine idle or `_MOST_TRIES` have been made.
 """
 
@@ -100,7 +100,7 @@ class Remembered(Generic[Found]):
     ) -> Found:
         """The stored result, or else what `make` finds, which is stored.
 
-        `timed`: it is a measurement of time. `damaged` is told what is wrong with a file that is
+        `timed`: it is a measurement of time. `damaged` gets what is wrong with a file that is
         made again.
         """
         try:

@@ -88,7 +88,7 @@ class ControlTokens:
     ) -> list[tuple[int, tuple[int, int]]]:
         """(id, span) of the control tokens that are those of a part of `text`.
 
-        A token's span may include white space beside its name; the span returned is the name's. The
+        A token's span may include white space around its name; the returned span is the name's. The
         token for unknown text counts only where its name is in the text.
         """
         found: list[tuple[int, tuple[int, int]]] = []

@@ -25,7 +25,7 @@ class BackgroundArrays(NamedTuple):
 
 @njit(inline="always")
 def child_rows(nodes: Any, node: int) -> Any:
-    """The rows of a node's children, (first, end); none where the array says what cannot be.
+    """The rows of a node's children, (first, end); none where the array is damaged.
 
     `node` is below the array's last row.
     """

@@ -23,7 +23,7 @@ from ngtcli.trie.ngram import SEPARATOR, NGramTrie, TrieArrays, build_trie
 
 @dataclass(frozen=True, slots=True)
 class TrieReport:
-    """How the trie was had: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
+    """How the trie was obtained: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
 
     status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
     seconds: float = field(default=0.0, metadata=json_key(digits=6))
@@ -91,7 +91,7 @@ def about(documents: Sequence[Document]) -> dict[str, str]:
 
 
 def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
-    """The cached trie with that key, None if there is none. Raises DamagedFileError.
+    """The cached trie with that key; None without a file. Raises DamagedFileError.
 
     `vocabulary` bounds its token ids.
     """

@@ -19,7 +19,9 @@ import torch
 
 import ngtcli
 from ngtcli.background.loaded import Backgrounds
+from ngtcli.decode.layout import unpack
 from ngtcli.decode.load import load_model
+from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto
@@ -28,7 +30,7 @@ from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Feedback
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import build_trie
 
@@ -43,6 +45,12 @@ class PlainNode:
     def __init__(self) -> None:
         self.children: dict[int, PlainNode] = {}
         self.count = 0
+
+
+def tree_mask(model: TargetModel, token: int, tree: DraftTree) -> Any:
+    """The additive mask of a pass over `token` and the tree below it."""
+    layout = model.lay_out(token, tree)
+    return model.masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
 
 
 def plain_trie(ids: Sequence[int], n: int, lp: int) -> PlainNode:
@@ -119,7 +127,7 @@ def measure(model: Any, ids: Sequence[int], n: int, lp: int, nodes: int, times: 
         clock = [time.perf_counter()]
         tree = drafter.propose(tail, nodes)
         clock.append(time.perf_counter())
-        model.mask(model.lay_out(tail[-1], tree))
+        tree_mask(model, tail[-1], tree)
         clock.append(time.perf_counter())
         other = plain_draft(plain, tail, lp, nodes)
         clock.append(time.perf_counter())
@@ -153,7 +161,7 @@ def measure_auto(
         clock = [time.perf_counter()]
         tree = drafter.propose((), nodes)
         clock.append(time.perf_counter())
-        model.mask(model.lay_out(ids[at], tree))
+        tree_mask(model, ids[at], tree)
         clock.append(time.perf_counter())
         top = np.array([rng.choices(ids, k=CONFIG.ranks_read) for _ in range(len(tree) + 1)])
         begin = time.perf_counter()

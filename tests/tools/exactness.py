@@ -31,8 +31,8 @@ from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.prompts import example_texts
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_markdown
+from ngtcli.system.json_form import dump_json
 
 VOCABULARY, POSITIONS, PROMPT = 1024, 1024, 100  # of random models; tokens
 DEPTH = 8  # of trees with forks, two nodes a level

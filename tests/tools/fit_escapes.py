@@ -71,7 +71,7 @@ def _tally(
         for token in trace.output_ids:
             if is_odd(trace.id):
                 probability = attribute(
-                    drafter.sources.arrays, drafter.matches.nodes, token, tuple(tallies)
+                    drafter.sources.arrays, drafter.sources.nodes, token, tuple(tallies)
                 )
                 logs.append(-float(np.log(probability)))
             drafter.observe([token])

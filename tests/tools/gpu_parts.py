@@ -156,7 +156,7 @@ def pass_seconds(model: TargetModel, rows: Sequence[int], length: int) -> dict[i
     """
     model.start(length + 2 * max(rows))
     model.prefill([_TOKEN] * min(_READ, length))
-    model.repeat_rows(length)
+    model.cache.repeat(length)
     found: dict[int, list[float]] = {r: [] for r in rows}
     for turn in range(TIMES + 1):
         for count in rows:

@@ -29,9 +29,9 @@ from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
 from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype_name, plan
 from ngtcli.measure.traces import TraceSet, read_traces
-from ngtcli.render.sinks import dump_json
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
+from ngtcli.system.json_form import dump_json
 from ngtcli.system.machine import pick_device
 from tests.tools.gpu_parts import Line, Parts, Report, bandwidth, say
 

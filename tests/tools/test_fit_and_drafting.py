@@ -25,6 +25,7 @@ from tests.tools.drafting_bench import (
     plain_draft,
     plain_mask,
     plain_trie,
+    tree_mask,
 )
 
 N, LP = 6, 3
@@ -64,7 +65,7 @@ def test_the_papers_mask_is_ours() -> None:
     model.start(40)
     model.prefill([5, 6, 7])
     tree = DraftTree((8, 9, 8, 7), (-1, 0, 1, 0))
-    assert model.mask(model.lay_out(4, tree))[..., :5, : model.length + 5].equal(
+    assert tree_mask(model, 4, tree)[..., :5, : model.length + 5].equal(
         plain_mask(tree, model.length)
     )
 

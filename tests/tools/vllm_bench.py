@@ -27,9 +27,9 @@ from ngtcli.errors import DifferenceError, NgtError, UsageError
 from ngtcli.measure.prompts import Item, builtin_items, read_jsonl
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.prompt.build import build_prompt
+from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.sinks import dump_json
+from ngtcli.system.json_form import dump_json
 
 _COUNTERS = {
     "drafts": "vllm:spec_decode_num_drafts",
@@ -98,7 +98,9 @@ def encoded(model: str, items: Sequence[Item]) -> list[list[int]]:
     """The ids of the prompts, by the presets' templates."""
     tokenizer = load_tokenizer(model)
     return [
-        list(build_prompt(load_preset(i.task), i.documents, i.question, tokenizer).ids)
+        Task(load_preset(i.task), i.documents, i.question, tokenizer, 10**6, 0)
+        .build(i.documents)
+        .ids
         for i in items
     ]
 

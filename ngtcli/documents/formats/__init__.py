@@ -21,9 +21,9 @@ HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in m
 class Format:
     """A format: its name in output, how errors call a file of it, and its suffixes.
 
-    `needs` are the packages that its parser imports. A zip archive that has the file `member` is of
-    this format. `is_text`: first bytes do not tell it from plain text. `parsed_by` is a module here
-    and a function, where they are not "NAME.parse".
+    `needs` are the packages that its parser imports. A file that begins with `mark`, and a zip
+    archive that has the file `member`, are of this format. `is_text`: first bytes do not tell it
+    from plain text. `parsed_by` is a module here and a function, where they are not "NAME.parse".
     """
 
     name: str
@@ -31,6 +31,7 @@ class Format:
     suffixes: tuple[str, ...]
     needs: tuple[str, ...] = ()
     member: str = ""
+    mark: bytes = b""
     is_text: bool = False
     parsed_by: str = ""
 
@@ -44,9 +45,10 @@ class Format:
 _JSON, _TABLE = "records.parse_json", "records.parse_table"
 PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",))
 HTML = Format("html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"), is_text=True)
-ZIP = Format("zip", "a zip archive", (), parsed_by="archives.parse_zip")
-GZ = Format("gz", "a gzip file", (GZIP,), parsed_by="archives.parse_gzip")
-RTF = Format("rtf", "RTF", (".rtf",), ("striprtf",))
+ZIP = Format(
+    "zip", "a zip archive or an office document", (), mark=b"PK\3\4", parsed_by="archives.parse_zip"
+)
+GZ = Format("gz", "a gzip file", (GZIP,), mark=b"\x1f\x8b", parsed_by="archives.parse_gzip")
 FORMATS = (
     PDF,
     HTML,
@@ -60,7 +62,7 @@ FORMATS = (
     ),
     Format("epub", "an EPUB", (".epub",), ("lxml", "defusedxml"), "META-INF/container.xml"),
     Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("defusedxml",), "content.xml"),
-    RTF,
+    Format("rtf", "RTF", (".rtf",), ("striprtf",), mark=b"{\\rtf"),
     Format("json", "JSON", (".json",), is_text=True, parsed_by=_JSON),
     Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), is_text=True, parsed_by=_JSON),
     Format("csv", "CSV", (".csv",), is_text=True, parsed_by=_TABLE),
@@ -122,8 +124,7 @@ def format_of(suffix: str, head: bytes) -> Format | None:
 
 
 def _by_bytes(head: bytes) -> Format | None:
-    marks = ((b"PK\3\4", ZIP), (b"\x1f\x8b", GZ), (b"{\\rtf", RTF))
-    if found := next((form for mark, form in marks if head.startswith(mark)), None):
+    if found := next((f for f in FORMATS if f.mark and head.startswith(f.mark)), None):
         return found
     start = head[:HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):

@@ -10,6 +10,12 @@ from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats import FORMATS, GZ, GZIP, HEAD, format_of, parse
 from ngtcli.documents.text import Unreadable, decode_text
 
+_MEMBERS = 10_000  # most files in an archive that is read; guess
+_RATIO = 1000  # most bytes that one packed byte may stand for: deflate's limit is 1032
+_SMALL = 1_000_000  # bytes, up to which any ratio passes; guess
+_BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError)
+_ANEW = "Copy or pack it again."
+
 
 def parse_xml(data: bytes) -> Any:
     """The root element. Raises Unreadable for broken XML, and for entities that it defines."""
@@ -23,12 +29,6 @@ def parse_xml(data: bytes) -> Any:
         ) from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise Unreadable(f"broken XML ({error})"[:200], "Save or copy it again.") from None
-
-
-_MEMBERS = 10_000  # most files in an archive that is read; guess
-_RATIO = 1000  # most bytes that one packed byte may stand for: deflate's limit is 1032
-_SMALL = 1_000_000  # bytes, up to which any ratio passes; guess
-_BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError)
 
 
 def parse_zip(source: Source) -> Extracted:
@@ -81,9 +81,6 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
         raise Unreadable(
             f"broken: {name[:100]} ({error})"[:200], "Save or copy it again."
         ) from None
-
-
-_ANEW = "Copy or pack it again."
 
 
 def parse_gzip(source: Source) -> Extracted:

@@ -10,7 +10,7 @@ from docx.oxml import parse_xml
 from docx.package import Package
 from docx.parts.document import DocumentPart
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.formats.office import ALTERNATIVES, R, W, alternative, text_of, unknown_signs
 
@@ -39,8 +39,7 @@ def parse(source: Source) -> Extracted:
     for text in feet:
         writer.add(text)
     _notes(part, writer)
-    text = writer.text()
-    return Extracted(text, About("docx", 0, 0, writer.sections(), unknown_signs(text)))
+    return writer.extracted("docx", unknown_signs(writer.text()))
 
 
 class _Blocks:
@@ -106,7 +105,7 @@ def _styles(part: Any) -> dict[str | None, str]:
 
 
 def _running(part: Any, styles: Mapping[str | None, str], kind: str) -> list[str]:
-    """The headers or footers that sections name, each text once; numbers alone are no text."""
+    """The headers or footers that sections name, each text once; numbers alone are left out."""
     texts: dict[str, None] = {}
     for reference in part.element.iter(f"{W}{kind}Reference"):
         named = part.related_parts.get(reference.get(f"{R}id"))

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 from zipfile import ZipFile
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import member, open_archive, parse_xml
 from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
 from ngtcli.documents.text import Unreadable
@@ -35,7 +35,7 @@ def parse(source: Source) -> Extracted:
         )
     named = "1 chapter is" if missing == 1 else f"{missing} chapters are"
     warnings = (f"{named} missing or broken",) if missing else ()
-    return Extracted(writer.text(), About("epub", 0, 0, writer.sections(), warnings))
+    return writer.extracted("epub", warnings)
 
 
 def _chapters(archive: ZipFile) -> Iterator[str]:

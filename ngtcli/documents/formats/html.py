@@ -14,14 +14,14 @@ from typing import Any
 import trafilatura
 from lxml import etree
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.markup import HIDDEN, INLINE, decode_page, tree_of, write_tree
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
 # About 6,000 marks. Single ones change least of what trafilatura, which counts characters, finds.
 _SIGNS = [chr(i) for i in range(0x2190, 0x1FB00) if unicodedata.category(chr(i)) == "So"]
-_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # of no XML
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 
 
 def parse(source: Source) -> Extracted:
@@ -65,14 +65,14 @@ def _whole(tree: Any, told: tuple[str, ...]) -> Extracted:
 def _extracted(writer: Writer, left: int, told: tuple[str, ...]) -> Extracted:
     if left > _HEADING:
         told += (f"left out as no part of the main text: {left} words",)
-    return Extracted(writer.text(), About("html", 0, 0, writer.sections(), told))
+    return writer.extracted("html", told)
 
 
 def _plain(body: Any, told: tuple[str, ...]) -> Extracted:
     writer = Writer()
     for block in body.itertext():
         writer.add(block)
-    return Extracted(writer.text(), About("html", 0, 0, (), told))
+    return writer.extracted("html", told)
 
 
 def _starts(tree: Any) -> list[tuple[Any, str, str]]:
@@ -99,7 +99,7 @@ def _text(*roots: Any) -> frozenset[str]:
 
 
 def _body(tree: Any) -> Any:
-    """The main text as trafilatura's elements; None if there is no such."""
+    """The main text as trafilatura's elements; None if there is none."""
     found = trafilatura.bare_extraction(
         deepcopy(tree),
         include_comments=False,

@@ -4,7 +4,7 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
@@ -28,7 +28,7 @@ def parse(source: Source) -> Extracted:
         else []
     )
     warnings = (f"attachments are not read: {', '.join(names)[:200]}",) if names else ()
-    return Extracted(writer.text(), About("eml", 0, 0, writer.sections(), warnings))
+    return writer.extracted("eml", warnings)
 
 
 def _line(message: Any, name: str) -> str:

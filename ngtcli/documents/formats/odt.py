@@ -5,7 +5,7 @@ from itertools import repeat
 from typing import Any
 from zipfile import ZipFile
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import member, open_archive, parse_xml
 from ngtcli.documents.text import Unreadable
 
@@ -35,7 +35,7 @@ def parse(source: Source) -> Extracted:
     for number, note in enumerate(blocks.notes, 1):
         writer.add(f"[^{number}]: {note}", "note")
     told = (f"hidden sheets or slides left out: {blocks.left}",) if blocks.left else ()
-    return Extracted(writer.text(), About(_KINDS[body.tag], 0, 0, writer.sections(), told))
+    return writer.extracted(_KINDS[body.tag], told)
 
 
 def _hidden_styles(root: Any) -> set[str]:

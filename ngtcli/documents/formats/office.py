@@ -34,6 +34,27 @@ _OPERANDS = ("num", "den", "sub", "sup", "e")
 _SEEN = (*_TEXT, f"{W}sym", f"{_M}t", CHART, DIAGRAM)  # what an alternative is chosen for
 
 Related = Callable[[str], bytes]  # the part with this relationship id. Raises KeyError
+_FIRST, _LAST = "\uf020", "\uf0ff"  # where symbol fonts put their 224 characters
+# Adobe's Symbol encoding from 0x20, with gaps as blanks.
+_SYMBOL = (
+    " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_"
+    "‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼                                 €"
+    "ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓"
+    "◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪ 〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
+)
+# The commonest of Wingdings, runs of signs behind the code of the first: bullets, ticks, arrows.
+_WINGDINGS = """
+    21✏✂✁ 28☎✆✉ 36⌛ 3F✍ 41✌ 45☜☞☝☟ 4A☺ 4C☹ 51✈☼ 54❄ 58✠✡☪☯ 6C● 6E■□ 71❑❒ 74⧫◆❖
+    78⌧ 7D❝❞ 80⓪①②③④⑤⑥⑦⑧⑨⑩⓿❶❷❸❹❺❻❼❽❾❿ 9E·• A1○ A7▪◻ AA✦★ D8➢ DF←→↑↓↖↗↙↘ E8➔ EF⇦⇨⇧⇩ FB✗✓☒☑
+"""
+_FONTS = {
+    "symbol": {code: sign for code, sign in enumerate(_SYMBOL, 0x20) if sign > " "},
+    "wingdings": {
+        code: sign
+        for run in _WINGDINGS.split()
+        for code, sign in enumerate(run[2:], int(run[:2], 16))
+    },
+}
 
 
 def text_of(element: Any, related: Related, after: list[Any] | None = None) -> str:
@@ -183,29 +204,6 @@ def _rounded(value: str) -> str:
         return f"{float(value):.15g}" if "." in value else value
     except ValueError:
         return value
-
-
-_FIRST, _LAST = "\uf020", "\uf0ff"  # where symbol fonts put their 224 characters
-# Adobe's Symbol encoding from 0x20, with gaps as blanks.
-_SYMBOL = (
-    " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_"
-    "‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼                                 €"
-    "ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓"
-    "◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪ 〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
-)
-# The commonest of Wingdings, runs of signs behind the code of the first: bullets, ticks, arrows.
-_WINGDINGS = """
-    21✏✂✁ 28☎✆✉ 36⌛ 3F✍ 41✌ 45☜☞☝☟ 4A☺ 4C☹ 51✈☼ 54❄ 58✠✡☪☯ 6C● 6E■□ 71❑❒ 74⧫◆❖
-    78⌧ 7D❝❞ 80⓪①②③④⑤⑥⑦⑧⑨⑩⓿❶❷❸❹❺❻❼❽❾❿ 9E·• A1○ A7▪◻ AA✦★ D8➢ DF←→↑↓↖↗↙↘ E8➔ EF⇦⇨⇧⇩ FB✗✓☒☑
-"""
-_FONTS = {
-    "symbol": {code: sign for code, sign in enumerate(_SYMBOL, 0x20) if sign > " "},
-    "wingdings": {
-        code: sign
-        for run in _WINGDINGS.split()
-        for code, sign in enumerate(run[2:], int(run[:2], 16))
-    },
-}
 
 
 def has_symbols(text: str) -> bool:

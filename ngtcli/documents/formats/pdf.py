@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pypdfium2 as pdfium
 
-from ngtcli.documents.content import About, Extracted, Source, Writer, pages_named
+from ngtcli.documents.content import Extracted, Source, Writer, pages_named
 from ngtcli.documents.formats.pdf_layout import Joiner, body_size, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
@@ -46,8 +46,7 @@ def parse(source: Source) -> Extracted:
                 writer.add(block.text)
         writer.add("\n".join(fields))
     warnings = _warnings(empty, pages)
-    about = About("pdf", count, dropped, writer.sections(), warnings, secret)
-    return Extracted(writer.text(), about)
+    return writer.extracted("pdf", warnings, pages=count, dropped=dropped, secret=secret)
 
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from ngtcli.documents.text import UNSPACED
 # Set by looking at pages, not swept.
 _LEADING = 1.0  # least white space between paragraphs, in line heights, where lines have less
 _INDENT = 0.8  # least indent of a paragraph's first line, in line heights
-_SHORT = 0.8  # share of the widest line beside it that a paragraph's last line is shorter than
+_SHORT = 0.8  # share of the widest line near it that a paragraph's last line is shorter than
 _SPARSE = 1.6  # characters in a width of one line height that a table's row is below; text has 1.9
 _SPARSER = 0.7  # the same, to those in the median line
 LARGER = 1.12  # a heading's characters against those of the text
@@ -26,6 +26,19 @@ _SENTENCE_END = tuple('.!?:;…"”»)。！？؟۔׃')
 _HYPHENS = f"-{SOFT_HYPHEN}\u2010"
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _NO_SPACE = re.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff60]{{2}}")
+_DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
+_APART = 0.7  # least white space between a running head and the text, in line heights; guess
+_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
+_PAGES = 3  # fewest pages of which it can be told; guess
+_MOST = 0.5  # share of the pages that have the line; guess
+_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
+_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
+_OF = r"of|von|de|sur|di|van|av|af|из"
+_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
+_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
+_MOST_NUMBERS = 2  # where no words stand with them, as in "2-7"; dates have three
+_NO_LETTER = re.compile(r"[\W\d_]+")
+_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +140,6 @@ def _density(line: Line) -> float:
     return count * line.height / max(line.right - line.left, line.height)
 
 
-_DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
-_APART = 0.7  # least white space between a running head and the text, in line heights; guess
-_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
-_PAGES = 3  # fewest pages of which it can be told; guess
-_MOST = 0.5  # share of the pages that have the line; guess
-_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
-_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
-_OF = r"of|von|de|sur|di|van|av|af|из"
-_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
-_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
-_MOST_NUMBERS = 2  # where no words stand beside them, as in "2-7"; dates have three
-_NO_LETTER = re.compile(r"[\W\d_]+")
-_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Edge:
     """A line that may be a running head, at the top or foot (`where`) of a page, from 0.
@@ -165,7 +163,7 @@ class _Edge:
 def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Line]], int]:
     """The pages without their running heads, and the number of lines left out.
 
-    They stand beside other text on most pages. One that is the same everywhere stays where it
+    They stand with other text on most pages. One that is the same everywhere stays where it
     stands first; of those that count the pages, as "Page 3 of 9" does, none stays. Those that count
     something else, as "Invoice 1001" does, are text, and stay.
     """
@@ -203,8 +201,8 @@ def _counted(running: Sequence[_Edge]) -> list[int]:
 def _counts_pages(running: Sequence[_Edge], at: int) -> bool:
     """Whether that number of lines of one form is the page's.
 
-    It is where no words stand beside it, or the word for a page before it; at the end of other
-    words where it is no more than the place of the page in the document ("Tales of Varn 12").
+    It is where no words stand with it, or the word for a page before it; at the end of other
+    words where it is at most the place of the page in the document ("Tales of Varn 12").
     """
     form = running[0].form
     words = _NO_LETTER.sub("", "".join(form))

@@ -17,13 +17,15 @@ UNKNOWN = "\ufffd"  # for a character without meaning
 _HYPHEN = "\2"  # what PDFium gives for a hyphen at the end of a line
 _SAMPLES = 5  # characters of a line whose boxes are asked for; guess
 _UPRIGHT = 1.5  # least distance of first and last character of a vertical line, in heights; guess
-_LEVEL = 0.5  # least share of a piece's height at which it stands beside another; guess
+_LEVEL = 0.5  # least share of a piece's height at which it stands level with another; guess
 _GAP = 0.3  # most that pieces of one line overlap, in line heights; guess
 _ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627]\u0644")
 _SPACES = "\t\n\v\f\r"
 _CLEAN = {code: UNKNOWN for code in (*range(1, 32), *range(127, 160)) if chr(code) not in _SPACES}
 _CLEAN |= {0: "", ord(SOFT_HYPHEN): "-"}  # within a line it is drawn
 _Box = tuple[float, float, float, float]
+_TYPED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
+_TICKED = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +175,6 @@ def _turned(box: _Box, turn: int) -> _Box:
     for _ in range(turn):
         left, bottom, right, top = -top, left, -bottom, right
     return left, -top, right, -bottom
-
-
-_TYPED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
-_TICKED = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 
 
 def field_lines(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[str]:

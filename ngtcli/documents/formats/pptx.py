@@ -6,7 +6,7 @@ from typing import Any
 
 import pptx
 
-from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.content import BETWEEN_CELLS, Extracted, Source, Writer
 from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.formats.office import (
     ALTERNATIVES,
@@ -39,9 +39,9 @@ def parse(source: Source) -> Extracted:
             hidden += 1
         else:
             _write_slide(number, slide, running, writer)
-    text = writer.text()
-    warnings = (f"hidden slides left out: {hidden}",) * bool(hidden) + unknown_signs(text)
-    return Extracted(text, About("pptx", 0, 0, writer.sections(), warnings))
+    left = (f"hidden slides left out: {hidden}",) * bool(hidden)
+    warnings = left + unknown_signs(writer.text())
+    return writer.extracted("pptx", warnings)
 
 
 def _write_slide(number: int, slide: Any, running: set[str], writer: Writer) -> None:

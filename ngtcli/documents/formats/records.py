@@ -9,6 +9,9 @@ from typing import Any
 from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable, decode_text
 
+_SAMPLE = 1 << 16  # characters in which the character between cells is looked for; guess
+_BETWEEN = ",;\t|"
+
 
 def parse_json(source: Source) -> Extracted:
     """The texts under the key `source.field` at any depth, or without one all of it."""
@@ -24,7 +27,7 @@ def parse_json(source: Source) -> Extracted:
             writer.add(found)
     if not len(writer):
         raise Unreadable(f"no text in a field {source.field[:80]!r}", "Name another with --field.")
-    return Extracted(writer.text(), About(name))
+    return writer.extracted(name)
 
 
 def _lines(text: str) -> Iterator[Any]:
@@ -60,10 +63,6 @@ def _texts(value: Any, field: str) -> Iterator[str]:
             yield str(node)
 
 
-_SAMPLE = 1 << 16  # characters in which the character between cells is looked for; guess
-_BETWEEN = ",;\t|"
-
-
 def parse_table(source: Source) -> Extracted:
     """Rows as lines with " | " between their cells; with `source.field` that column alone."""
     text = decode_text(source.data)
@@ -82,7 +81,7 @@ def parse_table(source: Source) -> Extracted:
         _write_column(rows, source.field, writer)
     else:
         writer.table([" ".join(cell.split()) for cell in row] for row in rows)
-    return Extracted(writer.text(), About("tsv" if tabs else "csv"))
+    return writer.extracted("tsv" if tabs else "csv")
 
 
 def between(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from striprtf.striprtf import rtf_to_text
 
-from ngtcli.documents.content import BETWEEN_CELLS, About, Extracted, Source, Writer
+from ngtcli.documents.content import BETWEEN_CELLS, Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable
 
 _LEFT = {"footnote": "footnotes", "header": "headers", "footer": "footers", "shptxt": "text boxes"}
@@ -21,7 +21,7 @@ def parse(source: Source) -> Extracted:
         writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", "row" if is_row else "")
     left = [what for word, what in _LEFT.items() if f"{{\\{word}" in marked]
     told = (f"not read: {', '.join(left)}",) if left else ()
-    return Extracted(writer.text(), About("rtf", 0, 0, writer.sections(), told))
+    return writer.extracted("rtf", told)
 
 
 def _whole(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import openpyxl
 
-from ngtcli.documents.content import About, Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import check_archive
 from ngtcli.documents.text import Unreadable
 
@@ -30,7 +30,7 @@ def parse(source: Source) -> Extracted:
             continue
         writer.table(_within(_rows(sheet), writer, source.most), sheet.title)
     told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
-    return Extracted(writer.text(), About("xlsx", 0, 0, writer.sections(), told))
+    return writer.extracted("xlsx", told)
 
 
 def _within(rows: Iterator[Sequence[str]], writer: Writer, most: int) -> Iterator[Sequence[str]]:

@@ -33,8 +33,8 @@ class AutoDrafters(Drafters[Auto]):
 
     `curve` is the cost of a pass by all its rows; without one every node counts as paying. `pool`
     holds earlier answers and gets those that finish; without one no text crosses sequences.
-    `texts`, int32 (tokens,) each, are counted beside the pool and stay. `background` are counts of
-    a general text.
+    `texts`, int32 (tokens,) each, are counted with the pool and stay. `background` are counts of a
+    general text.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AutoDrafters(Drafters[Auto]):
         self._pooled = [other for other in self._pooled if other is not drafter]
         if self._earlier.cleared > before:
             for other in self._pooled:
-                other.match_anew()
+                other.match_again()
 
     def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
         """A tree for each text; together no more nodes than pay."""
@@ -180,6 +180,9 @@ def make_many(settings: DraftSettings, options: Options) -> AutoDrafters:
         one = settings.costs.at_length(SHORT)
         curve = CostCurve(one.by_rows() | {rows: one.at(rows) for rows in _ROWS})
     return AutoDrafters(
-        curve, settings.pool, background=settings.background, most=settings.num_draft,
+        curve,
+        settings.pool,
+        background=settings.background,
+        most=settings.num_draft,
         options=options,
-    )  # fmt: skip
+    )

@@ -36,7 +36,7 @@ class AutoConfig:
     # Distance of escape probabilities from 0 and 1, so that no product becomes 0. Swept: 0; 0.
     min_escape: float = 0.001
 
-    # Whether the background knows a text's language (familiarity.py)
+    # Whether the background knows a text's language (sources.py)
     # Mean probability that the longest match gives the next token, below which it does not. At 32
     # nodes German is at 0.005, English prose at 0.05 to 0.15, code at 0.03 and more (measured).
     least_familiar: float = 0.02
@@ -71,7 +71,7 @@ class AutoConfig:
     min_search: int = 8  # nodes that are always searched, however few paid last
     search_growth: int = 2  # nodes searched, over those that paid last; guess
 
-    # The model's scores as a source (ranks.py, usefulness.py)
+    # The model's scores as a source (ranks.py)
     ranks_read: int = 3  # of the model's best tokens after a token are learned
     ranks_kept: int = 8  # successors kept of a token
     rank_decay: float = 0.5  # of a successor's weight each time its token is scored; guess

@@ -23,7 +23,7 @@ from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.policy import Pause, Policy, Repeats, count_accepted
 from ngtcli.draft.auto.ranks import ScoreUsefulness
-from ngtcli.draft.auto.sources import Familiarity, MatchState, Sources
+from ngtcli.draft.auto.sources import Sources
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.origins import ORIGINS, PolicyReport
@@ -60,10 +60,9 @@ class Auto(Drafter):
         self.policy = self._own_policy
         self.pool = pool
         self.tallies = EscapeTallies(escapes, options.trust)
-        self.sources, self.matches = sources or Sources(None, background), MatchState()
+        self.sources = sources or Sources(None, background)
         self._background = self.sources.background
         self._usefulness, self._search = ScoreUsefulness(), SearchLimits()
-        self.familiarity = Familiarity()
         if pool is not None:
             self.tallies.restore(pool.predicted, pool.reached)
             if sources is None:
@@ -76,7 +75,7 @@ class Auto(Drafter):
         self.pause = Pause()
         self._skips = False  # whether nothing is drafted in this step
         self._drafting_s = 0.0
-        self.matches.start(self.sources, ())
+        self.sources.match(())
 
     @classmethod
     def make(cls, settings: DraftSettings, options: Options) -> Self:
@@ -93,15 +92,13 @@ class Auto(Drafter):
             self.policy.start(self._costs.at_length(len(context.ids)))
         self.sources.background = context.background or self._background
         self.sources.start(context)
-        self.matches.start(self.sources, context.ids)
-        self.familiarity.start(self.sources.background, context.ids, context.vocabulary)
         self._prompt, self._repeats = context.ids, Repeats(context.ids)
         self._unlearned, self._growth = [], None
         self.pause, self._skips, self._drafting_s = Pause(), False, 0.0
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
-        self.sources.ranks.learn((self.matches.last, *feedback.tree.tokens), feedback.top)
+        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
@@ -155,12 +152,11 @@ class Auto(Drafter):
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         self._skips = False
         self._learn_output()
-        known, tallies = self.familiarity.familiar, self.tallies
+        known, tallies = self.sources.familiarity.familiar, self.tallies
         escapes = tallies.arrays.escape if known else tallies.without(BACKGROUND)
-        self._growth = grow(
-            self.sources.arrays, self.matches.nodes, escapes, budget,
-            self._search.min_probability if children > 1 else 0.0, children,
-        )  # fmt: skip
+        arrays, nodes = self.sources.arrays, self.sources.nodes
+        least = self._search.min_probability if children > 1 else 0.0
+        self._growth = grow(arrays, nodes, escapes, budget, least, children)
         return self._growth.probabilities
 
     def take(self, nodes: int, budget: int) -> DraftTree:
@@ -196,7 +192,7 @@ class Auto(Drafter):
         del self._output[len(self._output) - count :]
         if count > waiting:
             self.sources.own.end()
-            self.matches.start(self.sources, ids)
+            self.sources.match(ids)
 
     def count_accepted(self, tokens: Sequence[int], tally: npt.NDArray[np.float64]) -> None:
         """Count in a policy's `tally` what became of the last draft; `tokens` were emitted."""
@@ -208,11 +204,11 @@ class Auto(Drafter):
         """Draft nothing in this step: what is emitted waits to be learned."""
         self._skips, self._growth = True, None
 
-    def match_anew(self) -> None:
+    def match_again(self) -> None:
         """Find the end of the text in all sources again, after the pool's counts were cleared."""
         known = len(self._output) - len(self._unlearned)
         text = [*self._prompt[-ORDERS:], *self._output[:known][-ORDERS:]]
-        self.matches.start(self.sources, text)
+        self.sources.match(text)
 
     def _learn_output(self) -> None:
         """Learn the tokens that wait."""
@@ -221,9 +217,7 @@ class Auto(Drafter):
         new = np.asarray(self._unlearned, dtype=np.int32)
         self._unlearned = []
         before = self.tallies.predicted_by_scores()
-        self.familiarity.mean = self.matches.learn(
-            self.sources, new, self.tallies, self.familiarity.mean
-        )
+        self.sources.learn(new, self.tallies)
         self._usefulness.learn(self.tallies.predicted_by_scores() - before, len(new))
 
     def has_repeated(self) -> bool:

@@ -129,7 +129,7 @@ def learn_output(
 
     `arrays` and `tallies` are as for `attribute`. `open_nodes` and `used` are of the own text's
     trie, which must have room; `familiarity` is the mean probability that the background gave the
-    tokens before (familiarity.py). Returns the nodes used after, and that mean.
+    tokens before (sources.py). Returns the nodes used after, and that mean.
     """
     sources, one = named(arrays), np.empty(1, np.int32)
     own, (escape, predicted, reached) = sources.tries[OWN], tallies

@@ -74,9 +74,12 @@ def _grow(
     matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
     _copy(match_nodes, matches[0])
     candidates = Candidates(
-        np.empty(_CANDIDATES, np.int32), np.empty(_CANDIDATES), np.empty(_CANDIDATES, np.int8),
-        np.zeros((_SLOTS, 2), np.int32), np.empty(children, np.int32),
-    )  # fmt: skip
+        np.empty(_CANDIDATES, np.int32),
+        np.empty(_CANDIDATES),
+        np.empty(_CANDIDATES, np.int8),
+        np.zeros((_SLOTS, 2), np.int32),
+        np.empty(children, np.int32),
+    )
     n = _fill(named(arrays), matches, escape, min_probability, candidates, growth, children)
     return (
         growth.tokens[:n],

@@ -1,6 +1,6 @@
 """What `auto` draws its predictions from, and where the text so far matches in it.
 
-Whether the background knows a text's language is told by how well it predicts the text.
+Whether the background knows a text's language shows in how well it predicts the text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,8 @@ from ngtcli.trie.background import BackgroundCounts, build_counts
 from ngtcli.trie.background_search import BackgroundArrays, count_in, find_row, total_of
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
-_ORDERS = CONFIG.orders
+Ints = npt.NDArray[np.int32]
+NOTHING = build_counts(())  # where there is no background
 
 
 @njit()
@@ -32,7 +33,7 @@ def mean_of(arrays: Any, ids: Any, mean: float, weight: float) -> float:
     `arrays` are those of BackgroundArrays in a plain tuple; `mean` counts as `weight` tokens.
     """
     background = BackgroundArrays(arrays[0], arrays[1])
-    matches = np.full(_ORDERS, NONE, np.int32)  # the nodes of the last k tokens
+    matches = np.full(ORDERS, NONE, np.int32)  # the nodes of the last k tokens
     matches[0] = 0
     for token in ids:
         probability, longest = 0.0, True
@@ -79,14 +80,10 @@ class Familiarity:
         self.mean = mean_of(arrays, read, 2 * self._least, CONFIG.familiar_start)
 
 
-Ints = npt.NDArray[np.int32]
-NOTHING = build_counts(())  # where there is no background
-
-
 class PoolCounts:
     """Counts of the pool's answers, and of `texts` that stay; several sequences may share them.
 
-    `cleared` is how often all was counted anew: then nodes are others than before.
+    `cleared` is how often all was counted again: then nodes are others than before.
     """
 
     def __init__(self, texts: Sequence[Ints] = ()) -> None:
@@ -105,7 +102,7 @@ class PoolCounts:
     def add(self, kept: Sequence[Ints], pool: Pool) -> None:
         """Count what `pool` has just kept of an answer."""
         if self.trie.tokens - self._fixed + sum(map(len, kept)) > 2 * pool.limit:
-            self.trie.clear()  # counts cannot be taken back: count anew what is left
+            self.trie.clear()  # counts cannot be taken back: count what is left again
             self.cleared += 1
             self.learn(self._texts)
             kept = pool.answers
@@ -115,8 +112,10 @@ class PoolCounts:
 class Sources:
     """The tries of own text, prompt and pool, counts of a general text, and the table of scores.
 
-    `borders` tells the prompt's nodes in documents from others (`learn_prompt`). `earlier` are the
-    counts of the pool, this sequence's own unless they are given.
+    `own` is the generated text of this answer. `borders` tells the prompt's nodes in documents from
+    others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
+    are given. `nodes`, int32 (sources, orders), are the matches of the text's last tokens, as
+    `advance` has them; `last` is the last of these tokens.
     """
 
     def __init__(
@@ -124,14 +123,12 @@ class Sources:
     ) -> None:
         self.earlier = earlier or PoolCounts()
         self.background = background or NOTHING
-        self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self.familiarity = Familiarity()
+        self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
-
-    @property
-    def own(self) -> CountTrie:
-        """The generated text of this answer."""
-        return self._own
+        self.nodes = np.full((len(SOURCES), ORDERS), NONE, np.int32)
+        self.last = 0
 
     @property
     def pool(self) -> CountTrie:
@@ -141,52 +138,37 @@ class Sources:
     @property
     def arrays(self) -> PlainArrays:
         """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
-        tries = (tuple(self._own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
+        tries = (tuple(self.own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
         counts = self.background
         return tries, (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
-        if self._own.tokens or self._prompt.tokens:
-            self._own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        if self.own.tokens or self._prompt.tokens:
+            self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
         self.borders = learn_prompt(self._prompt, ids, context.references)
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
+        self.match(context.ids)
+        self.familiarity.start(self.background, context.ids, context.vocabulary)
 
     def prefer_first(self) -> None:
         """Of what followed equally often in the prompt, take what stands first for likelier."""
         self._prompt.put_first_met_first()
 
-
-class MatchState:
-    """The matches of the text's last tokens: `nodes`, int32 (sources, orders), as `advance` has it.
-
-    `last` is the text's last token.
-    """
-
-    def __init__(self) -> None:
-        self.nodes = np.full((len(SOURCES), ORDERS), NONE, np.int32)
-        self.last = 0
-
-    def start(self, sources: Sources, ids: Sequence[int]) -> None:
-        """Match the end of a prompt."""
+    def match(self, ids: Sequence[int]) -> None:
+        """Match the end of a text from nothing."""
         self.last = int(ids[-1]) if len(ids) else 0
-        match_end(sources.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
+        match_end(self.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
 
-    def learn(
-        self, sources: Sources, tokens: Ints, tallies: EscapeTallies, familiarity: float
-    ) -> float:
-        """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches.
-
-        Returns the familiarity (familiarity.py) after them.
-        """
-        own = sources.own
+    def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
+        """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
+        own, known = self.own, self.familiarity
         own.reserve(len(tokens))
-        own.used, familiarity = _learn_output(
-            sources.arrays, self.nodes, tokens, tuple(tallies.arrays), own.open_nodes, own.used,
-            familiarity,
-        )  # fmt: skip
+        arrays, counts = self.arrays, tuple(tallies.arrays)
+        own.used, known.mean = _learn_output(
+            arrays, self.nodes, tokens, counts, own.open_nodes, own.used, known.mean
+        )
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
-        return familiarity

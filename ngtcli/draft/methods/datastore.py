@@ -91,7 +91,7 @@ def save(datastore: Datastore, name: str, fingerprint: str, documents: Sequence[
 
 
 def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
-    """The datastore of that name, None if there is none. Raises DamagedFileError.
+    """The datastore of that name; None without a file. Raises DamagedFileError.
 
     `vocabulary` bounds its token ids; 0 leaves them unchecked.
     """

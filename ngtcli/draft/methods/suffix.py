@@ -1,6 +1,6 @@
 """SuffixDecoding (Oliaro et al. 2024) by its authors' library, arctic-inference.
 
-This is no re-implementation: it calls `SuffixDecodingCache` as vLLM's suffix proposer does. One
+This is not a re-implementation: it calls `SuffixDecodingCache` as vLLM's suffix proposer does. One
 suffix tree contains the prompt and its output, a global one the outputs of earlier prompts. Both
 count the continuations of the text's last tokens; the longer the match, the longer the draft (at
 most `max_spec_factor` times it). The draft with the larger expected number of accepted tokens wins.

@@ -1,9 +1,10 @@
-"""The objects that --json prints of an answer, of a line of a batch, and of a prompt alone."""
+"""The objects that --json prints of an answer and of a line of a batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ngtcli.cli.answer_report import RETRIEVAL, SKIPPED, TASKS, DocumentObject
 from ngtcli.config import settings_schemas
 from ngtcli.decode.steps import PassesReport, Statistics, Token
 from ngtcli.documents.find import Skipped
@@ -22,27 +23,13 @@ FINISH_REASONS = {
     "interrupted": "Ctrl-C ended it",
 }
 _EXACT = "no token depends on drafts, in any dtype"
-_SKIPPED = "files that were left out, with the reason"
-_RETRIEVAL = "the passages read, where not all fits"
 _PARTS = "the parts that were summarized first; none where everything fits"
 _PASSES = "shapes of passes that are captured, the time that took, and why not"
 _POLICY = "what auto decided, in seconds and steps"
-_TASKS = ("summarize", "ask")
 
 
 def _reasons() -> Schema:
     return {"oneOf": [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]}
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentObject:
-    """A document that was read."""
-
-    name: str
-    sha256: str = field(
-        metadata=json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
-    )
-    characters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +37,7 @@ class AnswerObject:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
 
     text: str
-    task: str = field(metadata=json_key(choices=_TASKS))
+    task: str = field(metadata=json_key(choices=TASKS))
     question: str = field(metadata=json_key(null=True))
     model: str
     method: str
@@ -59,9 +46,9 @@ class AnswerObject:
     settings: Mapping[str, Any] = field(metadata=json_key(schema=lambda: shape(settings_schemas())))
     preset: str
     documents: Sequence[DocumentObject]
-    skipped: Sequence[Skipped] = field(metadata=json_key(about=_SKIPPED))
+    skipped: Sequence[Skipped] = field(metadata=json_key(about=SKIPPED))
     truncated: Sequence[Cut]
-    retrieval: Selection | None = field(metadata=json_key(about=_RETRIEVAL))
+    retrieval: Selection | None = field(metadata=json_key(about=RETRIEVAL))
     parts: Sequence[PartReport] = field(metadata=json_key(about=_PARTS))
     trie: TrieReport
     passes: PassesReport = field(metadata=json_key(about=_PASSES))
@@ -69,25 +56,6 @@ class AnswerObject:
     sources: Sources
     policy: PolicyReport | None = field(metadata=json_key(omit=True, about=_POLICY))
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunObject:
-    """What --dry-run prints; the prompt's parts are null if it does not fit."""
-
-    task: str = field(metadata=json_key(choices=_TASKS))
-    question: str = field(metadata=json_key(null=True))
-    model: str
-    preset: str
-    fits: bool
-    context: int
-    prompt_tokens: int | None = None
-    documents: Sequence[DocumentObject]
-    skipped: Sequence[Skipped] = field(metadata=json_key(about=_SKIPPED))
-    truncated: Sequence[Cut] = ()
-    retrieval: Selection | None = field(default=None, metadata=json_key(about=_RETRIEVAL))
-    prompt: str | None = None
-    ids: Sequence[int] | None = None
 
 
 _ID = json_key(schema=lambda: {"type": ["string", "integer"]})
