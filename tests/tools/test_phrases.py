@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_backgrounds import WORDS, counts_in, n_grams
-from tests.tools.phrases.make import BORDER, WEIGHTS, Least, Texts, mine, names_and_numbers
+
+from tests.tools.phrases import BORDER, WEIGHTS, Least, Texts, mine, names_and_numbers
 
 
 def corpus(texts_by_work: list[list[list[str]]], sources: list[int]) -> Texts:
