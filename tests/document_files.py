@@ -153,9 +153,12 @@ def zipped(members: dict[str, str]) -> bytes:
     return out.getvalue()
 
 
-def epub() -> bytes:
+def epub(
+    first: str = "<h1>Chapter one</h1><p>It began.</p>",
+    second: str = "<h1>Chapter two</h1><p>The end.</p>",
+) -> bytes:
     """Two chapters, in another order in the archive than in the spine."""
-    page = "<html xmlns='http://www.w3.org/1999/xhtml'><body><h1>{}</h1><p>{}</p></body></html>"
+    page = "<html xmlns='http://www.w3.org/1999/xhtml'><body>{}</body></html>"
     return zipped(
         {
             "mimetype": "application/epub+zip",
@@ -165,8 +168,8 @@ def epub() -> bytes:
             "<item id='two' href='t/2.xhtml' media-type='application/xhtml+xml'/>"
             "<item id='one' href='t/1%20a.xhtml' media-type='application/xhtml+xml'/></manifest>"
             "<spine><itemref idref='one'/><itemref idref='two'/></spine></package>",
-            "b/t/2.xhtml": page.format("Chapter two", "The end."),
-            "b/t/1 a.xhtml": page.format("Chapter one", "It began."),
+            "b/t/2.xhtml": page.format(second),
+            "b/t/1 a.xhtml": page.format(first),
         }
     )
 

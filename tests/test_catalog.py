@@ -1,5 +1,6 @@
 """What is kept of files: nothing unchanged is read again, and nothing changed is missed."""
 
+import gzip
 import json
 import os
 import shutil
@@ -226,6 +227,13 @@ def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
         (folder / "more.txt").write_text("tide " * 150_000)
         load(both, settings=Settings(max_mb=1), files=files)
     files.close()
+
+
+def test_a_text_larger_than_a_smaller_bound_is_left_out_alone(folder: Path) -> None:
+    (folder / "large.txt.gz").write_bytes(gzip.compress(b"tide " * 300_000))
+    for bound, is_read in ((64, True), (1, False)):
+        names = {d.name for d in load([str(folder)], settings=Settings(max_mb=bound)).documents}
+        assert "people.csv" in names and ("large.txt.gz" in names) == is_read
 
 
 def test_a_remark_on_the_cache_is_made_once(folder: Path) -> None:

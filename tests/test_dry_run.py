@@ -1,6 +1,7 @@
 """`--dry-run` shows what would be sent: the same fitting, cuts, ids and exit code."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,6 @@ def test_text_that_looks_like_control_tokens_is_remarked_with_v(verbose: bool, c
 
 
 def test_a_tokenizer_that_knows_more_than_the_model_is_refused(tmp_path: Path) -> None:
-    import shutil
-
-    from ngtcli.errors import ModelError
-
     shutil.copytree(BUILTIN_PATH, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))

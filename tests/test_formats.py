@@ -64,6 +64,13 @@ def test_word_html_epub_and_odt_word_for_word(by_name: dict[str, Document]) -> N
     assert headings(by_name["bus.html"]) == ["The night bus", "Stops"]
 
 
+def test_lists_of_two_chapters_stand_apart(tmp_path: Path) -> None:
+    pages = ("<ul><li>x</li><li>y</li></ul>", "<ul><li>z</li></ul>")
+    path = tmp_path / "lists.epub"
+    path.write_bytes(made.epub(*pages))
+    assert load([str(path)]).documents[0].text == "- x\n- y\n\n- z"
+
+
 def test_tables_records_and_mail_word_for_word(by_name: dict[str, Document]) -> None:
     assert by_name["people.csv"].text == "name | town\nBerg, Ada | Varn\nCarl | Lund"
     assert by_name["people.tsv"].text == "name | town\nAda | Varn\nCarl | Lund"

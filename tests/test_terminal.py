@@ -20,7 +20,6 @@ from ngtcli.cli import notes
 from ngtcli.cli.notes import Notes, ReadingBar, reading_line
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import own_streams, terminal_width
-from ngtcli.config import SETTINGS
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
@@ -346,15 +345,6 @@ def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -
 
 
 # --- wording ---
-
-
-def test_ranges_are_given_without_powers_of_ten() -> None:
-    with pytest.raises(UsageError) as caught:
-        SETTINGS["max_tokens"].check(0)
-    assert caught.value.hint == "Give a value from 1 to 1000000."
-    with pytest.raises(UsageError) as caught:
-        SETTINGS["top_p"].check(3.0)
-    assert caught.value.hint == "Give a value from 0.000001 to 1."
 
 
 def test_what_holds_for_every_prompt_is_said_once() -> None:

@@ -66,7 +66,12 @@ class Reader:
         return data
 
     def count(self, size: int) -> None:
-        """Count bytes, or the text that a parser made of them. Raises InputError for too much."""
+        """Count bytes, or the text that a parser made of them.
+
+        Raises Unreadable where it is more than the bound by itself, InputError for too much in all.
+        """
+        if size > self.most:
+            raise Unreadable(f"more than {self._bound}", _RAISE_BOUND)
         if size > self._left:
             raise InputError(
                 f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}"

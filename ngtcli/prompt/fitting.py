@@ -224,7 +224,7 @@ def no_room(task: Task) -> ContextOverflowError:
     part = max(counts, key=lambda p: counts[p])
     tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
     return ContextOverflowError(
-        f"{part} {tokens} tokens; of {task.context} there are {task.room} without the answer",
+        f"{part} {tokens} tokens; of {task.context} there are {task.room} besides the answer",
         f"{parts[part][1]} or name a model with a longer context (-m).",
     )
 

@@ -11,7 +11,7 @@ from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
-from ngtcli.retrieve.ranking import Ranked, Scores
+from ngtcli.retrieve.ranking import Ranked, Rankers, Scores, rank
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
@@ -69,8 +69,6 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
     """The passages, the best first; in their own order where none has a word of the question."""
-    from ngtcli.retrieve.ranking import Rankers, rank  # here: it loads numpy
-
     ranking = rank(
         task.documents,
         Cutting(s.passage_tokens, s.passage_overlap),
@@ -111,7 +109,7 @@ def _fitting(
     """The first of `ranked` that fit: place there, and tokens; longer ones are passed over."""
     chosen: list[tuple[int, int]] = []
     passed_over = 0
-    for rank, one in enumerate(ranked):
+    for at_rank, one in enumerate(ranked):
         if len(chosen) == most or passed_over == _PASSED_OVER:
             break
         at = index.place(one.passage)
@@ -122,7 +120,7 @@ def _fitting(
             passed_over += 1
             continue
         room -= tokens
-        chosen.append((rank, tokens))
+        chosen.append((at_rank, tokens))
     return chosen
 
 

@@ -118,7 +118,10 @@ class ArrayFile:
         other metadata than `wanted`, or another checksum than its content.
         """
         arrays, metadata = self._open(path, wanted or {}, "r")
-        arrays = {name: array.copy() for name, array in arrays.items()}
+        try:
+            arrays = {name: array.copy() for name, array in arrays.items()}
+        except MemoryError:
+            raise DamagedFileError("more than memory holds") from None
         mark_used(path)
         if metadata.get("checksum") != checksum(arrays):
             raise DamagedFileError("checksum differs")

@@ -46,7 +46,7 @@ class Store:
         folder = root / self.folder
         every = folder.rglob("*") if not self.ends else folder.glob("*")
         found = (p for p in every if not self.ends or p.name.endswith(self.ends))
-        return sorted(p for p in found if p.is_symlink() or p.is_file())
+        return sorted(p for p in found if p.is_symlink() or not p.is_dir())
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,22 +259,36 @@ def held(root: Path, store: Store) -> Held:
 
 
 def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
-    """Delete what `stores` hold in the cache folder `root`, and what killed runs left anywhere.
+    """Delete what `stores` hold in the cache folder `root`, and what killed runs left of it.
 
-    Returns the number of files and bytes. Raises OSError.
+    Returns the number of files and bytes. What cannot be deleted does not keep the rest: its
+    OSError is raised at the end.
     """
     count = size = 0
+    failure: OSError | None = None
     for store in stores:
+        try:
+            with suppress(FileNotFoundError):
+                os.scandir(root / store.folder).close()  # raises where nothing in it can be seen
+        except OSError as error:
+            failure = failure or error
         for path in store.files(root):
-            with suppress(FileNotFoundError):  # another run may be clearing as well
+            try:
                 bytes_ = path.lstat().st_size
                 path.unlink()
                 count, size = count + 1, size + bytes_
-        if not store.ends:
+            except FileNotFoundError:  # another run may be clearing as well
+                pass
+            except OSError as error:
+                failure = failure or error
+        if store.ends:  # in a folder of several stores another command may be writing
+            older_s = 0.0 if store.name == "tries" else LEFT_S
+            files, bytes_ = remove_leftovers(root / store.folder, older_s=older_s)
+            count, size = count + files, size + bytes_
+        else:
             _remove_empty(root / store.folder)
-    for folder in {store.folder for store in STORES}:
-        files, bytes_ = remove_leftovers(root / folder, older_s=0.0)
-        count, size = count + files, size + bytes_
+    if failure:
+        raise failure
     return count, size
 
 

@@ -114,7 +114,9 @@ def _tidy(base: Path) -> None:
     now = time.time()
     for file in base.glob("*/*"):
         is_left = ".tmp." in file.name and now - file.stat().st_mtime > LEFT_S
-        if is_left or not file.is_file():  # opening a pipe would wait for a writer
+        if is_left or not (
+            file.is_file() or file.is_dir()
+        ):  # opening a pipe would wait for a writer
             file.unlink(missing_ok=True)
     for other in base.parent.glob(f"{_VERSION}*"):
         if other != base and now - other.stat().st_mtime > UNUSED_S:

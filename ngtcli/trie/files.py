@@ -166,7 +166,8 @@ def list_files() -> list[CacheFile]:
 
 def list_backgrounds() -> list[BackgroundFile]:
     """All readable backgrounds, the newest first."""
-    return [file for file in list_files() if isinstance(file, BackgroundFile)]
+    found = [f for p in BACKGROUNDS.paths() if isinstance(f := describe(p), BackgroundFile)]
+    return sorted(found, key=lambda file: -file.created)
 
 
 def list_pools() -> list[PoolFile]:

@@ -98,6 +98,7 @@ def _mend(root: Any) -> None:
 
 def write_tree(root: Any, writer: Writer, page: int = 0) -> None:
     """Add the visible text of `root` to `writer`, each block by itself."""
+    writer.stand_apart()  # from the chapter before
     _Walk(writer, page).run(root)
 
 
