@@ -28,7 +28,7 @@ _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and 
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
-_HTML = file_option("--html", help="Also write a page: the answer beside its documents, linked.")
+_HTML = file_option("--html", help="Also write a page: the answer next to its documents, linked.")
 _SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
 

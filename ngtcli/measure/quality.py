@@ -1,4 +1,4 @@
-"""How good an answer is beside reference answers: exact match, F1, ROUGE-L. All from 0 to 1.
+"""How good an answer is against reference answers: exact match, F1, ROUGE-L. All from 0 to 1.
 
 Exact match and F1 are SQuAD's: both texts are lowered, punctuation, articles and superfluous
 spaces are dropped, and the best of several references counts. ROUGE-L is the F measure of the

@@ -2,7 +2,7 @@
 
 The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
 rounds overlap, or where the best one may owe its lead to the prompts that happened to be there:
-prompts are drawn anew, with replacement and for both cells alike, a thousand times, and in over
+prompts are drawn again, with replacement and for both cells alike, a thousand times, and in over
 2.5% of the draws it is not ahead. Under six prompts nothing can be said. Of the tied cells that are
 nearly as fast as the best the one with the smallest trie is chosen: it costs least to build and to
 keep. Where some cell was measured once there is no estimate of the noise of rounds, and none is

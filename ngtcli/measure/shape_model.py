@@ -30,7 +30,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
-_SPARE = 1.15  # of the weights' bytes, for what a pass needs beside them; guess
+_SPARE = 1.15  # of the weights' bytes, for what a pass needs in addition to them; guess
 _GB = 1e9
 
 

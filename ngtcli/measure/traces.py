@@ -289,7 +289,7 @@ def _answer_file(folder: Path) -> Path:
     found += sorted((folder / "model_answer").glob("*.jsonl"))
     if len(found) != 1:
         what = "no answer file" if not found else f"{len(found)} answer files"
-        raise InputError(f"{folder}: {what} beside question.jsonl", "Keep exactly one there.")
+        raise InputError(f"{folder}: {what} next to question.jsonl", "Keep exactly one there.")
     return found[0]
 
 
