@@ -77,6 +77,16 @@ def test_what_is_damaged_is_compiled_again_with_one_remark(
     assert run(filled) == "[] ''"
 
 
+def test_machine_code_with_a_wrong_byte_is_not_run(filled: Path) -> None:
+    for file in (filled / "cache").rglob("*.nbc"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 255
+        file.write_bytes(data)
+    said = run(filled)
+    assert "Compiling once" in said and said.count("damaged") == 1
+    assert run(filled) == "[] ''"
+
+
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
 def test_pipes_in_the_place_of_what_was_kept_are_not_waited_for(filled: Path, kind: str) -> None:
     for file in (filled / "cache").rglob(f"*.{kind}"):

@@ -2,8 +2,9 @@
 
 numba writes its files whole and renames them, so that processes can share the folder. They are
 pickles, which it trusts: a folder that others may have written to is not used. Added here: a file
-that is damaged, or cannot be written, costs a remark and not the answer; and a result is used only
-for the signature that it was compiled for, since two processes at once may give two one name.
+that is damaged (by a checksum), or cannot be written, costs a remark and not the answer; and a
+result is used only for the signature that it was compiled for, since two processes at once may give
+two one name.
 """
 
 # numba has no types.
@@ -11,6 +12,7 @@ for the signature that it was compiled for, since two processes at once may give
 
 import hashlib
 import os
+import pickle
 import shutil
 import stat
 import time
@@ -27,6 +29,7 @@ from ngtcli.system.storage import home, private_folder
 
 UNUSED_S = 30 * 86400.0  # after which another version's unused results are removed; guess
 _VERSION = "ngt-"
+_SUM = hashlib.sha256().digest_size  # bytes
 
 
 class _Locator(caching.UserProvidedCacheLocator):
@@ -41,6 +44,21 @@ class _Place(caching.CompileResultCacheImpl):
     _locator_classes = [_Locator]
 
 
+class _Files(caching.IndexDataCacheFile):
+    """With a checksum before a result: machine code with a wrong byte may end the process."""
+
+    def _load_data(self, name: str) -> Any:
+        data = Path(self._data_path(name)).read_bytes()
+        if hashlib.sha256(data[_SUM:]).digest() != data[:_SUM]:
+            raise ValueError("checksum differs")
+        return pickle.loads(data[_SUM:])
+
+    def _save_data(self, name: str, data: Any) -> None:
+        dumped = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(dumped).digest() + dumped)
+
+
 class StoredFunction(caching.FunctionCache):
     """The stored results of one function, for numba. Raises RuntimeError without a folder.
 
@@ -51,6 +69,9 @@ class StoredFunction(caching.FunctionCache):
 
     def __init__(self, function: Any, tell: Callable[[str], object]) -> None:
         super().__init__(function)
+        self._cache_file = _Files(
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
         self._tell = tell
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
