@@ -127,7 +127,10 @@ class _PerFile:
         if answer.answer.error is not None:
             return self._fail(target, answer.answer.error)
         own = replace(self._request, loaded=Loaded((target.document,)))
-        body = body_of(own, answer.answer, copied(answer.answer, own.documents))
+        try:
+            body = body_of(own, answer.answer, copied(answer.answer, own.documents))
+        except NgtError as error:
+            return self._fail(target, error)
         try:
             with process.unbroken():
                 self._written.write(target.name, target.key, body + "\n")

@@ -37,7 +37,6 @@ def open_session(
     from ngtcli.session.local import LocalSession  # here: it loads torch
 
     session = LocalSession(settings, status, warn, reading=reading)
-    session.model.keeps_chunks = (
-        size is not None
-    )  # texts with the same documents follow one another
+    # Of many texts those with the same documents follow one another.
+    session.model.keeps_chunks = size is not None
     return session
