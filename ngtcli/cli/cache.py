@@ -21,20 +21,17 @@ _OPTIONAL = typer.Argument(
 
 @cache_app.command("list")
 def cache_list(json: JsonOption = False) -> None:
-    """List what the cache holds, its files and its size, and what makes it."""
+    """List what the cache holds, its files and its size."""
     rows = [held(home("cache"), store) for store in STORES]
     if json:
         print_json(rows)
         return
-    header = ["name", "holds", "made by", "files", "size", "bounded", "cleared"]
     cells = []
     for row in rows:
-        store = row.store
-        size, bounded = f"{row.bytes / 1e6:.1f} MB", "yes" if store.bounded else "no"
-        cleared = "by name" if store.lasting else "yes"
-        names = [store.name, store.holds, store.made_by]
-        cells.append([*names, row.files, size, bounded, cleared])
-    print_table(header, cells)
+        cleared = "by name" if row.store.lasting else "yes"
+        size = f"{row.bytes / 1e6:.1f} MB"
+        cells.append([row.store.name, row.files, size, cleared, row.store.holds])
+    print_table(["name", "files", "size", "cleared", "holds"], cells)
 
 
 @cache_app.command("show")

@@ -9,7 +9,7 @@ import typer
 import ngtcli
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import terminal_width
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, nearest
 
 _WIDEST = 100  # columns of a page; wider lines are hard to read: guessed
 
@@ -36,8 +36,8 @@ def help_page(
     elif topic in pages:
         _show(pages[topic].read_text("utf-8"))
     else:
-        known = ", ".join(pages)
-        raise UsageError(f"help: no page {topic!r}", f"Pages: {known}. Commands: ngt --help.")
+        hint = f"{nearest(topic, pages)} ngt help lists the pages, ngt --help the commands."
+        raise UsageError(f"help: no page {topic!r}", hint)
 
 
 def _show(text: str) -> None:
