@@ -10,7 +10,7 @@ import yaml
 
 from ngtcli import __version__
 from ngtcli.config import Settings, settings_where
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.measure.results import SweepReport
 from ngtcli.prompt.preset import PROVENANCE, Preset
 from ngtcli.system.json_form import to_json
@@ -90,5 +90,4 @@ def write_winner(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}", "See ngt presets path.") from None
+        raise InputError(f"{path}: {reason_of(error)}", "See ngt presets path.") from None
