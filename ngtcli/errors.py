@@ -139,5 +139,5 @@ def short(tokens: int) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The operating system's message in lower case, without the error number."""
-    return (getattr(error, "strerror", None) or str(error)).lower()
+    """The operating system's message in lower case, without the error number; else `str(error)`."""
+    return (getattr(error, "strerror", None) or "").lower() or str(error)

@@ -103,8 +103,3 @@ def _columns_reported(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def stderr_width() -> int:
-    """Columns of the terminal behind stderr; stdout may be a pipe at the same time."""
-    return terminal_width(sys.stderr)
