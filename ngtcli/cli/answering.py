@@ -34,7 +34,7 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import ColourSink, PlainSink, TerminalSink
+from ngtcli.render.sinks import PlainSink, TerminalSink
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
@@ -143,7 +143,7 @@ class _Showing:
             self._notes.legend(self._answer.run.drafter.origins)
         if sys.stdout.isatty():
             return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
-        return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
+        return PlainSink(sys.stdout, color)
 
     def _decode(self, sink: PlainSink | None) -> None:
         tokens = 0
