@@ -226,7 +226,7 @@ class _Surveyor:
 
     def _counted(self, text: Extracted, found: Found, catalog: Catalog) -> Entry:
         """The entry of a file that was read, with its number of tokens."""
-        entry = catalog.entry(found.real) or Entry.of(text)  # a pipe has none
+        entry = catalog.entry(found.real) or Entry().described(text)  # a pipe has none
         if self._counter.key not in entry.tokens:
             tokens = {**entry.tokens, self._counter.key: self._counter.count(text.text)}
             entry = catalog.with_tokens(found.real, entry, tokens)
