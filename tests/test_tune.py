@@ -327,7 +327,7 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     source = recording(folder, costs=tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
     records = answers_of(source, settings)
-    row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings()).rows[-1]
+    row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings(), print, print).rows[-1]
     total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
     assert total == (row.new_tokens, row.steps) and len(records) == 4
     rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
