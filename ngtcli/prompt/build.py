@@ -13,7 +13,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import render
 from ngtcli.prompt.preset import Preset
-from ngtcli.retrieve.ranking import Scores
+from ngtcli.retrieve.ranking import Excerpt, Scores
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -59,15 +59,6 @@ class Chosen:
     page: int
     heading: str
     rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """One or more passages in a row of a document: its index, and their range there."""
-
-    document: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
-from ngtcli.prompt.build import Excerpt, Prompt, Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.fitting import frame_tokens, no_room, whole_prompt
+from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.system.storage import home
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
