@@ -153,7 +153,7 @@ class ArrayFile:
     def find(
         self, path: Path, warn: Callable[[str], object] = lambda _: None
     ) -> tuple[Arrays, Metadata] | None:
-        """As `map`, and checked; None without a file, and for a damaged one, which `warn` is told."""
+        """As `map`, and checked; None without a file, or with a line to `warn` if damaged."""
         try:
             arrays, metadata = self.map(path)
             self.check(arrays)
