@@ -92,7 +92,7 @@ class ArrayFile:
         about = {**metadata, "format": self.format, "checksum": checksum(ordered)}
         private_folder(path.parent)
         try:
-            write_file(path, lambda partial: tensors.save_file(ordered, partial, about), "")
+            write_file(path, lambda partial: tensors.save_file(ordered, partial, about))
         except SafetensorError as error:  # how the library words a full disk
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
