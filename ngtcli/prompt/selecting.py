@@ -92,11 +92,11 @@ def _built(
     index, ranked = ranking.index, ranking.found
     chosen = _fitting(task, index, ranked, room, most)
     while chosen:
-        excerpts = _excerpts(task, index, [ranked[at].passage for at, _ in chosen])
+        order = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
+        excerpts = joined(task.documents, [index.place(ranked[at].passage) for at in order])
         prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
         if (over := len(prompt.ids) - task.room) <= 0:
-            found = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
-            passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in found)
+            passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in order)
             return prompt, tuple(excerpts), passages
         while chosen and over > 0:  # the counts were too low: leave the last ones out
             over -= chosen.pop()[1]
@@ -121,11 +121,6 @@ def _fitting(
         room -= tokens
         chosen.append((at_rank, tokens))
     return chosen
-
-
-def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt]:
-    """The passages in the documents' order; those that follow one another are put together."""
-    return list(joined(task.documents, [*map(index.place, sorted(chosen))]))
 
 
 def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
