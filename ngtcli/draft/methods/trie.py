@@ -132,15 +132,21 @@ class TrieDrafter(Drafter):
     def _children(self, pair: Pair) -> Iterator[tuple[int, int, Pair]]:
         """(token, count, pair) of the children in both tries, the most frequent first."""
         cached, grown = pair
+        if grown is None or not grown.children:
+            return self._cached(cached)
         trie = self._documents
         both: list[tuple[int, int, Pair]] = []
-        for token, node in grown.children.items() if grown else ():
+        for token, node in grown.children.items():
             child = trie.child(cached, token) if trie and cached is not None else None
             count = node.count + (trie.count(child) if trie and child is not None else 0)
             both.append((token, count, (child, node)))
-        if trie is None or cached is None:
-            return iter(sorted(both, key=_falling))
-        taken = {token for token, _, _ in both}
-        rest = ((trie.token(c), trie.count(c), (c, None)) for c in trie.children(cached))
-        others = (child for child in rest if child[0] not in taken)
-        return merge(sorted(both, key=_falling), others, key=_falling) if both else others
+        both.sort(key=_falling)
+        others = (child for child in self._cached(cached) if child[0] not in grown.children)
+        return merge(both, others, key=_falling)
+
+    def _cached(self, node: int | None) -> Iterator[tuple[int, int, Pair]]:
+        """(token, count, pair) of the children in the documents' trie alone."""
+        trie = self._documents
+        if node is not None and trie is not None:
+            for child in trie.children(node):
+                yield trie.token(child), trie.count(child), (child, None)
