@@ -32,7 +32,7 @@ _CHILDREN = {
 
 _PATHS = [path + str(rank) for path, count in _CHILDREN.items() for rank in range(count)]
 # (cost, path) of the nodes, sorted, which puts parents before children.
-_TREE = sorted((sum(int(rank) + 1 for rank in path), path) for path in _PATHS)
+STATIC_TREE = sorted((sum(int(rank) + 1 for rank in path), path) for path in _PATHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Recycling(Drafter):
         priority: list[float] = []
         node_of: dict[str, int] = {"": ROOT}
         edges: set[tuple[int, int]] = set()
-        for cost, path in _TREE:
+        for cost, path in STATIC_TREE:
             rank, above = int(path[-1]), path[:-1]
             if len(tokens) == budget or rank >= self.top_k or above not in node_of:
                 continue
