@@ -221,7 +221,7 @@ class Memory:
         real, self.refused = BatchTarget.score, 0
 
         def score(target: BatchTarget, roots: Sequence[Any], watch: Any) -> Any:
-            if sum(root.rows for root in roots) > rows or len(roots) > texts:
+            if sum(len(tree) + 1 for _, tree in roots) > rows or len(roots) > texts:
                 self.refused += 1
                 raise MemoryError
             return real(target, roots, watch)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ngtcli.system import remembered
-from ngtcli.system.remembered import Remembered, cpu, read_fields
+from ngtcli.system.json_form import from_json
+from ngtcli.system.remembered import Remembered, cpu
 from ngtcli.system.storage import DamagedFileError
 
 CPU = torch.device("cpu")
@@ -24,7 +25,7 @@ class Result:
 
 def kept(*parts: object, device: Any = CPU, **more: Any) -> Remembered[Result]:
     return Remembered(
-        "tried", device, parts, lambda stored: read_fields(Result, stored), vars, **more
+        "tried", device, parts, lambda stored: from_json(Result, stored), vars, **more
     )
 
 

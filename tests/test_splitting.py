@@ -321,8 +321,8 @@ def test_parts_of_another_engine_are_not_taken_up() -> None:
 
     def kept(engine: str) -> KeptParts:
         model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
-        session: Any = SimpleNamespace(settings=Settings(engine=engine), model=model)
-        return KeptParts(session, preset, documents, lambda _: None)
+        session: Any = SimpleNamespace(settings=Settings(engine=engine), model=model, warn=print)
+        return KeptParts(session, preset, documents)
 
     kept("vllm").put(prompt, "theirs")
     assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None
