@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
-from ngtcli.prompt.build import Excerpt
+from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
 
 _SPACE = re.compile(r"\s+")
