@@ -139,5 +139,6 @@ def short(tokens: int) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The operating system's message in lower case, without the error number; else `str(error)`."""
-    return (getattr(error, "strerror", None) or "").lower() or str(error)
+    """The operating system's message without the error number; it begins in lower case."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return reason[:1].lower() + reason[1:]

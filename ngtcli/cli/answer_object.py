@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ngtcli.batch.questions import Question
 from ngtcli.cli.answer_report import RETRIEVAL, SKIPPED, TASKS, DocumentObject, document_objects
-from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.reading import distinct
 from ngtcli.config import settings_schemas, shown_settings
 from ngtcli.decode.steps import PassesReport, Statistics, Token
@@ -61,8 +61,10 @@ class AnswerObject:
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
 
 
-def answer_object(request: AnswerRequest, answer: FinishedAnswer, sources: Sources) -> AnswerObject:
-    """The object that --json prints."""
+def answer_object(
+    request: Question, answer: FinishedAnswer, sources: Sources, tokens: bool = False
+) -> AnswerObject:
+    """The object that --json prints, with `tokens` that of --json-tokens."""
     return AnswerObject(
         text=answer.text,
         task=request.task,
@@ -83,7 +85,7 @@ def answer_object(request: AnswerRequest, answer: FinishedAnswer, sources: Sourc
         statistics=answer.statistics,
         sources=sources,
         policy=answer.policy,
-        tokens=answer.tokens if request.json_tokens else None,
+        tokens=answer.tokens if tokens else None,
     )
 
 

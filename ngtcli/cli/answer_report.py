@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ngtcli.batch.questions import Question
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import distinct
@@ -77,7 +78,7 @@ def dry_run_object(request: AnswerRequest, prompt: "Prompt | None", context: int
     )
 
 
-def document_objects(request: AnswerRequest) -> list[DocumentObject]:
+def document_objects(request: Question) -> list[DocumentObject]:
     """The documents as JSON has them."""
     return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 

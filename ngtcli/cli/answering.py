@@ -88,8 +88,7 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
         return None
     from ngtcli.session.parts import Splitting  # here: it loads torch
 
-    say, begin = (notes.status, notes.warn), notes.begin_part
-    return Splitting(session, request.preset, request.documents, *say, begin_part=begin)
+    return Splitting(session, request.preset, request.documents, notes.begin_part)
 
 
 class _Showing:
@@ -222,7 +221,7 @@ def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) 
     if request.json or request.json_tokens:
         from ngtcli.cli.answer_object import answer_object  # here: it loads torch
 
-        return dump_json(answer_object(request, answer, sources))
+        return dump_json(answer_object(request, answer, sources, request.json_tokens))
     if not request.cite:
         return visible(answer.text.rstrip("\n"))
     text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))

@@ -10,7 +10,7 @@ the model has; or all together, padded to the most rows and the longest text, wh
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ NAME = "ngt_grouped"
 # whole group; rows that fall into blocks of unequal size would not have equal bits.
 _BLOCK = 32
 # Arguments that, where given, leave a pass to the original.
-SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
+_SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
 # Largest difference between weighted means of standard normal numbers. Derived: some roundings.
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
@@ -39,10 +39,7 @@ def use_grouped(hf: Any) -> bool:
     It does where it attends by SDPA, has groups, and the two agree on arbitrary rows.
     """
     config = hf.config.get_text_config()
-    groups = _groups(config)
-    if getattr(config, "_attn_implementation", None) != "sdpa" or groups < 2:
-        return False
-    if not _agrees(config, groups, hf.device, hf.dtype):
+    if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config):
         return False
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
@@ -50,29 +47,31 @@ def use_grouped(hf: Any) -> bool:
     return bool(config._attn_implementation == NAME)
 
 
-def _groups(config: Any) -> int:
-    """Query heads for each head of keys; 1 where they are not grouped."""
+@torch.inference_mode()
+def _agrees(hf: Any, config: Any) -> bool:
+    """Whether a model has groups of heads, and `grouped` attends as SDPA does over repeated keys.
+
+    False where it cannot.
+    """
     heads = getattr(config, "num_attention_heads", None)
     of_keys = getattr(config, "num_key_value_heads", None)
     if type(heads) is not int or type(of_keys) is not int or of_keys < 1 or heads % of_keys:
-        return 1
-    return heads // of_keys
-
-
-@torch.inference_mode()
-def _agrees(config: Any, groups: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `grouped` attends as SDPA does over repeated keys; False where it cannot."""
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    of_keys = config.num_key_value_heads
-    source = torch.Generator().manual_seed(0)
+        return False
+    width, groups = (
+        getattr(config, "head_dim", None) or config.hidden_size // heads,
+        heads // of_keys,
+    )
+    if groups < 2:
+        return False
+    source, dtype = torch.Generator().manual_seed(0), hf.dtype
     try:
         for rows in (4, 2 * _BLOCK):
-            shapes = [(groups * of_keys, rows)] + 2 * [(of_keys, 2 * rows)]
+            shapes = [(heads, rows)] + 2 * [(of_keys, 2 * rows)]
             query, keys, values = (
-                torch.randn((1, *shape, width), generator=source).to(device, dtype)
+                torch.randn((1, *shape, width), generator=source).to(hf.device, dtype)
                 for shape in shapes
             )
-            mask = torch.zeros((1, 1, rows, 2 * rows), dtype=dtype, device=device)
+            mask = torch.zeros((1, 1, rows, 2 * rows), dtype=dtype, device=hf.device)
             mask += torch.full_like(mask, torch.finfo(dtype).min).triu(rows)
             true = scaled_dot_product_attention(
                 query, repeat_kv(keys, groups), repeat_kv(values, groups), mask, scale=0.1
@@ -103,7 +102,7 @@ def attend(
         or query.shape[2] < 2  # one row is folded by the original, too
         or attention_mask.shape[:3] != (1, 1, query.shape[2])
         or query.shape[1] != key.shape[1] * getattr(module, "num_key_value_groups", 1)
-        or any(given(more.get(name)) for name in SPECIAL)
+        or _is_special(more)
     ):
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **more
@@ -113,8 +112,9 @@ def attend(
     return out.transpose(1, 2).contiguous(), None
 
 
-def given(argument: Any) -> bool:
-    return isinstance(argument, Tensor) or bool(argument)
+def _is_special(arguments: Mapping[str, Any]) -> bool:
+    given = [arguments.get(name) for name in _SPECIAL]
+    return any(isinstance(argument, Tensor) or bool(argument) for argument in given)
 
 
 def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
@@ -143,18 +143,16 @@ _CALL = 125_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A sequence in a pass: rows `first` to `end`, which attend to `length` places from `start`."""
+    """A sequence in a pass: its `rows`, which attend to `length` places from `start` on."""
 
-    first: int
-    end: int
+    rows: slice
     start: int
     length: int
 
     @property
-    def written(self) -> range:
-        """The places where its rows are written, the last ones."""
-        end = self.start + self.length
-        return range(end - (self.end - self.first), end)
+    def count(self) -> int:
+        """How many rows it has; they are written at the last of its places."""
+        return int(self.rows.stop - self.rows.start)
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ class Rows:
     @cached_property
     def most(self) -> int:
         """Rows of the sequence with the most."""
-        return max(span.end - span.first for span in self.spans)
+        return max(span.count for span in self.spans)
 
     @cached_property
     def longest(self) -> int:
@@ -179,23 +177,39 @@ class Rows:
         """Whether all sequences at once, padded, cost less; `width` is that of all heads."""
         if self.device.type != "cpu":  # there calls cost more than what they compute
             return True
-        own = sum((span.end - span.first) * span.length for span in self.spans)
+        own = sum(span.count * span.length for span in self.spans)
         calls = (len(self.spans) - 1) * _CALL / width
         return len(self.spans) * self.most * self.longest <= own + calls
 
     @cached_property
     def padded(self) -> Tensor:
         """int64 (sequences × most,): the row in each place of the padded pass, or any other."""
-        found = [min(s.first + i, s.end - 1) for s in self.spans for i in range(self.most)]
+        found = [
+            min(s.rows.start + i, s.rows.stop - 1) for s in self.spans for i in range(self.most)
+        ]
         return torch.tensor(found, device=self.device)
 
     @cached_property
     def flat(self) -> Tensor:
         """int64 (rows,): where in the padded pass each row is."""
-        found = [
-            i * self.most + row for i, s in enumerate(self.spans) for row in range(s.end - s.first)
-        ]
+        found = [i * self.most + row for i, s in enumerate(self.spans) for row in range(s.count)]
         return torch.tensor(found, device=self.device)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
+    ) -> Tensor:
+        """All sequences at once, padded: (1, rows, heads, head_dim)."""
+        count, heads, width = len(self.spans), query.shape[1], query.shape[3]
+        padded = query[0].index_select(1, self.padded).view(heads, count, self.most, width)
+        masks = mask[0, 0].index_select(0, self.padded).view(count, 1, self.most, -1)
+        keys, values = (  # (sequences, heads, longest, head_dim), views
+            states[0]
+            .view(states.shape[1], -1, self.places, states.shape[3])[:, :count, : self.longest]
+            .transpose(0, 1)
+            for states in (key, value)
+        )
+        out = grouped(padded.transpose(0, 1), keys, values, masks, scale)
+        return out.transpose(1, 2).flatten(0, 1).index_select(0, self.flat)[None]
 
 
 @contextmanager
@@ -209,10 +223,19 @@ def attending(config: Any, rows: Rows) -> Iterator[None]:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
-        known = own in ("sdpa", NAME) and not any(given(more.get(name)) for name in SPECIAL)
+        known = own in ("sdpa", NAME) and not _is_special(more)
         if known and rows.together(query.shape[1] * query.shape[3]):
-            return _together(rows, query, key, value, mask, more.get("scaling")), None
-        return _one_by_one(rows, _function(own, module), module, query, key, value, mask, more)
+            return rows.attend(query, key, value, mask, more.get("scaling")), None
+        # The eager attention is the model's own.
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(own, eager)
+        out = []
+        for span in rows.spans:
+            region = slice(span.start, span.start + span.length)
+            masked = mask[:, :, span.rows, : span.length]
+            states = query[:, :, span.rows], key[:, :, region], value[:, :, region]
+            out.append(function(module, *states, masked, **more)[0])
+        return torch.cat(out, 1), None
 
     AttentionInterface.register(_NAME, attend)
     config._attn_implementation = _NAME
@@ -220,53 +243,3 @@ def attending(config: Any, rows: Rows) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = own
-
-
-def _function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Any]]:
-    """The attention of this name; the eager one is the model's own."""
-    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    found: Callable[..., tuple[Tensor, Any]] = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
-    return found
-
-
-def _one_by_one(
-    rows: Rows,
-    function: Callable[..., tuple[Tensor, Any]],
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    more: dict[str, Any],
-) -> tuple[Tensor, None]:
-    out = []
-    for span in rows.spans:
-        own = slice(span.first, span.end)
-        region = slice(span.start, span.start + span.length)
-        found, _ = function(
-            module,
-            query[:, :, own],
-            key[:, :, region],
-            value[:, :, region],
-            mask[:, :, own, : span.length],
-            **more,
-        )
-        out.append(found)
-    return torch.cat(out, 1), None
-
-
-def _together(
-    rows: Rows, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
-) -> Tensor:
-    """(1, rows, heads, head_dim)."""
-    count, heads, width = len(rows.spans), query.shape[1], query.shape[3]
-    padded = query[0].index_select(1, rows.padded).view(heads, count, rows.most, width)
-    masks = mask[0, 0].index_select(0, rows.padded).view(count, 1, rows.most, -1)
-    out = grouped(padded.transpose(0, 1), _regions(rows, key), _regions(rows, value), masks, scale)
-    return out.transpose(1, 2).flatten(0, 1).index_select(0, rows.flat)[None]
-
-
-def _regions(rows: Rows, states: Tensor) -> Tensor:
-    """(sequences, heads, longest, head_dim), a view."""
-    regions = states[0].view(states.shape[1], -1, rows.places, states.shape[3])
-    return regions[:, : len(rows.spans), : rows.longest].transpose(0, 1)

@@ -1,15 +1,13 @@
 """The target model over several sequences: one pass serves the draft trees of all of them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ngtcli.decode.attention import Rows, Span, attending
-from ngtcli.decode.kv_cache import Regions
+from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.loop import Root
 from ngtcli.decode.memory_limits import free_memory
@@ -30,21 +28,21 @@ class BatchTarget:
     """Sequences are numbered from 0; `lengths[i]` rows of sequence i are kept.
 
     Prompts are read into the model's own cache and copied from there. There is room for `size`
-    sequences, for fewer where memory does not allow that many of the longest.
+    sequences, for fewer where memory does not allow that many of the longest. Each has a region of
+    `_places` places of one cache, region 0 first.
     """
 
     first_use = False  # passes over several sequences are not captured
 
     def __init__(self, model: TargetModel, size: int) -> None:
         self.model, self.size = model, size
-        self.lengths: list[int] = []
-        self._needs: list[int] = []  # places that each sequence was promised
-        self._cache: Regions | None = None
+        self.drop()
 
-    @property
-    def room(self) -> int:
-        """How many sequences have room; 0 before the first."""
-        return self._cache.size if self._cache else 0
+    def drop(self) -> None:
+        """Forget all sequences and free their memory."""
+        self.lengths, self._needs = list[int](), list[int]()  # needs: places that were promised
+        self._cache = RollbackCache([], 0)
+        self.room = self._places = 0  # how many sequences have room, and how much
 
     @torch.inference_mode()
     def take(self, places: int) -> None:
@@ -52,38 +50,36 @@ class BatchTarget:
 
         Raises MemoryError and the like where there is no room.
         """
-        self.reserve(max(places, self.model.length))
-        assert self._cache is not None
-        self._cache.fill(len(self.lengths), self.model.cache)
-        self.lengths.append(self.model.length)
+        length, region = self.model.length, len(self.lengths)
+        self.reserve(max(places, length))
+        self._cache.copy_from(self.model.cache, 0, region * self._places, length)
+        self.lengths.append(length)
         self._needs.append(places)
 
-    def reserve(self, places: int) -> None:
-        """Make room for one more sequence, and so many places of each. Raises as `take`."""
-        self._reserve(places, len(self.lengths) + 1)
-
-    def _reserve(self, places: int, sequences: int) -> None:
-        old = self._cache
-        if old is not None and old.places >= places and old.size >= sequences:
+    def reserve(self, places: int, more: int = 1) -> None:
+        """Make room for `more` sequences, and so many places of each. Raises as `take`."""
+        sequences = len(self.lengths) + more
+        if self._places >= places and self.room >= sequences:
             return
         places = max([places, *self._needs, *self.lengths])
-        size = max(sequences, min(self.size, self._most(places)))
-        if sequences > 1 and size > self._most(places):
+        most = self._most(places)
+        if sequences > max(1, most):
             raise MemoryError
-        self._resize(size, places)
+        self._resize(max(sequences, min(self.size, most)), places)
 
     def _resize(self, size: int, places: int) -> None:
+        """A cache with room for `size` sequences; it gets the rows of those that there are."""
         places = capacity_for(places)
-        if self._cache is None:
-            self._cache = Regions(int(self.model.config.num_hidden_layers), size, places)
-        else:
-            self._cache = self._cache.resized(size, places, self.lengths)
+        layers = int(self.model.config.num_hidden_layers)
+        cache = RollbackCache([False] * layers, size * places)
+        for i, length in enumerate(self.lengths):
+            cache.copy_from(self._cache, i * self._places, i * places, length)
+        self._cache, self.room, self._places = cache, size, places
 
     def _most(self, places: int) -> int:
         """How many sequences of so many places the free memory allows; `size` if it is unknown."""
         free = free_memory(self.model.device.type)
-        layers = [layer for layer in self.model.cache.layers if layer.is_initialized]
-        each: int = sum(b[:, :, :1].nbytes for r in layers for b in (r.keys, r.values))
+        each: int = sum(buffer[:, :, :1].nbytes for buffer in self.model.cache.buffers())
         if free is None or not each:
             return max(self.size, len(self.lengths) + 1)
         return int(_SHARE * free) // (each * capacity_for(places))
@@ -95,69 +91,53 @@ class BatchTarget:
         Raises MemoryError and the like; nothing is lost then.
         """
         places = max([1, *self._needs, *self.lengths])
-        if 0 < self.room < self.size and self._cache and capacity_for(places) < self._cache.places:
+        if 0 < self.room < self.size and capacity_for(places) < self._places:
             self._resize(max(self.room, min(self.size, self._most(places))), places)
 
     @torch.inference_mode()
     def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
         """For each sequence, scores (k + 1, vocabulary) after its root and its k nodes."""
         with watch("forward"):
-            needed = max(n + r.rows for n, r in zip(self.lengths, roots, strict=True))
-            self._reserve(needed, len(roots))
-            cache = self._cache
-            assert cache is not None
-            ends = np.cumsum([root.rows for root in roots]).tolist()
+            counts = [len(tree) + 1 for _, tree in roots]
+            ends = np.cumsum(counts).tolist()
+            lengths = [*map(int.__add__, self.lengths, counts)]
+            self.reserve(max(lengths), 0)
             spans = [
-                Span(end - root.rows, end, i * cache.places, self.lengths[i] + root.rows)
-                for i, (root, end) in enumerate(zip(roots, ends, strict=True))
+                Span(slice(end - count, end), i * self._places, length)
+                for i, (count, end, length) in enumerate(zip(counts, ends, lengths, strict=True))
             ]
-            scores = self._pass(cache, roots, Rows(spans, cache.places, self.model.device))
-            return [scores[span.first : span.end] for span in spans]
+            scores = self._pass(roots, Rows(spans, self._places, self.model.device))
+            return [scores[span.rows] for span in spans]
 
-    def _pass(self, cache: Regions, roots: Sequence[Root], rows: Rows) -> Tensor:
-        model, spans = self.model, rows.spans
-        ids = [token for root in roots for token in (root.token, *root.tree.tokens)]
-        positions = [
-            self.lengths[i] + depth
-            for i, root in enumerate(roots)
-            for depth in (0, *root.tree.depths())
-        ]
-        slots = [place for span in spans for place in span.written]
+    def _pass(self, roots: Sequence[Root], rows: Rows) -> Tensor:
+        model, windowed = self.model, self.model.masks.window is not None
+        ids, positions, slots = list[int](), list[int](), list[int]()
+        seen = np.zeros((rows.spans[-1].rows.stop, rows.longest), np.bool_)
+        at = np.arange(rows.longest)  # positions of what the rows see; of nodes where it matters
+        if windowed:
+            at = np.tile(at, (len(seen), 1))
+        for length, (token, tree), span in zip(self.lengths, roots, rows.spans, strict=True):
+            own = [length + depth for depth in (0, *tree.depths())]
+            ids += (token, *tree.tokens)
+            positions += own
+            slots += range(span.start + length, span.start + span.length)
+            seen[span.rows, :length] = True
+            seen[span.rows, length : span.length] = tree.ancestors()
+            if windowed:
+                at[span.rows, length : span.length] = own
         sent = torch.tensor([ids, positions, slots], device=model.device)
-        cache.aim(sent[2], cache.capacity, rows.longest)
-        masks = self._masks(roots, rows, positions)
+        sees, places = (torch.from_numpy(array).to(model.device) for array in (seen, at))
+        self._cache.aim(sent[2], self._cache.capacity, rows.longest)
         with attending(model.config, rows):
-            return model.run_pass(sent[0], sent[1], masks, cache)
-
-    def _masks(self, roots: Sequence[Root], rows: Rows, positions: Sequence[int]) -> Any:
-        """What each row sees of its own region; (1, 1, rows, longest)."""
-        seen = np.zeros((len(positions), rows.longest), np.bool_)
-        window = self.model.masks.window
-        near = None if window is None else np.zeros_like(seen)
-        for i, (root, span) in enumerate(zip(roots, rows.spans, strict=True)):
-            length = self.lengths[i]
-            own = seen[span.first : span.end, : span.length]
-            own[:, :length], own[:, length:] = True, root.tree.ancestors()
-            if near is not None and window is not None:
-                own_positions = np.array(positions[span.first : span.end])
-                places = np.concatenate([np.arange(length), own_positions])
-                near[span.first : span.end, : span.length] = own & (
-                    places > own_positions[:, None] - window
-                )
-        return self.model.masks.of_seen(
-            self._sent(seen), near if near is None else self._sent(near)
-        )
-
-    def _sent(self, seen: npt.NDArray[np.bool_]) -> Tensor:
-        return torch.from_numpy(seen).to(self.model.device)
+            masks = model.masks.of_seen(sees, places, sent[1])
+            return model.run_pass(sent[0], sent[1], masks, self._cache)
 
     @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Keep, of each sequence's rows in the last pass, those of its root and of these nodes."""
-        assert self._cache is not None
         sources, to = list[int](), list[int]()
         for i, nodes in enumerate(paths):
-            start = i * self._cache.places + self.lengths[i] + 1  # of the first node's row
+            start = i * self._places + self.lengths[i] + 1  # of the first node's row
             for place, node in enumerate(nodes):
                 if node != place:
                     sources.append(start + node)
@@ -168,20 +148,13 @@ class BatchTarget:
     @torch.inference_mode()
     def remove(self, sequence: int) -> None:
         """A sequence is done: the last one gets its number."""
-        assert self._cache is not None
-        last = len(self.lengths) - 1
-        self._cache.clear(sequence)
+        last, to = len(self.lengths) - 1, sequence * self._places
+        self._cache.clear(to, to + self._places)
         if sequence != last:
-            self._cache.move(last, sequence, self.lengths[last])
-            self.lengths[sequence] = self.lengths[last]
-            self._needs[sequence] = self._needs[last]
-        del self.lengths[last], self._needs[last]
-
-    def drop(self) -> None:
-        """Forget all sequences and free their memory."""
-        self.lengths.clear()
-        self._needs.clear()
-        self._cache = None
+            self._cache.copy_from(self._cache, last * self._places, to, self.lengths[last])
+        for numbers in (self.lengths, self._needs):
+            numbers[sequence] = numbers[last]
+            del numbers[last]
 
 
 def why_not(model: TargetModel) -> str:
@@ -215,13 +188,14 @@ def _agrees(model: TargetModel) -> bool:
     """Whether two short texts, one with a draft, have the scores together that each has alone."""
     forked = DraftTree((1 % model.vocabulary, 2 % model.vocabulary), (ROOT, ROOT))
     texts = [[(7 * i + n) % model.vocabulary for i in range(n)] for n in _LENGTHS]
-    roots = [Root(texts[0][-1], forked), Root(texts[1][-1], DraftTree())]
+    roots = [(texts[0][-1], forked), (texts[1][-1], DraftTree())]
     target, truth = BatchTarget(model, len(texts)), []
-    for ids, root in zip(texts, roots, strict=True):
-        model.start(len(ids) + root.rows)
+    for ids, (token, tree) in zip(texts, roots, strict=True):
+        places = len(ids) + len(tree) + 1
+        model.start(places)
         model.prefill(ids[:-1])
-        target.take(len(ids) + root.rows)
-        truth.append(model.forward(root.token, root.tree).clone())
+        target.take(places)
+        truth.append(model.forward(token, tree).clone())
     exact = model.dtype == torch.float32
     found = target.score(roots, Stopwatch())
     return all(same_scores(a, b, exact) for a, b in zip(map(list, found), truth, strict=True))

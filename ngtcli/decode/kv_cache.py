@@ -3,8 +3,8 @@
 Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass writes
 its rows at `slots` and attends to the buffers' first places, as many as `aim` said; what it may
 see there its mask tells. `keep` copies the accepted rows next to each other and raises `length`.
-The next pass overwrites the rows from `length` on. Several sequences have a region each of the same
-buffers.
+The next pass overwrites the rows from `length` on. Several sequences share buffers, with a stretch
+of them each (batch_target.py).
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,11 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         self.owner, self._narrow = owner, narrow
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys = self._buffer(key_states)
-        self.values = self._buffer(value_states)
+        self.keys, self.values = (
+            like.new_zeros((*like.shape[:2], self.owner.capacity, like.shape[3]))
+            for like in (key_states, value_states)
+        )
         self.is_initialized = True
-
-    def _buffer(self, states: Tensor) -> Tensor:
-        batch, heads, _, width = states.shape
-        return states.new_zeros((batch, heads, self.owner.capacity, width))
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -81,21 +79,30 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """
         self.slots, self.end, self.past, self.first = slots, end, past, first
 
-    def reset(self, ids: Sequence[int] = ()) -> None:
-        """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay.
+    def buffers(self) -> list[Tensor]:
+        """Keys and values of each layer; one that shares another layer's rows has none."""
+        filled = [layer for layer in self.layers if layer.is_initialized]
+        return [buffer for layer in filled for buffer in (layer.keys, layer.values)]
 
-        A NaN must not outlive a sequence.
-        """
+    def rows(self) -> list[Tensor]:
+        """The same as far as they are valid."""
+        return [buffer[:, :, : self.length] for buffer in self.buffers()]
+
+    def reset(self, ids: Sequence[int] = ()) -> None:
+        """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay."""
         kept, same = 0, 0
-        while same < len(self._chunks) and self._chunks[same] == tuple(
-            ids[kept : kept + len(self._chunks[same])]
-        ):
-            kept, same = kept + len(self._chunks[same]), same + 1
-        for layer in self._filled():
-            layer.keys[:, :, kept : self._used] = 0
-            layer.values[:, :, kept : self._used] = 0
+        for chunk in self._chunks:
+            if chunk != tuple(ids[kept : kept + len(chunk)]):
+                break
+            kept, same = kept + len(chunk), same + 1
+        self.clear(kept, self._used)
         self._chunks = self._chunks[:same]
         self.length = self._used = kept
+
+    def clear(self, start: int, end: int) -> None:
+        """Zeros at the places from `start` to `end`: a NaN must not outlive its sequence."""
+        for buffer in self.buffers():
+            buffer[:, :, start:end] = 0
 
     def read(self, ids: Sequence[int], whole: bool) -> None:
         """The last pass read these ids; a `whole` chunk may outlive its sequence, see `reset`."""
@@ -109,13 +116,12 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         if places <= self.capacity:
             return False
         self.capacity = capacity_for(places)
-        for layer in self._filled():
-            for name in ("keys", "values"):
-                old = getattr(layer, name)
-                batch, heads, there, width = old.shape
-                new = old.new_zeros((batch, heads, self.capacity, width))
-                new[:, :, :there] = old
-                setattr(layer, name, new)
+        for layer in self.layers:
+            if layer.is_initialized:
+                old = layer.keys, layer.values
+                layer.lazy_initialization(*old)
+                for buffer, rows in zip((layer.keys, layer.values), old, strict=True):
+                    buffer[:, :, : rows.shape[2]] = rows
         return True
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -123,71 +129,26 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
         The rows 0, 1, 2, … at the start of `rows` are in place already and are not copied.
         """
-        in_place = 0
-        while in_place < len(rows) and rows[in_place] == in_place:
-            in_place += 1
-        moved = rows[in_place:]
-        if moved:
-            self._move(moved, self.length + in_place)
+        moved = [(row, to) for to, row in enumerate(rows) if row != to]
+        self.copy([self.length + row for row, _ in moved], [self.length + to for _, to in moved])
         self.length += len(rows)
 
     def repeat(self, length: int) -> None:
         """Repeat the rows until there are `length`."""
-        source = torch.arange(self.length, length, device=self.slots.device) % self.length
-        for layer in self._filled():
-            layer.keys[:, :, self.length : length] = layer.keys[:, :, source]
-            layer.values[:, :, self.length : length] = layer.values[:, :, source]
+        new = range(self.length, length)
+        self.copy([place % self.length for place in new], new)
         self.length = max(self.length, length)
         self._used = max(self._used, length)
 
-    def rows(self) -> list[Tensor]:
-        """Keys and values of each layer, as far as they are valid."""
-        filled = self._filled()
-        return [b[:, :, : self.length] for layer in filled for b in (layer.keys, layer.values)]
+    def copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
+        """Copy the rows at the places `sources` to the places `to`, all read before any written."""
+        if not len(sources):
+            return
+        read, written = (torch.tensor(p, device=self.slots.device) for p in (sources, to))
+        for buffer in self.buffers():
+            buffer.index_copy_(2, written, buffer.index_select(2, read))
 
-    def truncate(self, length: int) -> None:
-        """Drop all rows from `length` on."""
-        self.length = min(self.length, length)
-        while sum(map(len, self._chunks)) > self.length:
-            self._chunks.pop()
-
-    def _move(self, rows: Sequence[int], to: int) -> None:
-        source = torch.tensor([self.length + r for r in rows], device=self.slots.device)
-        for layer in self._filled():
-            layer.keys[:, :, to : to + len(rows)] = layer.keys.index_select(2, source)
-            layer.values[:, :, to : to + len(rows)] = layer.values.index_select(2, source)
-
-    def _filled(self) -> list[RollbackLayer]:
-        """The layers with buffers; those that share another layer's rows have none."""
-        return [layer for layer in self.layers if layer.is_initialized]
-
-
-class Regions(RollbackCache):
-    """`size` regions of `places` places each, one behind the other; region 0 begins at place 0.
-
-    Which places of a region are valid its user knows.
-    """
-
-    def __init__(self, layers: int, size: int, places: int) -> None:
-        super().__init__([False] * layers, size * places)
-        self.size, self.places = size, places
-
-    def resized(self, size: int, places: int, used: Sequence[int]) -> "Regions":
-        """Others, with the first `used[i]` places of each region i, by a copy."""
-        other = Regions(len(self.layers), size, places)
-        for region, length in enumerate(used):
-            other._copy_rows(self, region * self.places, region * places, length)
-        return other
-
-    def fill(self, region: int, sequence: RollbackCache) -> None:
-        """Copy the valid rows of a single sequence to the beginning of a region."""
-        self._copy_rows(sequence, 0, region * self.places, sequence.length)
-
-    def move(self, source: int, to: int, length: int) -> None:
-        """Copy the first `length` rows of region `source` to region `to`, which is another."""
-        self._copy_rows(self, source * self.places, to * self.places, length)
-
-    def _copy_rows(self, other: RollbackCache, start: int, to: int, length: int) -> None:
+    def copy_from(self, other: "RollbackCache", start: int, to: int, length: int) -> None:
         """Copy `length` rows of a cache from place `start` on to the places from `to` on."""
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             if not (theirs.is_initialized and length):
@@ -197,18 +158,8 @@ class Regions(RollbackCache):
             mine.keys[:, :, to : to + length] = theirs.keys[:, :, start : start + length]
             mine.values[:, :, to : to + length] = theirs.values[:, :, start : start + length]
 
-    def copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
-        """Copy the rows at the places `sources` to the places `to`, all read before any written."""
-        if not len(sources):
-            return
-        read, written = (torch.tensor(p, device=self.slots.device) for p in (sources, to))
-        for layer in self._filled():
-            layer.keys.index_copy_(2, written, layer.keys.index_select(2, read))
-            layer.values.index_copy_(2, written, layer.values.index_select(2, read))
-
-    def clear(self, region: int) -> None:
-        """Zeros: a NaN must not outlive its sequence."""
-        start = region * self.places
-        for layer in self._filled():
-            layer.keys[:, :, start : start + self.places] = 0
-            layer.values[:, :, start : start + self.places] = 0
+    def truncate(self, length: int) -> None:
+        """Drop all rows from `length` on."""
+        self.length = min(self.length, length)
+        while sum(map(len, self._chunks)) > self.length:
+            self._chunks.pop()

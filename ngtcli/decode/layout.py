@@ -26,6 +26,7 @@ _ROWS = {
 _MANY = 64  # rows: larger passes are padded to a multiple of it; a guess
 # Places of the cache: the smallest capacity. Below it attention takes no time that counts; a guess.
 _LEAST = 256
+_KEPT = 1 << 20  # numbers of a mask whose memory is kept; a guess: those of long prompts have more
 
 
 def row_sizes(device: str, most: int) -> tuple[int, ...]:
@@ -150,23 +151,17 @@ class Masks:
         self._zero = torch.zeros((), dtype=dtype, device=device)
         self._lowest = torch.full_like(self._zero, torch.finfo(dtype).min)
         self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
-        self._room: dict[str, Tensor] = {}  # memory of masks, on a CPU
+        self._memory: dict[str, Tensor] = {}  # of masks, on a CPU
 
     def of_tree(self, inputs: Inputs, capacity: int) -> Any:
         """Masks (1, 1, rows, capacity) of a pass over a tree (paper, eq. 6)."""
         if capacity not in self._places:
             self._places[capacity] = torch.arange(capacity, device=self._device)
-        places = self._places[capacity]
-        positions = inputs.positions[:, None]
-        cached, tree = places < inputs.reach[:, None], inputs.ancestors
-        full = None
-        if self.window is None or self._mixed:
-            full = self._added("full", cached, tree, inputs.slots)
-        if self.window is None:
-            return full
-        cached = cached & (places > positions - self.window)
-        tree = tree & (positions - positions.T < self.window)
-        return self._both(full, self._added("near", cached, tree, inputs.slots))
+        at, slots = self._places[capacity], inputs.slots
+        seen = (at < inputs.reach[:, None]).index_copy_(1, slots, inputs.ancestors)
+        if self.window is not None:
+            at = at.index_copy(0, slots, inputs.positions)
+        return self.of_seen(seen, at, inputs.positions)
 
     def of_chunk(self, start: int, rows: int, first: int) -> Any:
         """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.
@@ -174,42 +169,30 @@ class Masks:
         (1, 1, rows, start + rows); (1, 1, rows, start + rows - first) for sliding layers, whose
         keys begin at place `first`.
         """
-        places = torch.arange(start + rows, device=self._device)
-        positions = places[start:, None]
-        full = None
-        if self.window is None or self._mixed:
-            full = self._additive(places <= positions)[None, None]
-        if self.window is None:
-            return full
-        places = places[first:]
-        near = (places <= positions) & (places > positions - self.window)
-        return self._both(full, self._additive(near)[None, None])
+        at = torch.arange(start + rows, device=self._device)
+        return self.of_seen(at <= at[start:, None], at, at[start:], first)
 
-    def of_seen(self, full: Tensor, near: Tensor | None) -> Any:
-        """Masks of a pass whose rows see the places where `full`, bool (rows, places), is true.
+    def of_seen(self, seen: Tensor, at: Tensor, positions: Tensor, first: int = 0) -> Any:
+        """Masks of a pass whose rows see the places where `seen`, bool (rows, places), is true.
 
-        `near` says it of sliding layers, where the model has some.
+        The rows are at `positions`, (rows,); `at`, (places,) or (rows, places), are the positions
+        of what lies at the places. Sliding layers are given the places from `first` on.
         """
-        if near is None:
-            return self._additive(full)[None, None]
-        whole = self._additive(full)[None, None] if self._mixed else None
-        return self._both(whole, self._additive(near)[None, None])
+        if self.window is None:
+            return self._additive("full", seen)
+        near = (seen & (at > positions[:, None] - self.window))[:, first:]
+        if not self._mixed:
+            return self._additive("near", near)
+        return {
+            "full_attention": self._additive("full", seen),
+            "sliding_attention": self._additive("near", near),
+        }
 
-    def _both(self, full: Tensor | None, near: Tensor) -> Any:
-        return near if full is None else {"full_attention": full, "sliding_attention": near}
-
-    def _added(self, kind: str, cached: Tensor, tree: Tensor, slots: Tensor) -> Tensor:
-        mask = torch.where(cached, self._zero, self._lowest, out=self._memory(kind, cached))
-        mask.index_copy_(1, slots, self._additive(tree))
-        return mask[None, None]
-
-    def _memory(self, kind: str, like: Tensor) -> Tensor | None:
-        """Memory for a mask. A CPU takes longer to get new memory of this size than to fill it."""
-        if self._device.type != "cpu":
-            return None
-        if kind not in self._room or self._room[kind].numel() < like.numel():
-            self._room[kind] = self._zero.new_empty(like.numel())
-        return self._room[kind][: like.numel()].view(like.shape)
-
-    def _additive(self, seen: Tensor) -> Tensor:
-        return torch.where(seen, self._zero, self._lowest)
+    def _additive(self, kind: str, seen: Tensor) -> Tensor:
+        """The mask, in memory of its kind: a CPU takes longer to get new memory than to fill it."""
+        memory, size = None, seen.numel()
+        if self._device.type == "cpu" and size <= _KEPT:
+            if kind not in self._memory or self._memory[kind].numel() < size:
+                self._memory[kind] = self._zero.new_empty(size)
+            memory = self._memory[kind][:size].view(seen.shape)
+        return torch.where(seen, self._zero, self._lowest, out=memory)[None, None]

@@ -50,17 +50,8 @@ class Member:
         return self.error is not None or bool(self.text.finish_reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """What a pass does for one text: its last token, and the draft below it."""
-
-    token: int
-    tree: DraftTree
-
-    @property
-    def rows(self) -> int:
-        """Rows of the pass."""
-        return len(self.tree) + 1
+# What a pass does for one text: its last token, and the draft below it.
+Root = tuple[int, DraftTree]
 
 
 class Target(Protocol):
@@ -89,7 +80,7 @@ class SingleTarget:
 
     def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
         with watch("tree"):
-            layout = self._model.lay_out(roots[0].token, roots[0].tree)
+            layout = self._model.lay_out(*roots[0])
         with watch("forward"):
             return [self._model.score(layout)]
 
@@ -152,7 +143,7 @@ class Loop:
         found: list[list[Tensor]] = []
 
         def work() -> None:
-            roots = [Root(m.text.ids[-1], tree) for m, tree in zip(members, trees, strict=True)]
+            roots = [(m.text.ids[-1], tree) for m, tree in zip(members, trees, strict=True)]
             found.append(self._target.score(roots, watch))
 
         while not fits(self._model, work):
