@@ -93,8 +93,8 @@ def test_prompts_of_the_folder_stand_before_questions_and_passages(tmp_path: Pat
 
 def test_text_never_becomes_a_control_token_of_the_embedder(models: dict[str, str]) -> None:
     embedder = load_embedder(models["letters"])
-    coded, _ = embedder._loaded.encode(["a [SEP] b"], cut="longest_first")
-    assert coded["input_ids"][0].tolist().count(embedder._loaded.tokenizer.sep_token_id) == 1
+    coded, _ = embedder.encode(["a [SEP] b"])
+    assert coded["input_ids"][0].tolist().count(embedder.tokenizer.sep_token_id) == 1
 
 
 def test_scores_of_a_reranker_are_the_models_own(models: dict[str, str]) -> None:
@@ -117,7 +117,8 @@ def test_texts_that_a_models_tokenizer_cannot_encode_are_an_error_of_the_model(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("Asking to pad but the tokenizer does not have a padding token")
 
-    monkeypatch.setattr(type(embedder._loaded), "encode", fail)
+    for model in (embedder, reranker):
+        monkeypatch.setattr(type(model), "encode", fail)
     with pytest.raises(ModelError, match="padding token"):
         embedder.question("x")
     with pytest.raises(ModelError, match="padding token"):
