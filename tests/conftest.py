@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers import in_memory
 from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
@@ -150,12 +151,12 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_teardown() -> Iterator[None]:
     """Models lie in circles of references, which Python leaves uncollected for long."""
     yield
-    if _resident() > _after["collection"] + GROWTH:
+    if in_memory() > _after["collection"] + GROWTH:
         gc.collect()
         _trim()
-        if _resident() > _after["whole collection"] + 2 * GROWTH:
+        if in_memory() > _after["whole collection"] + 2 * GROWTH:
             _collect_all()
-        _after["collection"] = _resident()
+        _after["collection"] = in_memory()
 
 
 def _collect_all() -> None:
@@ -164,17 +165,10 @@ def _collect_all() -> None:
     gc.collect()
     gc.freeze()
     _trim()
-    _after["collection"] = _after["whole collection"] = _resident()
+    _after["collection"] = _after["whole collection"] = in_memory()
 
 
 def _trim() -> None:
     """Give memory that is free back to the system, where glibc does so."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not tell."""
-    with suppress(OSError), open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0

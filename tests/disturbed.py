@@ -82,11 +82,6 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
                 with suppress(ProcessLookupError):
                     act(parser)
 
-    def short(seconds: int, mb: int) -> Parsers:
-        made = Parsers(seconds, mb)
-        made._seconds = SECONDS  # type: ignore[assignment]
-        return made
-
     stops = _STOPS.format(hashlib.sha256(document).hexdigest())
     code = parsers._CODE.replace(_SERVES, f"{stops}\n{_SERVES}")
     watcher = threading.Thread(target=watch)
@@ -95,7 +90,7 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
         with (
             patch.object(parsers, "_CODE", code),
             patch.object(parsers.subprocess, "Popen", Noted),
-            patch("ngtcli.documents.files.Parsers", short),
+            patch("ngtcli.documents.files.Parsers", lambda _, mb: Parsers(SECONDS, mb)),
             patch("os.cpu_count", lambda: 2),  # parsers
         ):
             yield stopped

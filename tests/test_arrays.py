@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.background import folder
-from ngtcli.retrieve import nearest, store, vectors
+from ngtcli.retrieve import index, nearest, vectors
 from ngtcli.system import arrays as module
 from ngtcli.system import cache
 from ngtcli.system.arrays import ArrayFile, checksum
@@ -24,7 +24,7 @@ from ngtcli.system.storage import DamagedFileError, home
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
 KINDS = (
-    TRIES, DATASTORES, BACKGROUNDS, POOLS, folder.IDS, folder.COUNTS, folder.JOINED, store.INDICES,
+    TRIES, DATASTORES, BACKGROUNDS, POOLS, folder.IDS, folder.COUNTS, folder.JOINED, index.INDICES,
     vectors.FILES, nearest.FILES,
 )  # fmt: skip
 ABOUT = {"of": "y"}

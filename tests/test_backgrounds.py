@@ -42,9 +42,8 @@ from ngtcli.background.phrases import (
     write_phrases,
 )
 from ngtcli.config import Settings, names_of
-from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
@@ -491,21 +490,21 @@ def test_a_background_of_nothing_drafts_what_none_does() -> None:
 
 def test_a_text_is_unfamiliar_until_the_background_predicts_it(english: BackgroundCounts) -> None:
     tokenizer = load_tokenizer("builtin")
-    drafter = Auto(Options(), fitted_escapes(), background=english)
+    drafter = Auto(DraftSettings(background=english))
     drafter.reset(Context(tokenizer.encode(GERMAN[0][0]), vocabulary=8192))
     assert not drafter.sources.familiarity.familiar
     drafter.observe(tokenizer.encode(Path(HARBOUR).read_text(encoding="utf-8"))[:100])
     assert drafter.sources.familiarity.familiar
     drafter.observe(tokenizer.encode(GERMAN[1][0]))
     assert not drafter.sources.familiarity.familiar
-    without = Auto(Options(), fitted_escapes())
+    without = Auto()
     without.reset(Context(tokenizer.encode(GERMAN[0][0]), vocabulary=8192))
     assert without.sources.familiarity.familiar
 
 
 def test_familiarity_is_the_mean_probability_by_the_longest_match() -> None:
     background = build_counts([([1, 2, 3, 1, 2, 4, 1, 2, 3], 1.0)], least=())
-    drafter = Auto(Options(), fitted_escapes(), background=background)
+    drafter = Auto(DraftSettings(background=background))
     drafter.reset(Context([1, 2], vocabulary=8192))
     mean = drafter.sources.familiarity.mean
     # After 1 2 comes 3 in two of three places, after 1 2 3 always 1, after 2 3 1 never 7.

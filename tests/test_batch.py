@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
-from ngtcli.batch.journal import Head, LineFile
+from ngtcli.batch.journal import FORMAT, LineFile, check_head, read_head
 from ngtcli.batch.json_lines import BatchLine, RepeatedKeyError, below, json_object, read_line
 from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.storage import write_atomically
 
-HEAD = Head("aa", "1/1", "ngt", {"ask": {"max_tokens": 8}})
+HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}
 MOST = 10_000
 
 
@@ -112,16 +112,16 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
         b'\xef\xbb\xbf{"context": "one"}\n\n{"id": "b", "context": "two"}\r\n'
         b'{"id": "b", "context": "three"}\n{"context": "' + b"x" * MOST + b'"}\n{"context": "end"}'
     )
-    found = scan(path, MOST, Choice())
-    assert [(line.index, line.number, line.id) for line in found.lines] == [
+    found, _ = scan(path, MOST, Choice())
+    assert [(line.index, line.number, line.id) for line in found] == [
         (0, 1, 1), (1, 3, "b"), (2, 4, "b"), (3, 5, 5), (4, 6, 6),
     ]  # fmt: skip
-    texts = [content_of(found.lines[i], path).documents[0].text for i in (0, 1, 4)]
+    texts = [content_of(found[i], path).documents[0].text for i in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
     with pytest.raises(InputError, match="id 'b' stands in line 3 already"):
-        content_of(found.lines[2], path)
+        content_of(found[2], path)
     with pytest.raises(InputError, match="a line of more than"):
-        content_of(found.lines[3], path)
+        content_of(found[3], path)
 
 
 def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
         '{"id": "a", "context": "again"}',
     ]
     path.write_text("\n".join(rows))
-    found = scan(path, MOST, Choice()).lines
+    found, _ = scan(path, MOST, Choice())
     assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
     assert [line.number for line in found if line.wrong] == [1, 2, 3, 4, 5, 6, 13]
     assert "'seed' stands there twice" in str(found[1].wrong)
@@ -147,7 +147,7 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
 def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"context": "one", "question": "Who?"}\n{"context": "two"}\n')
-    first, second = scan(path, MOST, Choice()).lines
+    (first, second), _ = scan(path, MOST, Choice())
     path.write_text('{"context": "one", "question": "Why?"}\n{"context": "two"}\n')
     with pytest.raises(InputError, match="the line has changed"):
         content_of(first, path)
@@ -164,16 +164,9 @@ def test_a_file_without_lines_is_refused_whole(tmp_path: Path, data: bytes, word
     with pytest.raises(InputError, match=words):
         scan(path, MOST, Choice())
     with pytest.raises(InputError, match=words):
-        StreamLines(io.BytesIO(data), MOST, Choice()).wait()
+        StreamLines(io.BytesIO(data), "in", MOST, Choice()).wait()
     with pytest.raises(InputError, match="no such file"):
         scan(tmp_path / "none", MOST, Choice())
-
-
-def stream_waits(stream: StreamLines) -> bool:
-    try:
-        return stream.wait()
-    except InputError:
-        return False
 
 
 def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None:
@@ -194,7 +187,7 @@ def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None
 
 def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
     data = b"".join(b'{"context": "%d"}\n' % i for i in range(3 * AHEAD))
-    stream = StreamLines(io.BytesIO(data), MOST, Choice())
+    stream = StreamLines(io.BytesIO(data), "in", MOST, Choice())
     patience = time.monotonic() + 5
     while stream.count < AHEAD and time.monotonic() < patience:
         time.sleep(0.001)
@@ -211,9 +204,9 @@ def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
 def test_of_a_stream_only_the_last_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.batch.input.IDS", 2)
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
-    stream = StreamLines(io.BytesIO(data), MOST, Choice())
+    stream = StreamLines(io.BytesIO(data), "in", MOST, Choice())
     wrong = {}
-    while stream_waits(stream):
+    while stream.wait():
         line = stream.take()
         assert line is not None
         wrong[line.number] = str(line.wrong or "")
@@ -242,13 +235,15 @@ class Killing:
     def __init__(self, at: int, share: float) -> None:
         left = [at]
 
-        def append(file: LineFile, text: str, sync: bool = True) -> None:
+        def append(file: LineFile, text: str, sync: bool = True) -> int:
             data = f"{text}\n".encode()
             left[0] -= 1
             if left[0] < 0:
                 file.file.write(data[: int(len(data) * share)])
                 raise Killed
+            start = file.file.seek(0, os.SEEK_END)
             file.file.write(data)
+            return start
 
         self.append = append
 
@@ -259,7 +254,7 @@ def opened(path: Path, count: int, restart: bool = False, most: int = MOST) -> F
 
 def release(out: FileOutput) -> None:
     """What the end of a process does."""
-    out._release()
+    out._open.close()
 
 
 @settings(max_examples=60, deadline=None)
@@ -317,12 +312,18 @@ def test_failed_lines_are_replaced_and_a_kill_before_that_loses_no_answer(tmp_pa
     assert path.read_text().splitlines() == shown
 
 
-@pytest.mark.parametrize(
-    "change", [{"answers": {"ask": 3}}, {"answers": []}, {"shard": 1}, {"input": None}, {"x": 1}]
-)
-def test_a_head_with_other_values_than_ours_is_none(change: dict[str, Any]) -> None:
-    assert Head.read(json.dumps(HEAD.as_json()).encode()) == HEAD
-    assert Head.read(json.dumps(HEAD.as_json() | change).encode()) is None
+def test_a_head_says_what_was_begun_otherwise_and_each_setting_once() -> None:
+    line = json.dumps({**FORMAT, **HEAD, "ask.wording": "x"}).encode()
+    then = read_head(line)
+    assert then is not None and read_head(line.replace(b'"version": 2', b'"version": 1')) is None
+    for changes, words in (
+        ({"ask.max_tokens": 9, "summarize.max_tokens": 9}, "max_tokens 8, now 9$"),
+        ({"shard": "1/2", "input": "bb"}, "other lines: the input has changed, and 1 more$"),
+        ({"ask.wording": "y", "ask.seed": "a"}, "wording of preset ask, and 1 more$"),
+        ({"ask.seed": "a"}, "seed null, now 'a'$"),
+    ):
+        with pytest.raises(UsageError, match=f"out was begun with .*{words}"):
+            check_head(then, {**then, **changes}, "out")
 
 
 def test_a_journal_that_is_a_link_or_no_file_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -415,7 +416,7 @@ def test_lines_of_an_output_and_its_journal_have_a_bound_that_is_told(tmp_path: 
 @pytest.mark.parametrize("whole", [True, False])
 def test_no_more_of_a_journal_is_read_than_a_head_may_have(tmp_path: Path, whole: bool) -> None:
     path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
-    start = json.dumps(HEAD.as_json()).encode() + b"\n" if whole else b'{"format": "'
+    start = json.dumps({**FORMAT, **HEAD}).encode() + b"\n" if whole else b'{"format": "'
     with journal.open("wb") as file:
         file.write(start)
         file.truncate(len(start) + (1 << 40))  # one line of a terabyte, most of which is a hole
@@ -460,17 +461,6 @@ def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
             again.check(["a.txt"])
             assert again.has("a.txt", text) == (number == 3)
             again.close()
-
-
-def test_a_file_of_which_an_earlier_journal_has_no_hash_counts_as_changed(tmp_path: Path) -> None:
-    (tmp_path / ".ngt.journal").write_text('{"file": "a.txt", "key": "k"}\n')
-    (tmp_path / "a.txt").write_text("A summary.\n")
-    folder = AnswerFolder(tmp_path)
-    assert folder.has("a.txt", "k") and not folder.has("a.txt", "other")
-    with pytest.raises(UsageError, match="an earlier version of ngt wrote it"):
-        folder.write("a.txt", "other", "Another one.\n")
-    folder.close()
-    assert (tmp_path / "a.txt").read_text() == "A summary.\n"
 
 
 @pytest.mark.parametrize(

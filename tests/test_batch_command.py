@@ -267,7 +267,7 @@ def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.Monk
 
     def work(line: Line) -> Question:
         read.append(line.index)
-        return Question("summarize", set_so, load_preset("summarize"), text)
+        return summary(set_so, text)
 
     lines = Lines(Line(i, i + 1, i) for i in range(30))
     done = runner(set_so, FakeAnswers(), lines, work).run()
@@ -282,7 +282,7 @@ def test_lines_whose_answers_have_other_settings_are_answered_together() -> None
 
     def work(line: Line) -> Question:
         of_line = replace(base, seed=line.index, max_tokens=10 + line.index)
-        return Question("summarize", of_line, load_preset("summarize"), text)
+        return summary(of_line, text)
 
     def answers(
         session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any
@@ -317,7 +317,7 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
         raise RuntimeError("out of memory")
 
     text = Loaded((Document("a.txt", "The tide came in."),))
-    work = Question("summarize", Settings(), load_preset("summarize"), text)
+    work = summary(Settings(), text)
     lines = Lines(Line(i, i + 1, i) for i in range(3))
     found = [*runner(work.settings, answers, lines, lambda line: work).run()]
     assert [str(one.answer.error) for one in found] == ["None"] * 3
@@ -326,7 +326,12 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
 def runner(settings: Settings, answers: Any, lines: Lines, question: Any) -> Runner:
     """A runner that takes four lines together."""
     session = FakeSession(settings, answers)
-    return Runner(session, 4, lines, question, lambda e: NgtError(repr(e)))
+    return Runner(session, 4, lines, question)
+
+
+def summary(settings: Settings, text: Loaded) -> Question:
+    preset = load_preset("summarize")
+    return Question(task="summarize", settings=settings, preset=preset, loaded=text)
 
 
 def test_lines_whose_documents_changed_since_they_were_answered_are_named(

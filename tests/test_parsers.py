@@ -78,9 +78,9 @@ def child(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
 
 
-def worker_of(pool: Parsers) -> int:
-    """The process id of the worker that was started last."""
-    return pool._all[-1]._process.pid
+def workers_of(pool: Parsers) -> list[int]:
+    """The process ids of the workers that were started."""
+    return [worker._process.pid for worker in pool._workers if worker._process]
 
 
 def test_hostile_files_end_as_text_or_as_one_clear_error(tmp_path: Path) -> None:
@@ -120,15 +120,16 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 ) -> None:
     pool.extract(JSON, source(b"[1]"))
     looks = threading.Semaphore(0)
-    is_stopped = parsers._Worker._is_stopped
+    is_stopped = parsers._is_stopped
 
-    def look(worker: parsers._Worker) -> bool:
+    def look(process: int) -> bool:
         looks.release()
-        return is_stopped(worker)
+        return is_stopped(process)
 
-    monkeypatch.setattr(parsers._Worker, "_is_stopped", look)
+    monkeypatch.setattr(parsers, "_is_stopped", look)
     monkeypatch.setattr(parsers, "_LOOK_S", 0.1)
-    os.kill(pid := worker_of(pool), signal.SIGSTOP)
+    (pid,) = workers_of(pool)
+    os.kill(pid, signal.SIGSTOP)
 
     def go_on() -> None:
         for _ in range(6):  # three would do for one that hangs
@@ -138,7 +139,7 @@ def test_a_worker_that_something_else_stopped_is_waited_for(
 
     threading.Thread(target=go_on).start()
     assert pool.extract(JSON, source(b"[2]")).text == "[2]"
-    assert worker_of(pool) == pid
+    assert workers_of(pool) == [pid]
 
 
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
@@ -206,7 +207,7 @@ def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
     code = parsers._CODE
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + code)
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
-    pool._end(pool._all[0])  # an idle worker that has ended is no file's fault either
+    pool._workers[0].kill()  # an idle worker that has ended is no file's fault either
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 4, marks) + code)
     with pytest.raises(FailedParser, match=f"its parser crashed .{number.name}"):
         pool.extract(JSON, source(b"[2]"))
@@ -239,15 +240,14 @@ def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_work
     threads = [threading.Thread(target=read) for _ in range(pool.size)]
     for thread in threads:
         thread.start()
-    while not (workers := [w._process.pid for w in pool._all]):
+    while not (workers := workers_of(pool)):
         time.sleep(0.01)
     pool.close()  # while workers start, too
     for thread in threads:
         thread.join()
     assert [str(error) for error in errors] == ["not read: reading was ended"] * pool.size
     assert not any(error.lasting or isinstance(error, FailedParser) for error in errors)
-    workers += [w._process.pid for w in pool._all]
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (*workers, *workers_of(pool)))
 
 
 def test_too_much_text_is_refused(pool: Parsers) -> None:
@@ -438,17 +438,12 @@ def test_only_the_lost_file_is_left_out(tmp_path: Path) -> None:
 
 
 def test_no_worker_outlives_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int] = []
-    start = parsers.Parsers._start
-
-    def noted(self: Parsers):
-        worker = start(self)
-        started.append(worker._process.pid)
-        return worker
-
-    monkeypatch.setattr(parsers.Parsers, "_start", noted)
+    pools: list[Parsers] = []
+    close = Parsers.close
+    monkeypatch.setattr(Parsers, "close", lambda pool: pools.append(pool) or close(pool))
     (tmp_path / "a.pdf").write_bytes(made.pdf(1))
     load([str(tmp_path)])
+    started = [pid for pool in pools for pid in workers_of(pool)]
     assert started and not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 

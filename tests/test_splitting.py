@@ -24,7 +24,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.splitting import (
-    Excerpt,
     Part,
     _groups,
     _Piece,
@@ -33,6 +32,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
+from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.session.answer import failed
 from ngtcli.session.parts import KeptParts
 from ngtcli.system.storage import home
@@ -321,8 +321,8 @@ def test_parts_of_another_engine_are_not_taken_up() -> None:
 
     def kept(engine: str) -> KeptParts:
         model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
-        session: Any = SimpleNamespace(settings=Settings(engine=engine), model=model)
-        return KeptParts(session, preset, documents, lambda _: None)
+        session: Any = SimpleNamespace(settings=Settings(engine=engine), model=model, warn=print)
+        return KeptParts(session, preset, documents)
 
     kept("vllm").put(prompt, "theirs")
     assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None

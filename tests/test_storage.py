@@ -35,9 +35,12 @@ def test_a_descriptor_is_written_to_where_it_stands_and_its_file_stays(tmp_path:
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/urandom"])
-def test_devices_are_refused(device: str) -> None:
+def test_devices_are_refused_and_not_opened(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(path))
     with pytest.raises(OSError, match="not a regular file"):
         read_bounded(Path(device), 5, pipes=True)
+    assert not opened  # to open some devices is to set them going
 
 
 def test_folders_are_refused_and_pipes_where_they_are_not_allowed(tmp_path: Path) -> None:
@@ -71,14 +74,6 @@ def test_an_endless_pipe_ends_at_the_bound() -> None:
     os.close(reader)
     thread.join(10)
     assert caught.value.errno == errno.EFBIG and not thread.is_alive()
-
-
-def test_no_device_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[object] = []
-    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(path))
-    with pytest.raises(OSError, match="not a regular file"):
-        read_bounded("/dev/zero", 5)
-    assert not opened  # to open some devices is to set them going
 
 
 def test_a_file_without_a_size_is_read_whole() -> None:
@@ -165,11 +160,8 @@ def test_the_next_write_removes_old_leftovers_and_no_young_ones(tmp_path: Path) 
     for path in (old, other):
         os.utime(path, (0, time.time() - LEFT_S - 1))
     write_json(tmp_path / "a.json", {})
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "a.json",
-        "folder.partial",
-        "young.partial",
-    ]
+    left = sorted(p.name for p in tmp_path.iterdir())
+    assert left == ["a.json", "folder.partial", "young.partial"]
 
 
 def test_in_a_folder_of_the_users_only_a_files_own_leftovers_are_removed(tmp_path: Path) -> None:
@@ -190,8 +182,8 @@ def test_in_a_folder_of_the_users_only_a_files_own_leftovers_are_removed(tmp_pat
         ('{"a":' * 200_000, "nested too deep"),
         ("[1]", "not an object"),
         ("7", "not an object"),
-        ('{"a": NaN}', "NaN is not a number"),
-        ('{"a": -Infinity}', "-Infinity is not a number"),
+        ('{"a": NaN}', "out of range"),
+        ('{"a": -Infinity}', "out of range"),
         ('{"a": 1e999}', "out of range"),
         ('{"a": %s}' % ("9" * 400), "out of range"),
         ('{"a": %s}' % ("9" * 6000), "out of range"),

@@ -10,6 +10,7 @@ import atexit
 import functools
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,41 +18,53 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ngtcli import __main__
-from tests.tools.fuzz.run import ONE_THREAD, become
+from tests.helpers import HARBOUR, in_memory, ngt
 
-_LONGEST = 1 << 20  # bytes of a request
+# Set before torch is imported: forks share one thread; no network is asked.
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
 
 
 class Warm:
     """A forked process, with the names of `subprocess.Popen`; its outputs are pipes by default.
 
     `arguments` are ngt's, or with `code` those of that Python program. `closed` are descriptors
-    that the process lacks; `environ` is added to this process's environment.
+    that the process lacks; `environ` is added to `env`, which is this process's environment unless
+    it is given. `space` bounds the bytes of addresses that the process may add. After its end
+    `memory` has the bytes that it took in addition to those it was born with.
     """
 
     def __init__(
         self, *arguments: str | Path, code: str = "", cwd: Path | None = None,
         stdin: int | IO[Any] = subprocess.DEVNULL, stdout: int | IO[Any] = subprocess.PIPE,
         stderr: int | IO[Any] = subprocess.PIPE, closed: Sequence[int] = (),
-        start_new_session: bool = False, **environ: str,
+        start_new_session: bool = False, env: Mapping[str, str] | None = None, space: int = 0,
+        **environ: str,
     ) -> None:  # fmt: skip
         self.returncode: int | None = None
+        self.memory = 0
         own, theirs = zip(*map(_ends, (stdin, stdout, stderr), (0, 1, 2)), strict=True)
         self.stdin, self.stdout, self.stderr = own
         self._status, status = os.pipe()
         request = {
             "arguments": [str(a) for a in arguments], "code": code, "cwd": str(cwd or Path.cwd()),
-            "closed": list(closed), "session": start_new_session,
+            "closed": list(closed), "session": start_new_session, "space": space,
             # Without a background: else a process is started that outlives the test.
-            "environ": {"NGT_BACKGROUND": "none", **os.environ, **environ},
+            "environ": {"NGT_BACKGROUND": "none", **(env or os.environ), **environ},
         }  # fmt: skip
         handles = [_handle(stream) for stream in theirs]
-        socket.send_fds(_server(), [json.dumps(request).encode()], [*handles, status])
+        with tempfile.TemporaryFile("w+") as file:  # longer than a message may be
+            json.dump(request, file)
+            file.seek(0)
+            socket.send_fds(_server(), [b"fork"], [*handles, status, file.fileno()])
         os.close(status)
         for stream in theirs:
             if stream not in (stdin, stdout, stderr):
@@ -59,7 +72,7 @@ class Warm:
         self.pid = int(self._line())
 
     def _line(self) -> bytes:
-        """One line of what is told of the process: its id, then its status. Each ends in LF."""
+        """A line of what is told of the process: its id, then its status and memory."""
         line = b""
         while not line.endswith(b"\n"):
             part = os.read(self._status, 1)
@@ -72,7 +85,8 @@ class Warm:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("ngt", timeout or 0.0)
-            self.returncode = os.waitstatus_to_exitcode(int(self._line()))
+            ended, self.memory = map(int, self._line().split())
+            self.returncode = os.waitstatus_to_exitcode(ended)
             os.close(self._status)
         return self.returncode
 
@@ -84,7 +98,8 @@ class Warm:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -105,11 +120,9 @@ class Warm:
         for reader in readers:
             reader.start()
         if self.stdin is not None:
-            try:
+            with suppress(BrokenPipeError):
                 self.stdin.write(input or b"")
                 self.stdin.close()
-            except BrokenPipeError:
-                pass
         self.wait(timeout)
         for reader in readers:
             reader.join(timeout)
@@ -179,12 +192,14 @@ def serve(channel: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for those that watch
     while True:
-        message, handles, _, _ = socket.recv_fds(channel, _LONGEST, 4)
+        message, handles, _, _ = socket.recv_fds(channel, 9, 5)
         if not message:
             return
         if os.fork() == 0:
             channel.close()
-            _watch(json.loads(message), handles)
+            with open(handles.pop(), encoding="utf-8") as file:
+                request = json.load(file)
+            _watch(request, handles)
         for handle in handles:
             os.close(handle)
 
@@ -193,13 +208,14 @@ def _watch(request: dict[str, Any], handles: list[int]) -> None:
     """In a fork: fork the process wanted, and tell how it ends. Never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *streams, status = handles
+    born = in_memory(1)
     process = os.fork()
     if process == 0:
         _be(request, streams, status)
     for handle in streams:
         os.close(handle)
-    ended = os.waitpid(process, 0)[1]
-    os.write(status, b"%d\n" % ended)
+    _, ended, used = os.wait4(process, 0)
+    os.write(status, b"%d %d\n" % (ended, used.ru_maxrss * 1024 - born))
     os._exit(0)
 
 
@@ -207,7 +223,7 @@ def _be(request: dict[str, Any], streams: list[int], status: int) -> None:
     """In the fork of a fork: become the process. Never returns."""
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # until ngt has a handler
         if request["session"]:
             os.setsid()
         os.chdir(request["cwd"])
@@ -216,22 +232,65 @@ def _be(request: dict[str, Any], streams: list[int], status: int) -> None:
             os.close(handle)
         for number in request["closed"]:
             os.close(number)
+        if request["space"]:
+            space = request["space"] + in_memory(0)
+            resource.setrlimit(resource.RLIMIT_AS, (space, space))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.write(status, b"%d\n" % os.getpid())
         os.close(status)
         main: Callable[[], object] = __main__.main
         if request["code"]:
             program = compile(request["code"], "<test>", "exec")
             main = functools.partial(exec, program, {"__name__": "__main__"})
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts
         code = become(main, request["arguments"], request["environ"])
     finally:
         os._exit(code)
 
 
+def become(main: Callable[[], object], arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """In a fork: call what the installed command calls, which ends the process; else its code.
+
+    The descriptors 0 to 2 are in place. torch is loaded, and has one thread.
+    """
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.stdin = sys.__stdin__ = _stream(0, "r")  # type: ignore[misc, assignment]
+    sys.stdout = sys.__stdout__ = _stream(1, "w")  # type: ignore[misc, assignment]
+    sys.stderr = sys.__stderr__ = _stream(2, "w")  # type: ignore[misc, assignment]
+    sys.argv = ["ngt", *arguments]
+    import torch
+
+    torch.set_num_threads(1)  # makes torch's pool anew; two threads doing so at once would clash
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):  # as Python does
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    return code
+
+
+def _stream(number: int, mode: str) -> IO[str] | None:
+    """Standard input, output or error as Python opens them; None for a closed one."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return None
+    errors = "backslashreplace" if number == 2 else "surrogateescape"
+    return open(number, mode, encoding="utf-8", errors=errors, buffering=1 if number == 2 else -1)
+
+
 def _warm_up() -> None:
     """Load here what answers need; their costs are measured once for all forks."""
     import kept
-    from helpers import HARBOUR, ngt
 
     from ngtcli.session import memory as auto_memory
 

@@ -59,129 +59,79 @@ class Choice:
     parts: int = 1
     limit: int = 0
 
-    def has(self, place: int) -> bool:
-        """Whether the line at that place, from 0, is one of them, the limit left aside."""
-        return place % self.parts == self.part - 1
 
+def read_lines(
+    stream: IO[bytes], name: str, most: int, choice: Choice, ids: Ids, check: CheckPaths
+) -> Iterator[Line]:
+    """The chosen lines, the limit left aside; those of white space alone are passed over.
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What stands in a file: the chosen lines, and SHA-256 in hex of all of its bytes.
-
-    The limit of the choice is left aside.
+    A line of more than `most` bytes is wrong. `check` gets the number and the paths of each line.
+    Raises what it raises, and InputError for a stream, called `name`, that is not lines or empty.
     """
-
-    lines: list[Line]
-    sha256: str
-
-
-class LineReader:
-    """Reads a stream as `Line`s, numbered, with what is wrong with them.
-
-    An id is wrong that one of the `ids` lines before has; 0: of all lines. `check` gets the number
-    and the paths of each line.
-    """
-
-    def __init__(
-        self,
-        stream: IO[bytes],
-        most: int,
-        choice: Choice,
-        ids: int = 0,
-        check: CheckPaths = lambda number, paths: None,
-    ) -> None:
-        self._stream, self._most, self._choice = stream, most, choice
-        self._check_paths = check
-        self._sha256 = hashlib.sha256()
-        self._ids = Ids(ids)
-        self._start = 0
-        self.count = 0  # lines so far, chosen or not
-
-    @property
-    def sha256(self) -> str:
-        return self._sha256.hexdigest()
-
-    def lines(self) -> Iterator[Line]:
-        """The chosen lines; those of white space alone are passed over."""
-        number = index = 0
-        while raw := self._stream.readline(self._most + 1):
-            start, number = self._start, number + 1
-            too_long = len(raw) > self._most
-            self._count(raw)
-            if number == 1:
-                _check(raw[:_HEAD])
-                raw = raw.removeprefix(_MARK)
-                start = self._start - len(raw)
-            if too_long:
-                self._pass_over(raw)
-                raw = b""
-            elif not raw.strip():
-                continue
-            self.count += 1
-            if self._choice.has(self.count - 1):
-                yield self._line(index, number, start, raw)
-                index += 1
-
-    def _count(self, raw: bytes) -> None:
-        self._sha256.update(raw)
-        self._start += len(raw)
-
-    def _pass_over(self, raw: bytes) -> None:
-        while raw and not raw.endswith(b"\n"):
-            raw = self._stream.readline(_PIECE)
-            self._count(raw)
-
-    def _line(self, index: int, number: int, start: int, raw: bytes) -> Line:
-        own: Id | None
-        said: BatchLine | NgtError
-        own, said = read_line(raw) if raw else (None, _too_long(self._most))
-        if own is None and isinstance(said, NgtError):  # its number may be another line's id
-            return Line(index, number, number, start=start, size=len(raw), wrong=said)
-        own = number if own is None else own
-        try:
-            self._ids.check(own, number)
-        except InputError as error:
-            said = said if isinstance(said, NgtError) else error
-        line = Line(index, number, own, start=start, size=len(raw), hash=hash(raw), raw=raw)
-        if isinstance(said, NgtError):
-            return replace(line, wrong=said, raw=b"")
-        self._check_paths(number, said.paths)
-        return replace(line, kind=said.task, texts=said.texts)
+    end = number = count = 0
+    while raw := stream.readline(most + 1):
+        start, end, number = end, end + len(raw), number + 1
+        too_long = len(raw) > most
+        if number == 1:
+            _check_head(raw[:_HEAD], name)
+            raw = raw.removeprefix(_MARK)
+            start = end - len(raw)
+        while too_long and raw and not raw.endswith(b"\n"):
+            raw = stream.readline(_PIECE)
+            end += len(raw)
+        if too_long or raw.strip():
+            if count % choice.parts == choice.part - 1:
+                line = Line(count // choice.parts, number, number, start=start, raw=raw)
+                yield _too_long(line, most) if too_long else _read(line, ids, check)
+            count += 1
+    if not count:
+        raise InputError(f"{name}: empty", "Write one JSON object a line.")
 
 
-def _check(head: bytes) -> None:
+def _check_head(head: bytes, name: str) -> None:
     """Raise Unreadable where a file does not begin as one of lines does."""
-    check_format(head)
-    if b"\0" in head:
-        raise Unreadable("no text in UTF-8", "Give JSON lines in UTF-8.")
+    try:
+        check_format(head)
+        if b"\0" in head:
+            raise Unreadable("no text in UTF-8", "Give JSON lines in UTF-8.")
+    except Unreadable as error:
+        raise error.of(name) from None
 
 
-def _too_long(most: int) -> InputError:
-    return InputError(f"a line of more than {most / 1e6:g} MB", "Raise the bound with --max-mb.")
+def _too_long(line: Line, most: int) -> Line:
+    hint = "Raise the bound with --max-mb."
+    return replace(line, raw=b"", wrong=InputError(f"a line of more than {most / 1e6:g} MB", hint))
 
 
-def _empty(name: object) -> InputError:
-    return InputError(f"{name}: empty", "Write one JSON object a line.")
+def _read(line: Line, ids: Ids, check: CheckPaths) -> Line:
+    """The line with its id, and what is known of it or wrong with it."""
+    own, said = read_line(line.raw)
+    wrong = said if isinstance(said, NgtError) else None
+    if own is not None or wrong is None:  # else its number may be another line's id
+        line = replace(line, id=line.number if own is None else own)
+        try:
+            ids.check(line.id, line.number)
+        except InputError as error:
+            wrong = wrong or error
+    if wrong is not None or isinstance(said, NgtError):
+        return replace(line, raw=b"", wrong=wrong)
+    check(line.number, said.paths)
+    size, found = len(line.raw), hash(line.raw)
+    return replace(line, kind=said.task, texts=said.texts, size=size, hash=found)
 
 
 def scan(
     path: Path, most: int, choice: Choice, check: CheckPaths = lambda number, paths: None
-) -> Scan:
-    """What stands in a file, of lines of at most `most` bytes.
-
-    Raises InputError, and what `check` raises of the number and the paths of a line.
-    """
+) -> tuple[list[Line], str]:
+    """The lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes."""
     try:
         with path.open("rb") as file:
-            reader = LineReader(file, most, choice, check=check)
-            lines = [replace(line, raw=b"") for line in reader.lines()]
-    except Unreadable as error:
-        raise error.of(str(path)) from None
+            found = read_lines(file, str(path), most, choice, Ids(), check)
+            lines = [replace(line, raw=b"") for line in found]
+            file.seek(0)
+            return lines, hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
-    if not reader.count:
-        raise _empty(path)
-    return Scan(lines, reader.sha256)
 
 
 def content_of(line: Line, path: Path | None = None) -> BatchLine:
@@ -251,22 +201,20 @@ class StreamLines(Lines):
     Errors call the stream `name`.
     """
 
-    def __init__(
-        self, stream: IO[bytes], most: int, choice: Choice, name: str = "standard input"
-    ) -> None:
+    def __init__(self, stream: IO[bytes], name: str, most: int, choice: Choice) -> None:
         super().__init__()
-        self._name, self._most, self._limit = name, most, choice.limit
+        self._most, self._limit = most, choice.limit
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.count = 0  # lines read so far
-        reader = LineReader(stream, most, choice, IDS)
-        threading.Thread(target=self._read, args=(reader,), daemon=True).start()
+        found = read_lines(stream, name, most, choice, Ids(IDS), lambda number, paths: None)
+        threading.Thread(target=self._read, args=(found,), daemon=True).start()
 
-    def _read(self, reader: LineReader) -> None:
+    def _read(self, found: Iterator[Line]) -> None:
         try:
-            for line in reader.lines():
+            for line in found:
                 with self._changed:
                     self._changed.wait_for(partial(self._has_room, line.index))
                     self._open[line.index] = len(line.raw)
@@ -287,21 +235,12 @@ class StreamLines(Lines):
         return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
 
     def wait(self) -> bool:
-        """Wait for a line; False at the end. Raises InputError for a stream that is not lines.
-
-        What else fails in reading is raised here as well.
-        """
+        """Wait for a line; False at the end. Raises what failed in reading, as `read_lines`."""
         with self._changed:
             self._changed.wait_for(lambda: self._kinds or self._ended)
-            if self._kinds:
-                return True
-        if isinstance(self._error, Unreadable):
-            raise self._error.of(self._name)
-        if self._error is not None:
-            raise self._error
-        if not self.count:
-            raise _empty(self._name)
-        return False
+            if not self._kinds and self._error is not None:
+                raise self._error
+            return bool(self._kinds)
 
     def take(self, kind: str | None = None) -> Line | None:
         with self._changed:

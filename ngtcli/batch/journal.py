@@ -8,16 +8,15 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from ngtcli.errors import NgtError, UsageError, reason_of
 from ngtcli.system.storage import DamagedFileError, parse_json
 from ngtcli.system.yaml_file import shown
 
-FORMAT, VERSION = "ngt-batch", 1
+FORMAT: Mapping[str, Any] = {"format": "ngt-batch", "version": 2}
 ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,23 +35,19 @@ class LineFile:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         self.file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return os.fstat(self.file.fileno()).st_size
-
-    def append(self, text: str, sync: bool = True) -> None:
-        """Write a line, with `sync` to disk, or nothing. Raises OSError."""
+    def append(self, text: str, sync: bool = True) -> int:
+        """Write a line, with `sync` to disk, or nothing; where it begins. Raises OSError."""
         file = self.file
-        data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
+        start = file.seek(0, os.SEEK_END)
         try:
-            write_all(file, data)
+            write_all(file, f"{text}\n".encode())
             if sync:
                 os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(start)
             raise
+        return start
 
     def cut(self, size: int) -> None:
         """Keep the first `size` bytes."""
@@ -97,10 +92,8 @@ def open_journal(path: Path, output: Path, where: object, what: str = "file") ->
     Raises UsageError, where it cannot be opened under the name `where`, and where another process
     has it.
     """
-    try:
+    with errors_named(where, UsageError, what):
         journal = LineFile(path, 0o600)
-    except OSError as error:
-        raise failure(where, error, UsageError, what) from None
     try:
         fcntl.flock(journal.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -112,81 +105,60 @@ def open_journal(path: Path, output: Path, where: object, what: str = "file") ->
     return journal
 
 
-def failure(
-    where: object, error: OSError, kind: type[NgtError] = NgtError, what: str = "file"
-) -> NgtError:
-    """The error, of a kind, for a `what` of the user's that cannot be opened or written.
+@contextmanager
+def errors_named(
+    where: object, kind: type[NgtError] = NgtError, what: str = "file"
+) -> Iterator[None]:
+    """Make of an OSError an error of a kind, for a `what` of the user's at `where`.
 
-    A full disk is never a UsageError.
+    That of a full disk is never a UsageError.
     """
-    hint = f"name another {what} with -o."
-    if error.errno in _FULL:
-        kind, hint = NgtError, f"make room, or {hint}"
-    elif error.errno == errno.EFBIG:
-        hint = f"raise the bound with --max-mb, or {hint}"
-    return kind(f"{where}: {reason_of(error)}", hint[0].upper() + hint[1:])
+    try:
+        yield
+    except OSError as error:
+        hint = f"name another {what} with -o."
+        if error.errno in _FULL:
+            kind, hint = NgtError, f"make room, or {hint}"
+        elif error.errno == errno.EFBIG:
+            hint = f"raise the bound with --max-mb, or {hint}"
+        message = f"{where}: {reason_of(error)}"
+        raise kind(message, hint[0].upper() + hint[1:]) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What an output was begun with: the command that resumes it must ask for the same.
+# What an output was begun with, JSON-ready: the command that resumes it must ask for the same.
+# SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`, and under
+# "TASK.NAME" how lines are answered, settings and wording; see `prompt.preset.deciding`.
+Head = Mapping[str, Any]
 
-    SHA-256 of the input in hex, which of its lines are meant, and how they are answered: `answers`
-    are settings and wording by task, JSON-ready; see `prompt.preset.deciding`.
-    """
 
-    input: str
-    shard: str
-    engine: str
-    answers: Mapping[str, Any]
+def read_head(line: bytes) -> Head | None:
+    """The head in a journal's first line; None for another one's, or one of another version."""
+    try:
+        found = parse_json(line, dict)
+    except DamagedFileError:
+        return None
+    return found if found.items() >= FORMAT.items() else None
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields, and the format's name and version."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
-    @classmethod
-    def read(cls, line: bytes) -> Self | None:
-        """The head in a line; None for another one's line, or one of another version."""
-        try:
-            found = parse_json(line, dict)
-            version = found.pop("format"), found.pop("version")
-            head = cls(**found)
-        except (DamagedFileError, KeyError, TypeError):
-            return None
-        kinds = [type(head.input), type(head.shard), type(head.engine), type(head.answers)]
-        if version != (FORMAT, VERSION) or kinds != [str, str, str, dict]:
-            return None
-        return head if all(isinstance(of_task, dict) for of_task in head.answers.values()) else None
-
-    def check(self, now: "Head", path: object) -> None:
-        """Raise UsageError, which names what differs, unless `now` asks for the same."""
-        changed = list(_changes(self, now))
-        if not changed:
-            return
+def check_head(then: Head, now: Head, path: object) -> None:
+    """Raise UsageError, which names what differs, unless `now` asks for the same as `then`."""
+    changed: dict[str, str] = {}  # in words, by name: what differs in two tasks is told once
+    for key in {**now, **then}:
+        before, after = then.get(key), now.get(key)
+        task, _, name = key.rpartition(".")
+        if before == after:
+            continue
+        if name == "input":
+            words = "other lines: the input has changed"
+        elif name == "wording":
+            words = f"another wording of preset {task}"
+        elif task:
+            words = f"{name} {shown(before)}, now {shown(after)}"
+        else:
+            words = f"{name} {before}, now {after}"
+        changed.setdefault(name, words)
+    if changed:
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-        hint = ANOTHER_FILE
-        if self.input != now.input:
-            hint = f"Put new and mended lines into a file of their own. {hint}"
-        raise UsageError(f"{path} was begun with {changed[0]}{more}", hint)
-
-
-def _changes(then: Head, now: Head) -> Iterator[str]:
-    """What was otherwise, in words."""
-    if then.input != now.input:
-        yield "other lines: the input has changed"
-    for name in ("shard", "engine"):
-        before, after = getattr(then, name), getattr(now, name)
-        if before != after:
-            yield f"{name} {before}, now {after}"
-    named: set[str] = set()
-    for task in sorted({*then.answers, *now.answers}):
-        before, after = then.answers.get(task, {}), now.answers.get(task, {})
-        for name in sorted({*before, *after} - named):
-            was, is_ = before.get(name), after.get(name)
-            if was == is_:
-                continue
-            named.add(name)
-            if name == "wording":
-                yield f"another wording of preset {task}"
-            else:
-                yield f"{name} {shown(was)}, now {shown(is_)}"
+        new = "Put new and mended lines into a file of their own. " if "input" in changed else ""
+        first = next(iter(changed.values()))
+        raise UsageError(f"{path} was begun with {first}{more}", f"{new}{ANOTHER_FILE}")

@@ -166,25 +166,28 @@ def _batch_line(given: Mapping[str, Any]) -> BatchLine:
     for name in given:
         if name not in KEYS:
             raise InputError(f"unknown key {shown(name)}", nearest(name, KEYS))
-    question = string_of(given, "question").strip()
-    task = string_of(given, "task") or ("ask" if "question" in given else "summarize")
-    if task not in TASKS:
-        raise InputError(f"task is {shown(task)}", f"Choose from {', '.join(TASKS)}.")
-    if "question" in given and not question:
-        raise InputError("the question is empty", "Write one, or leave the key out.")
-    if task == "ask" and not question:
-        raise InputError("no question", 'Give one: "question": "When?"')
-    if task == "summarize" and question:
-        raise InputError("a question with task summarize", "Leave it out, or make the task ask.")
+    asks, question = "question" in given, string_of(given, "question").strip()
+    task = string_of(given, "task") or ("ask" if asks else "summarize")
     found = [name for name in _TEXTS if name in given]
-    if len(found) != 1:
-        what = f"{' and '.join(found)} together" if found else "no documents"
-        raise InputError(what, f"Give one of {', '.join(_TEXTS)}.")
+    texts = f"{' and '.join(found)} together" if found else "no documents"
+    for is_wrong, what, hint in (
+        (task not in TASKS, f"task is {shown(task)}", f"Choose from {', '.join(TASKS)}."),
+        (asks and not question, "the question is empty", "Write one, or leave the key out."),
+        (task == "ask" and not question, "no question", 'Give one: "question": "When?"'),
+        (
+            task == "summarize" and asks,
+            "a question with task summarize",
+            "Leave it out, or make the task ask.",
+        ),
+        (len(found) != 1, texts, f"Give one of {', '.join(_TEXTS)}."),
+    ):
+        if is_wrong:
+            raise InputError(what, hint)
     settings = _settings(given.get("settings", {}))
     if "paths" in given:
         return BatchLine(task, question, settings, paths=_paths(given["paths"]))
-    texts = list_of(given, "documents") if "documents" in given else [string_of(given, "context")]
-    documents = tuple(_document(number, one) for number, one in enumerate(texts, 1))
+    own = list_of(given, "documents") if "documents" in given else [string_of(given, "context")]
+    documents = tuple(_document(number, one) for number, one in enumerate(own, 1))
     return BatchLine(task, question, settings, documents=documents)
 
 
@@ -253,18 +256,12 @@ def json_object(line: str) -> dict[str, Any]:
     >>> json_object('{"id": 3}')
     {'id': 3}
     """
-    twice: dict[str, None] = {}  # in order, of all objects
-    outermost: set[str] = set()  # the same of the object that ended last
+    twice: list[str] = []  # keys of all objects, the inner ones first
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        outermost.clear()
-        if len(found) < len(pairs):
-            counts = Counter(key for key, _ in pairs)
-            repeated = [key for key, count in counts.items() if count > 1]
-            outermost.update(repeated)
-            twice.update(dict.fromkeys(repeated))
-        return found
+        counts = Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
+        return {key: value for key, value in pairs if counts[key] == 1}
 
     try:
         data = json.loads(line, object_pairs_hook=object_of)
@@ -273,16 +270,14 @@ def json_object(line: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError("nested too deeply", HINT) from None
     except UnicodeEncodeError:
-        raise InputError(
-            "half of a character (a lone surrogate)", "Write characters whole."
-        ) from None
+        what = "half of a character (a lone surrogate)"
+        raise InputError(what, "Write characters whole.") from None
     except ValueError as error:
         raise InputError(f"not JSON ({_place(error)})", HINT) from None
     if not isinstance(data, dict):
         raise InputError("no JSON object", HINT)
     if twice:
-        once = {key: value for key, value in data.items() if key not in outermost}
-        raise RepeatedKeyError(next(iter(twice)), once)
+        raise RepeatedKeyError(twice[0], data)
     return data
 
 

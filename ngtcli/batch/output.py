@@ -20,16 +20,26 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from ngtcli.batch.input import Line
-from ngtcli.batch.journal import ANOTHER_FILE, Head, LineFile, failure, open_journal, write_all
+from ngtcli.batch.journal import (
+    ANOTHER_FILE,
+    FORMAT,
+    Head,
+    LineFile,
+    check_head,
+    errors_named,
+    open_journal,
+    read_head,
+    write_all,
+)
 from ngtcli.batch.json_lines import json_object
 from ngtcli.documents.find import expanded
-from ngtcli.errors import InputError, NgtError, UsageError, reason_of
+from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
@@ -66,7 +76,7 @@ class StreamOutput:
         self._file: IO[bytes] | None = None
         self.failed = 0  # how many
         if path is not None:
-            with self._errors_named():
+            with errors_named(path):
                 self._file = path.open("wb", buffering=0)  # so closing it writes nothing more
 
     def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
@@ -79,15 +89,8 @@ class StreamOutput:
             if self._file is None:
                 self._write(text)
             else:
-                with self._errors_named():
+                with errors_named(self._path):
                     write_all(self._file, f"{text}\n".encode())
-
-    @contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise NgtError(f"{self._path}: {reason_of(error)}", "Choose another file.") from None
 
     def close(self) -> None:
         """Close the file, if there is one."""
@@ -114,38 +117,37 @@ class FileOutput:
         self.failed: set[int] = set()
         self.read: dict[int, Read] = {}
         self._written = 0  # lines in the file
-        self._places: dict[int, tuple[int, int]] = {}  # in the journal: start and size
-        self._stale: set[int] = set()  # lines of the file that the journal replaces
-        self._file: LineFile | None = None
+        # Start and size in the journal, of lines whose turn has not come or that replace others.
+        self._places: dict[int, tuple[int, int]] = {}
         where = f"{path}: its journal {self._journal_path.name}"
-        self._journal = open_journal(self._journal_path, path, where)
-        try:
-            self._begin(head, restart)
-        except BaseException as error:
-            self._release()
-            if isinstance(error, OSError):
-                raise failure(path, error, UsageError) from None
-            raise
-
-    def _begin(self, head: Head, restart: bool) -> None:
-        first = self._journal.first_line(_HEAD)
-        if restart or not first.endswith(b"\n"):
-            if not restart:
-                self._check_new(first)
-            self._journal.cut(0)
+        with ExitStack() as stack, errors_named(path, UsageError):
+            self._journal = open_journal(self._journal_path, path, where)
+            stack.callback(self._journal.close)
+            head = {**FORMAT, **head}
+            is_begun = not restart and self._is_begun(head)
+            if not is_begun:
+                self._journal.cut(0)
             self._file = LineFile(self._path, 0o666)
-            self._file.cut(0)
-            self._journal.append(json.dumps(head.as_json()))
-            return
-        then = Head.read(first)
-        if then is None:
+            stack.callback(lambda: self._file.close())
+            if not is_begun:
+                self._file.cut(0)
+                self._journal.append(json.dumps(head))
+            self._read_file()
+            self._read_journal()
+            self._replace()
+            self._drain()
+            self._open = stack.pop_all()
+
+    def _is_begun(self, head: Head) -> bool:
+        """Whether an earlier run has begun it. Raises UsageError where that was another one."""
+        first = self._journal.first_line(_HEAD)
+        if not first.endswith(b"\n"):
+            self._check_new(first)
+            return False
+        if (then := read_head(first)) is None:
             raise UsageError(f"{self._given}: begun by another version of ngt", ANOTHER_FILE)
-        then.check(head, self._given)
-        self._file = LineFile(self._path, 0o666)
-        self._read_file(self._file)
-        self._read_journal()
-        self._replace()
-        self._drain()
+        check_head(then, head, self._given)
+        return True
 
     def _check_new(self, first: bytes) -> None:
         """Raise UsageError where a journal without a head, or the file next to it, is not ours."""
@@ -169,11 +171,11 @@ class FileOutput:
             raise InputError("another id")
         return "error" in found
 
-    def _read_file(self, file: LineFile) -> None:
+    def _read_file(self) -> None:
         """Note which lines are there, and cut off a torn one."""
-        for index, (start, raw) in enumerate(file.lines(self._most)):
+        for index, (start, raw) in enumerate(self._file.lines(self._most)):
             if not raw:
-                file.cut(start)
+                self._file.cut(start)
                 break
             try:
                 self._note(index, self._fails(index, raw))
@@ -198,9 +200,8 @@ class FileOutput:
             except (InputError, ValueError):  # torn: nothing whole can follow
                 self._journal.cut(start)
                 break
-            if index < self._written and index in self.failed:  # others were moved, and are equal
-                self._stale.add(index)
-            self._places[index] = start + len(number) + 1, len(text)
+            if index >= self._written or index in self.failed:  # others were moved, and are equal
+                self._places[index] = start + len(number) + 1, len(text)
             self._note(index, failed)
 
     def _note(self, index: int, failed: bool) -> None:
@@ -217,67 +218,55 @@ class FileOutput:
 
         It is on disk when this returns. Raises NgtError where it cannot be.
         """
-        try:
-            with process.unbroken():
-                if read is not None:
-                    self.note_read(index, read)
-                if index == self._written and self._file is not None:
-                    self._file.append(text)
-                    self._written += 1
-                    self._note(index, failed)
-                    self._drain()
-                else:
-                    start = self._journal.size + len(f"{index}\t")
-                    self._journal.append(f"{index}\t{text}")
-                    if index < self._written:
-                        self._stale.add(index)
-                    self._places[index] = start, len(text.encode()) + 1
-                    self._note(index, failed)
-        except OSError as error:
-            raise failure(self._given, error) from None
+        with errors_named(self._given), process.unbroken():
+            if read is not None:
+                self.note_read(index, read)
+            if index == self._written:
+                self._file.append(text)
+                self._written += 1
+            else:
+                start = self._journal.append(f"{index}\t{text}")
+                self._places[index] = start + len(f"{index}\t"), len(text.encode())
+            self._note(index, failed)
+            self._drain()
 
     def _drain(self) -> None:
         """Move lines whose turn has come from the journal to the file."""
-        while self._file is not None and self._written in self._places:
+        while self._written in self._places:
             self._file.append(self._text(self._written))
+            del self._places[self._written]
             self._written += 1
 
     def _text(self, index: int) -> str:
-        start, size = self._places[index]
-        return self._journal.read(start, size).decode().rstrip("\n")
+        return self._journal.read(*self._places[index]).decode().rstrip("\n")
 
     def _replace(self) -> None:
         """Write the file again, with the lines that the journal replaces."""
-        if not self._stale or self._file is None:
+        replaced = [index for index in self._places if index < self._written]
+        if not replaced:
             return
-        write_atomically(self._path, self._merged(self._file))
+        write_atomically(self._path, self._merged())
         self._file.close()
         self._file = LineFile(self._path, 0o666)
-        self._stale.clear()
+        for index in replaced:
+            del self._places[index]
 
-    def _merged(self, file: LineFile) -> Iterator[str]:
-        for index, (_, raw) in enumerate(file.lines(self._most)):
-            yield f"{self._text(index)}\n" if index in self._stale else raw.decode()
+    def _merged(self) -> Iterator[str]:
+        for index, (_, raw) in enumerate(self._file.lines(self._most)):
+            yield f"{self._text(index)}\n" if index in self._places else raw.decode()
 
     def close(self) -> None:
         """Put replaced lines in place; when all is written, take answers out of the journal."""
-        try:
-            with process.unbroken():
-                self._replace()
-                if self._written == len(self._lines) and self._places:
-                    self._journal.cut(len(self._journal.first_line(_HEAD)))
-                    if self.read:
-                        self._journal.append("\n".join(_line_of(*one) for one in self.read.items()))
-                    self._places.clear()
-                self._release()
-        except OSError as error:
-            raise failure(self._given, error) from None
-
-    def _release(self) -> None:
-        """Close both files, which ends the lock."""
-        self._journal.close()
-        if self._file is not None:
-            self._file.close()
+        with errors_named(self._given), process.unbroken():
+            self._replace()
+            if self._written == len(self._lines):
+                head = len(self._journal.first_line(_HEAD))
+                read = "\n".join(_line_of(*one) for one in self.read.items())
+                if self._journal.file.seek(0, os.SEEK_END) > head + len(read) + bool(read):
+                    self._journal.cut(head)
+                    if read:
+                        self._journal.append(read)
+            self._open.close()  # both files, which ends the lock
 
 
 def _line_of(index: int, read: Read) -> str:
@@ -298,8 +287,7 @@ class Written:
 
     def files(self) -> frozenset[tuple[int, int]]:
         """Those that are there now, by their `identity`."""
-        found = map(identity, self._paths or (1,))
-        return frozenset(one for one in found if one)
+        return frozenset(filter(None, map(identity, self._paths or (1,))))
 
     def check(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names one of them, there or not yet."""
@@ -327,29 +315,26 @@ class AnswerFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise failure(error.filename or path, error, UsageError, "folder") from None
+            with errors_named(error.filename or path, UsageError, "folder"):
+                raise
         journal = path / _FOLDER_JOURNAL
-        self._journal = open_journal(journal, path, journal, "folder")
-        try:
+        with ExitStack() as stack, errors_named(journal, UsageError, "folder"):
+            self._journal = open_journal(journal, path, journal, "folder")
+            stack.callback(self.close)
             self._read()
-        except BaseException as error:
-            self._journal.close()
-            if isinstance(error, OSError):
-                raise failure(journal, error, UsageError, "folder") from None
-            raise
+            stack.pop_all()
 
     def _read(self) -> None:
         for start, raw in self._journal.lines(_FOLDER_LINE):
             try:
-                row = parse_json(raw, dict)
-                self._note(**{name: str(value) for name, value in row.items()})
+                self._note(**parse_json(raw, dict))
             except (DamagedFileError, TypeError):  # torn
                 self._journal.cut(start)
                 return
 
-    def _note(self, file: str, sha256: str = "", key: str = "") -> None:
-        """Take a line of the journal; those of earlier versions have no hash."""
-        self._hashes.setdefault(file, set()).update({sha256} - {""})
+    def _note(self, file: str, sha256: str, key: str = "") -> None:
+        """Take a line of the journal."""
+        self._hashes.setdefault(file, set()).add(sha256)
         if key:
             self._keys[file] = key
 
@@ -382,8 +367,6 @@ class AnswerFolder:
                 same = hashlib.file_digest(file, "sha256").hexdigest() in self._hashes[name]
         except OSError as error:
             return reason_of(error)
-        if not same and not self._hashes[name]:
-            return "an earlier version of ngt wrote it, and it may have been changed since"
         return "" if same else "it was changed after this command wrote it"
 
     def wrote(self, path: str) -> bool:
@@ -398,12 +381,10 @@ class AnswerFolder:
         """
         self.check([name])
         line = {"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-        try:
+        with errors_named(self._path / name, what="folder"):
             self._journal.append(json.dumps(line))
             write_atomically(self._path / name, text)
             self._journal.append(json.dumps({**line, "key": key}))
-        except OSError as error:
-            raise failure(self._path / name, error, what="folder") from None
         self._note(**line, key=key)
 
     def close(self) -> None:

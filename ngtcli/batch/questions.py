@@ -12,7 +12,7 @@ from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
 from ngtcli.documents.find import WRITTEN, Listing
-from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
@@ -24,19 +24,23 @@ _READERS = 4  # that are open at once; guess
 Tasks = Mapping[str, tuple[Settings, Preset]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is answered for a line, and how. `text` is "" where a summary is wanted.
+    """What is answered, and how. `question` is "" where a summary is wanted.
 
-    `read` is None for a line that names no files.
+    `read` is None where no files are named by a line.
     """
 
     task: str
     settings: Settings
     preset: Preset
-    loaded: Loaded
-    text: str = ""
+    loaded: Loaded = Loaded(())
+    question: str = ""
     read: Read | None = None
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        return self.loaded.documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,14 @@ class Questions:
             files = self._stamp(content, settings)  # before they are read, to notice a later change
             loaded = self._load(content, settings)
             read = Read(files, _hash_of_texts(loaded))
-        return Question(content.task, settings, preset, loaded, content.question, read)
+        return Question(
+            task=content.task,
+            settings=settings,
+            preset=preset,
+            loaded=loaded,
+            question=content.question,
+            read=read,
+        )
 
     def changed(self, line: Line, path: Path, read: Read) -> Read | None:
         """What would be read now for a line for which `read` was; None for other texts or none.

@@ -6,18 +6,21 @@ itself; this is done while no other line is being answered.
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.questions import LineAnswer, Question
 from ngtcli.config import IN_PARTS, Settings
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.errors import NgtError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import fits
 from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
 from ngtcli.session.parts import Splitting
-from ngtcli.session.session import Notify, Session
+from ngtcli.session.session import Session
 from ngtcli.system import process
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _LONG = 8  # lines that do not fit and wait, with their documents, to be split; guess
 _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; guess
 
@@ -35,24 +38,13 @@ class _Open:
 class Runner:
     """Answers all `lines` by `session`, `size` together (0: as many as it allows).
 
-    `read` gives the question of a line, and raises NgtError where it cannot; `error_of` says what
-    an unexpected error of one line is.
+    `read` gives the question of a line, and raises NgtError where it cannot.
     """
 
     def __init__(
-        self,
-        session: Session,
-        size: int,
-        lines: Lines,
-        read: Callable[[Line], Question],
-        error_of: Callable[[Exception], NgtError],
-        *,
-        status: Notify = lambda _: None,
-        warn: Notify = lambda _: None,
+        self, session: Session, size: int, lines: Lines, read: Callable[[Line], Question]
     ) -> None:
-        self._session, self._size, self._lines = session, size, lines
-        self._read_line, self._error_of = read, error_of
-        self._status, self._warn = status, warn
+        self._session, self._size, self._lines, self._read = session, size, lines, read
         self._sessions: dict[Settings, Session] = {}
         self._open: dict[int, _Open] = {}  # by the line's index
         self._long: list[tuple[Line, Question]] = []
@@ -65,7 +57,7 @@ class Runner:
 
     def _of_kind(self, first: Line) -> Iterator[LineAnswer]:
         """Lines of the kind of the first one, as long as there are any."""
-        question = self._read(first)
+        question = self._try(self._read, first)
         if isinstance(question, NgtError):
             yield self._done(first, None, failed(first.index, question))
             return
@@ -78,7 +70,7 @@ class Runner:
         except NgtError:
             raise
         except Exception as error:  # of which line it was can be told from each alone
-            self._of_line(error)
+            self._error_of(error)
         # Here, not where the error is caught: it holds all that the failed batch had in memory.
         for one in list(self._open.values()):
             del self._open[one.line.index]
@@ -102,74 +94,65 @@ class Runner:
             del self._sessions[next(iter(self._sessions))]
         return found
 
-    def _prompts(self, first: Line, question: Question) -> Iterator[NumberedPrompt]:
-        line: Line | None = first
-        found: Question | NgtError = question
-        while line is not None:
-            if (one := self._begin(line, found)) is not None:
-                self._open[line.index] = one
-                yield line.index, one.prompt
-            line = self._lines.take(first.kind) if len(self._long) < _LONG else None
-            if line is not None:
-                found = self._read(line)
-
-    def _begin(self, line: Line, question: Question | NgtError) -> _Open | None:
-        """A line with its prompt, or with its error; None for one that is split later."""
-        if isinstance(question, NgtError):
-            return _Open(line, None, question, self._session)
-        session = self._session_for(question.settings)
-        prompt = self._prompt(session, question)
-        if prompt is None:
-            self._long.append((line, question))
-            return None
-        return _Open(line, question, prompt, session)
-
-    def _read(self, line: Line) -> Question | NgtError:
-        try:
-            return self._read_line(line)
-        except Exception as error:
-            return self._of_line(error)
+    def _prompts(self, line: Line, question: Question | NgtError) -> Iterator[NumberedPrompt]:
+        """The prompts of this line and those of its kind; lines to be split are put aside."""
+        while True:
+            if isinstance(question, NgtError):
+                self._open[line.index] = _Open(line, None, question, self._session)
+                yield line.index, question
+            else:
+                session = self._session_for(question.settings)
+                prompt = self._prompt(session, question)
+                if prompt is None:
+                    self._long.append((line, question))
+                else:
+                    self._open[line.index] = _Open(line, question, prompt, session)
+                    yield line.index, prompt
+            following = self._lines.take(line.kind) if len(self._long) < _LONG else None
+            if following is None:
+                return
+            line, question = following, self._try(self._read, following)
 
     def _prompt(self, session: Session, question: Question) -> Prompt | NgtError | None:
         """The prompt of a question; None where it does not fit and is split."""
-        try:
-            documents = question.loaded.documents
-            if question.settings.overflow not in IN_PARTS:
-                return session.prompt(question.preset, documents, question.text)
-            return fits(session.task(question.preset, documents))
-        except Exception as error:
-            return self._of_line(error)
+        preset, documents = question.preset, question.documents
+        if question.settings.overflow in IN_PARTS:
+            return self._try(lambda: fits(session.task(preset, documents)))
+        return self._try(session.prompt, preset, documents, question.question)
 
     def _split(self, line: Line, question: Question) -> Iterator[LineAnswer]:
         """The answer to a line that does not fit, part by part.
 
         What is kept of the parts stays until the answer was taken, and where it is an error.
         """
-        session, documents = self._session_for(question.settings), question.loaded.documents
-        splitting = Splitting(session, question.preset, documents, self._status, self._warn)
-        try:
-            prompt = replace(splitting.prompt(), given=tuple(documents))
-        except Exception as error:
-            yield self._done(line, question, failed(line.index, self._of_line(error)))
+        session, documents = self._session_for(question.settings), question.documents
+        splitting = Splitting(session, question.preset, documents)
+        prompt = self._try(splitting.prompt)
+        if isinstance(prompt, NgtError):
+            yield self._done(line, question, failed(line.index, prompt))
             return
-        answer = self._alone(session, line, prompt)
+        answer = self._alone(session, line, replace(prompt, given=tuple(documents)))
         yield self._done(line, question, replace(answer, parts=tuple(splitting.reports)))
         if answer.error is None:
             splitting.forget()
 
     def _alone(self, session: Session, line: Line, prompt: Prompt | NgtError) -> FinishedAnswer:
         """The answer to one prompt by itself, or the error it ends with."""
-        try:
-            (answer,) = session.answers([(line.index, prompt)], 1)
-        except Exception as error:
-            return failed(line.index, self._of_line(error))
-        return answer
+        found = self._try(lambda: [*session.answers([(line.index, prompt)], 1)])
+        return failed(line.index, found) if isinstance(found, NgtError) else found[0]
 
-    def _of_line(self, error: Exception) -> NgtError:
+    def _try(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | NgtError:
+        """What work for one line gives, or the error that the line ends with."""
+        try:
+            return work(*given, **named)
+        except Exception as error:
+            return self._error_of(error)
+
+    def _error_of(self, error: Exception) -> NgtError:
         """The error that one line ends with. Raises KeyboardInterrupt if that was the cause."""
         if process.interrupted():  # a library made this of the Ctrl-C
             raise KeyboardInterrupt from error
-        return error if isinstance(error, NgtError) else self._error_of(error)
+        return error if isinstance(error, NgtError) else unexpected(error)
 
     def _done(self, line: Line, question: Question | None, answer: FinishedAnswer) -> LineAnswer:
         self._lines.done(line)

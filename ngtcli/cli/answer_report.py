@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ngtcli.batch.questions import Question
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import distinct
@@ -60,11 +61,9 @@ class DryRunObject:
 
 
 def answer_object(
-    request: AnswerRequest,
-    answer: "FinishedAnswer",
-    sources: Sources,
+    request: Question, answer: "FinishedAnswer", sources: Sources, tokens: bool = False
 ) -> "AnswerObject":
-    """The object that --json prints."""
+    """The object that --json prints, with `tokens` that of --json-tokens."""
     from ngtcli.cli.answer_object import AnswerObject  # here: it loads torch
 
     return AnswerObject(
@@ -87,7 +86,7 @@ def answer_object(
         statistics=answer.statistics,
         sources=sources,
         policy=answer.policy,
-        tokens=answer.tokens if request.json_tokens else None,
+        tokens=answer.tokens if tokens else None,
     )
 
 
@@ -115,7 +114,7 @@ def dry_run_object(request: AnswerRequest, prompt: "Prompt | None", context: int
     )
 
 
-def _documents(request: AnswerRequest) -> list[DocumentObject]:
+def _documents(request: Question) -> list[DocumentObject]:
     return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 
 

@@ -1,24 +1,23 @@
 """What `ngt summarize` and `ngt ask` are asked for: shared flags, and what they come to."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ngtcli.batch.questions import Question
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
 from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
-from ngtcli.documents.load import Document, Loaded
+from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
 from ngtcli.prompt.build import look_alikes
-from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _OUTPUT = typer.Option(
@@ -61,14 +60,9 @@ class AnswerFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRequest:
+class AnswerRequest(Question):
     """What is asked, of what, and how the answer is to be shown."""
 
-    task: str
-    settings: Settings
-    preset: Preset
-    loaded: Loaded = Loaded(())
-    question: str = ""
     json: bool = False
     json_tokens: bool = False
     output: Path | None = None
@@ -84,10 +78,6 @@ class AnswerRequest:
     def whole(self) -> bool:
         """Whether the answer is shown once it is complete, and not as it comes."""
         return self.json or self.json_tokens or self.cite or self.output is not None
-
-    @property
-    def documents(self) -> Sequence[Document]:
-        return self.loaded.documents
 
 
 def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:

@@ -91,14 +91,7 @@ def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitti
         return None
     from ngtcli.session.parts import Splitting  # here: it loads torch
 
-    return Splitting(
-        session,
-        request.preset,
-        request.documents,
-        notes.status,
-        notes.warn,
-        begin_part=notes.begin_part,
-    )
+    return Splitting(session, request.preset, request.documents, notes.begin_part)
 
 
 def _session(request: AnswerRequest, notes: Notes) -> "Session":
@@ -242,7 +235,7 @@ class _Showing:
 def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        return dump_json(answer_object(request, answer, sources))
+        return dump_json(answer_object(request, answer, sources, request.json_tokens))
     if not request.cite:
         return visible(answer.text.rstrip("\n"))
     text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))

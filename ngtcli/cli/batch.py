@@ -7,20 +7,20 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
 
 from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
-from ngtcli.batch.journal import ANOTHER_FILE, Head
+from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
 from ngtcli.cli.answer_report import answer_object, copied
-from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.options import (
@@ -144,44 +144,43 @@ class _Batch:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
-        found = scan(path, self._most, self._choice, self._questions.check_paths)
+        lines, sha256 = scan(path, self._most, self._choice, self._questions.check_paths)
         self._notes.clear()
-        chosen = found.lines[: self._choice.limit or None]
-        answers = {task: deciding(*of_task) for task, of_task in self._tasks.items()}
-        head = Head(found.sha256, self._given.shard, self._settings.engine, answers)
+        chosen = lines[: self._choice.limit or None]
+        head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine}
+        for task in sorted(self._tasks):
+            how = sorted(deciding(*self._tasks[task]).items())
+            head |= {f"{task}.{name}": value for name, value in how}
         with closing(
-            FileOutput(self._given.output, head, found.lines, self._given.restart, self._most)
+            FileOutput(self._given.output, head, lines, self._given.restart, self._most)
         ) as output:
             again = output.failed if self._given.retry_failed else set[int]()
             left = [n for n in chosen if n.index not in output.done or n.index in again]
             self._run.set_total(len(chosen), len(left), "done before")
-            self._warn_of_changes(chosen, {line.index for line in left}, path, output)
+            done = output.done - output.failed
+            self._warn_of_changes((n for n in chosen if n.index in done), path, output)
             self._answer(Lines(left), path, output, "the same command goes on from there")
         failed = sum(line.index in output.failed for line in chosen)
         self._run.check_failed(failed, len(chosen), self._hint)
 
-    def _warn_of_changes(
-        self, chosen: Sequence[Line], left: set[int], path: Path, output: FileOutput
-    ) -> None:
+    def _warn_of_changes(self, done: Iterable[Line], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
-        changed: list[Line] = []
-        for line in chosen:
-            read = output.read.get(line.index)
-            answered = line.index in output.done and line.index not in output.failed
-            if read is None or line.index in left or not answered:
+        changed: list[str] = []
+        for line in done:
+            if (read := output.read.get(line.index)) is None:
                 continue
             now = self._questions.changed(line, path, read)
             if now is None:
-                changed.append(line)
+                changed.append(shown(line.id))
             elif now != read:
                 with suppress(OSError):  # then the texts are compared again the next time
                     output.note_read(line.index, now)
         if changed:
-            ids = ", ".join(shown(line.id) for line in changed[:_IDS_SHOWN])
-            more = f" and {len(changed) - _IDS_SHOWN} more" if len(changed) > _IDS_SHOWN else ""
+            ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(
                 f"the documents of {counted(len(changed), 'line')} have changed or gone since the"
-                f" answers were made: {ids}{more}; --restart answers all lines again"
+                f" answers were made: {ids}{f' and {more} more' if more > 0 else ''};"
+                " --restart answers all lines again"
             )
 
     def run_stream(self, source: str) -> None:
@@ -197,20 +196,16 @@ class _Batch:
             stream = _open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
-            lines = StreamLines(stream, self._most, self._choice, name)
+            lines = StreamLines(stream, name, self._most, self._choice)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
             self._answer(lines, None, output, "what is done is put out")
         self._run.check_failed(output.failed, lines.count, self._hint)
 
     def _answer(
-        self,
-        lines: Lines,
-        path: Path | None,
-        output: FileOutput | StreamOutput,
-        interrupted: str,
+        self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
         def deliver(answer: LineAnswer) -> bool:
-            row = _line(answer)
+            row = _row(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             read = answer.question.read if answer.question else None
@@ -218,7 +213,7 @@ class _Batch:
             return "error" in row
 
         with closing(self._questions):
-            read = lambda line: self._questions.read(line, path)  # noqa: E731
+            read = partial(self._questions.read, path=path)
             self._run.answer(lines, read, deliver, interrupted)
 
     @property
@@ -228,22 +223,15 @@ class _Batch:
         return "Each has its error in its line; --retry-failed runs them again."
 
 
-def _line(answer: LineAnswer) -> dict[str, Any]:
+def _row(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject
 
     error, question = answer.answer.error, answer.question
     try:
         if error is None and question is not None:
-            sources = copied(answer.answer, question.loaded.documents)
-            request = AnswerRequest(
-                task=question.task,
-                settings=question.settings,
-                preset=question.preset,
-                loaded=question.loaded,
-                question=question.text,
-            )
-            own = answer_object(request, answer.answer, sources)
+            sources = copied(answer.answer, question.documents)
+            own = answer_object(question, answer.answer, sources)
             return dict(to_json(LineObject(answer.line.id, own)))
     except Exception as caught:
         error = unexpected(caught)
@@ -303,7 +291,8 @@ class Run:
         self._shown = time.monotonic()
         self._done = self._failed = self._documents = self._tokens = 0
         self._remarks = 0
-        self._warn_once = once(self._remark)
+        # For remarks on texts: each once, and without -v only the first few.
+        self.warn = once(self._remark)
 
     def set_total(self, total: int, left: int, words: str) -> None:
         """How many texts there are; those that are not left were done by earlier runs."""
@@ -331,9 +320,7 @@ class Run:
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
-            size, status, warn = self._size, self._show, self.warn
-            runner = Runner(session, size, lines, read, unexpected, status=status, warn=warn)
-            with closing(runner.run()) as answers:
+            with closing(Runner(session, self._size, lines, read).run()) as answers:
                 for answer in answers:
                     self._add(answer, deliver(answer))
         except KeyboardInterrupt:
@@ -349,10 +336,6 @@ class Run:
         if failed:
             raise FailedLinesError(f"{failed} of {counted(total, self._what)} failed", hint)
 
-    def warn(self, message: str) -> None:
-        """A remark on a text: each once, and without -v only the first few."""
-        self._warn_once(message)
-
     def _remark(self, message: str) -> None:
         self._remarks += 1
         if self._notes.verbose or self._remarks <= _REMARKS_SHOWN:
@@ -364,7 +347,7 @@ class Run:
         """A text is done."""
         self._done += 1
         self._failed += failed
-        self._documents += len(answer.question.loaded.documents) if answer.question else 0
+        self._documents += len(answer.question.documents) if answer.question else 0
         self._tokens += answer.answer.statistics.new_tokens
         self._tokens += sum(part.new_tokens for part in answer.answer.parts)
         if answer.answer.finish_reason == "repetition":

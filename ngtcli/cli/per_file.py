@@ -115,8 +115,7 @@ class _PerFile:
         return self._failed
 
     def _question(self, line: Line) -> Question:
-        request, loaded = self._request, Loaded((self._targets[line.index].document,))
-        return Question(request.task, request.settings, request.preset, loaded)
+        return replace(self._request, loaded=Loaded((self._targets[line.index].document,)))
 
     def _deliver(self, answer: LineAnswer) -> bool:
         """Write the file of an answer, or say why there is none; returns whether it failed.

@@ -31,7 +31,8 @@ from ngtcli.decode.trials import remembered
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.system.remembered import Remembered, read_fields
+from ngtcli.system.json_form import from_json
+from ngtcli.system.remembered import Remembered
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
 _PROMPT = 24  # tokens before them; guess
@@ -83,7 +84,7 @@ def _remembered(model: TargetModel, rows: int, places: int) -> Remembered[Exactn
     """Where a result is kept: for the weights too, by which a fault shows or stays hidden."""
 
     def read(stored: Any) -> Exactness:
-        found = read_fields(Exactness, stored)
+        found: Exactness = from_json(Exactness, stored)
         if found.reason not in ("", REASON) or found.attention not in ("", EAGER):
             raise ValueError("another result")
         return found

@@ -27,7 +27,8 @@ from ngtcli.decode.trials import remembered
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
-from ngtcli.system.remembered import Remembered, read_fields
+from ngtcli.system.json_form import from_json
+from ngtcli.system.remembered import Remembered
 from ngtcli.tokens.tokenizer import Tokenizer
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
@@ -121,7 +122,7 @@ def remembered_way(hf: Any) -> Remembered[Way]:
     """Where the way of a model is kept."""
 
     def read(stored: Any) -> Way:
-        way = read_fields(Way, stored)
+        way: Way = from_json(Way, stored)
         drafts = way.kind == TREES and not way.reason
         plain = way.kind in (STEPS, REREAD) and 0 < len(way.reason) < 200
         if not (drafts or (plain and way.reason.isprintable())):

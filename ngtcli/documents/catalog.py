@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Extracted, checked_row
+from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
+from ngtcli.system.json_form import from_json
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 VERSION = 6  # of the parsers' output and of these files
@@ -38,10 +38,10 @@ class Entry:
     number of tokens for each tokenizer's key.
     """
 
-    stamp: tuple[int, int, int]
-    seen: int  # nanoseconds since 1970
-    hash: str
-    way: str
+    stamp: tuple[int, int, int] = (0, 0, 0)
+    seen: int = 0  # nanoseconds since 1970
+    hash: str = ""
+    way: str = ""
     format: str = ""
     pages: int = 0
     dropped: int = 0
@@ -52,11 +52,6 @@ class Entry:
     advice: str = ""
     once: bool = False
     tokens: Mapping[str, int] = field(default_factory=dict)
-
-    @staticmethod
-    def of(found: Extracted) -> "Entry":
-        """What is known of a text that came from no regular file."""
-        return _NOTHING.described(found)
 
     def described(self, found: Extracted) -> "Entry":
         """This entry with what is known of its text."""
@@ -76,9 +71,6 @@ class Entry:
         if self.reason:
             raise Unreadable(self.reason, self.advice)
         return self
-
-
-_NOTHING = Entry((0, 0, 0), 0, "", "")
 
 
 class Catalog:
@@ -102,7 +94,7 @@ class Catalog:
             body = read_json(self._path, _MANIFEST_BYTES)
             if body.get("version") != VERSION or body.get("root") != self._root:
                 raise DamagedFileError("another version")
-            self._entries = {path: _entry(row) for path, row in body["files"].items()}
+            self._entries = from_json(Mapping[str, Entry], body["files"])
         except FileNotFoundError:
             pass
         except (DamagedFileError, KeyError, ValueError, TypeError, AttributeError) as error:
@@ -125,9 +117,8 @@ class Catalog:
         could not be read before and is unchanged.
         """
         entry = self.known(path)
-        if entry is not None:
-            if (kept := self._kept(entry.checked().hash, suffix)) is not None:
-                return kept
+        if entry and (kept := self._kept(entry.checked().hash, suffix)):
+            return kept
         stamp, seen = stamp_of(path), time.time_ns()
         data = read()
         if stamp is None:
@@ -142,8 +133,13 @@ class Catalog:
             failed = self._failed(path, start, error)
             self._put(path, failed)
             raise Unreadable(failed.reason, failed.advice) from None
-        self._record(path, start, found)
-        if kept is None and not found.about.secret and found.about.format != "text":
+        entry, before = start.described(found), self._entries.get(path)
+        if before and before.text == entry.text:
+            entry = replace(entry, tokens=before.tokens)
+        self._put(path, entry)
+        if found.about.secret:
+            self._secret.add(path)
+        elif not kept and found.about.format != "text":
             self._keep(start.hash, suffix, found)
         return found
 
@@ -154,19 +150,10 @@ class Catalog:
         """
         failed = replace(start, reason=str(error), advice=error.advice, once=not error.lasting)
         before = self._entries.get(path)
-        if not failed.once or before is None or not before.once or before.seen >= _RUN_NS:
-            return failed
-        if (before.hash, before.way) != (start.hash, start.way):
-            return failed
-        return replace(failed, reason=f"{error}, {_TRY_AGAIN}", once=False)
-
-    def _record(self, path: str, start: Entry, found: Extracted) -> None:
-        entry, before = start.described(found), self._entries.get(path)
-        if before is not None and before.text == entry.text:
-            entry = replace(entry, tokens=before.tokens)
-        self._put(path, entry)
-        if found.about.secret:
-            self._secret.add(path)
+        if failed.once and before and before.once and before.seen < _RUN_NS:
+            if (before.hash, before.way) == (start.hash, start.way):
+                return replace(failed, reason=f"{error}, {_TRY_AGAIN}", once=False)
+        return failed
 
     def _put(self, path: str, entry: Entry) -> None:
         with self._lock:
@@ -194,7 +181,12 @@ class Catalog:
         """Write the manifest if anything changed; where that fails `remark` says why."""
         if not self._changed:
             return
-        files = {p: _row(e) for p, e in self._entries.items() if p not in self._secret}
+        # `asdict` takes ten times as long
+        files = {
+            path: {name: getattr(entry, name) for name in Entry.__slots__}
+            for path, entry in self._entries.items()
+            if path not in self._secret
+        }
         try:
             write_json(self._path, {"version": VERSION, "root": self._root, "files": files})
             self._changed = False
@@ -248,19 +240,3 @@ def stamp_of(path: str) -> tuple[int, int, int] | None:
     if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _row(entry: Entry) -> dict[str, Any]:
-    # `asdict` takes ten times as long
-    return {name: getattr(entry, name) for name in Entry.__slots__}
-
-
-def _entry(row: Any) -> Entry:
-    """An entry of a manifest. Raises ValueError for anything else."""
-    row = checked_row(row, _NOTHING)
-    texts, numbers = (*row["warnings"], *row["tokens"]), (*row["stamp"], *row["tokens"].values())
-    if not all(type(t) is str for t in texts) or not all(type(n) is int for n in numbers):
-        raise ValueError("a value of another type")
-    if len(row["stamp"]) != 3:
-        raise ValueError("a stamp of other than three numbers")
-    return Entry(**row)

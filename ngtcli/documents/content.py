@@ -4,9 +4,12 @@ Offsets count characters of the text. All of it travels as JSON, from parsers th
 and from the cache, so that `from_json` checks every type.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any
+
+from ngtcli.system import json_form
 
 BETWEEN_CELLS = " | "  # of a table's row
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
@@ -39,29 +42,12 @@ class About:
     @classmethod
     def from_json(cls, value: Any, characters: int) -> "About":
         """The reverse of `asdict` for a text of that length. Raises ValueError for all else."""
-        row = checked_row(value, cls())
-        sections = tuple(Section(**checked_row(one, Section(0))) for one in row["sections"])
-        starts = [0, *(section.start for section in sections), characters]
-        numbers = [row["pages"], row["dropped"], *(section.page for section in sections)]
+        about: About = json_form.from_json(cls, value)
+        starts = [0, *(section.start for section in about.sections), characters]
+        numbers = [about.pages, about.dropped, *(section.page for section in about.sections)]
         if starts != sorted(starts) or not all(0 <= number <= _MOST for number in numbers):
             raise ValueError("a number out of range")
-        if not all(type(warning) is str for warning in row["warnings"]):
-            raise ValueError("a warning that is not text")
-        return cls(**{**row, "sections": sections})
-
-
-def checked_row(value: Any, like: Any) -> dict[str, Any]:
-    """The fields of an object of JSON, each of the type that it has in `like`, a dataclass.
-
-    Raises ValueError for anything else. A list in JSON becomes a tuple.
-    """
-    names = like.__slots__
-    if not isinstance(value, dict) or value.keys() != set(names):
-        raise ValueError("other keys than are wanted")
-    row = {name: tuple(v) if type(v := value[name]) is list else v for name in names}
-    if any(type(row[name]) is not type(getattr(like, name)) for name in names):
-        raise ValueError("a value of another type")
-    return row
+        return about
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +73,8 @@ class Source:
     field: str = ""
 
 
-class Parse(Protocol):
-    """A parser of one format. Raises Unreadable; whatever else it raises means a broken file."""
-
-    def __call__(self, source: Source, /) -> Extracted: ...
+# A parser of one format. Raises Unreadable; whatever else it raises means a broken file.
+Parse = Callable[[Source], Extracted]
 
 
 class Writer:
@@ -174,12 +158,8 @@ def pages_named(pages: Sequence[int]) -> str:
     >>> pages_named([3]), pages_named([1, 2, 3, 7])
     ('page 3', 'pages 1-3, 7')
     """
-    runs: list[list[int]] = []
-    for page in pages:
-        if runs and page == runs[-1][1] + 1:
-            runs[-1][1] = page
-        else:
-            runs.append([page, page])
-    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:10]]
+    neighbours = groupby(enumerate(pages), lambda numbered: numbered[1] - numbered[0])
+    runs = [[page for _, page in run] for _, run in neighbours]
+    shown = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:10]]
     more = [f"and {len(runs) - 10} more places"] * (len(runs) > 10)
     return f"page{'s' if len(pages) > 1 else ''} {', '.join([*shown, *more])}"

@@ -14,7 +14,7 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.content import Extracted, Source
-from ngtcli.documents.find import Found
+from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
@@ -38,30 +38,26 @@ class Reader:
         self._bound = f"{max_mb} MB"
         self.most = self._left = max_mb * 1_000_000  # bytes
 
-    def read(self, path: str | Path, pipes: bool = False) -> bytes:
-        """The bytes of a regular file, or with `pipes` of a pipe; they are not counted.
+    def read(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
+        """The bytes of a stream, a regular file, or with `pipes` of a pipe; they are not counted.
 
         Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
         from any thread.
         """
+        advice = "Pipe a text in or name a file."
         try:
-            return read_bounded(path, self.most, pipes)
+            if not isinstance(source, str | Path):
+                return read_stream(source, self.most)
+            advice = "Check the file and its permissions."
+            return read_bounded(source, self.most, pipes)
         except OSError as error:
-            advice = _ADVICE.get(error.errno or 0, "Check the file and its permissions.")
-            raise self._unreadable(error, advice) from None
+            if error.errno == errno.EFBIG:
+                raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
+            raise Unreadable(reason_of(error), _ADVICE.get(error.errno or 0, advice)) from None
 
-    def file(self, path: str | Path, pipes: bool = False) -> bytes:
+    def file(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
         """As `read`, and counted. Raises InputError for more than what is left of the bound."""
-        data = self.read(path, pipes)
-        self.count(len(data))
-        return data
-
-    def stream(self, stream: IO[bytes]) -> bytes:
-        """The bytes of a stream up to its end. Raises as `file` does."""
-        try:
-            data = read_stream(stream, self.most)
-        except OSError as error:
-            raise self._unreadable(error, "Pipe a text in or name a file.") from None
+        data = self.read(source, pipes)
         self.count(len(data))
         return data
 
@@ -77,11 +73,6 @@ class Reader:
                 f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}"
             )
         self._left -= size
-
-    def _unreadable(self, error: OSError, advice: str) -> Unreadable:
-        if error.errno == errno.EFBIG:
-            return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
-        return Unreadable(reason_of(error), advice)
 
 
 class Files:
@@ -105,13 +96,21 @@ class Files:
             self._catalogs[root] = Catalog(root, self._settings)
         return self._catalogs[root]
 
-    def begin(self, found: Found, reader: Reader) -> Text:
+    def begin(self, found: Found, reader: Reader, stdin: IO[bytes] | None = None) -> Text:
         """The text of a file, counted by `reader`; one of another format is parsed meanwhile."""
+        if found.real == STDIN:
+            return lambda: self._parse("", reader.file(_piped(stdin)))
         suffix = suffix_of(found.path)
         if format_of(suffix, b"") is None:
             return lambda: self._parse(suffix, reader.file(found.path, pipes=found.outright))
         text = self.submit(found)
-        return lambda: _counted(text(), reader)
+
+        def counted() -> Extracted:
+            extracted = text()
+            reader.count(len(extracted.text))
+            return extracted
+
+        return counted
 
     def submit(self, found: Found) -> Text:
         """The text of a file, as `recorded` gives it, read in another thread."""
@@ -132,10 +131,6 @@ class Files:
         suffix = suffix_of(found.path)
         read = partial(self._uncounted.read, found.path, found.outright)
         return catalog.extracted(found.real, suffix, read, partial(self._parse, suffix))
-
-    def stream(self, stream: IO[bytes], reader: Reader) -> Extracted:
-        """The text of a stream. Raises as `Text` does."""
-        return self._parse("", reader.stream(stream))
 
     def _parse(self, suffix: str, data: bytes) -> Extracted:
         form = format_of(suffix, data[:HEAD])
@@ -165,9 +160,10 @@ class Files:
         return self.remarks()
 
 
-def _counted(found: Extracted, reader: Reader) -> Extracted:
-    reader.count(len(found.text))
-    return found
+def _piped(stdin: IO[bytes] | None) -> IO[bytes]:
+    if stdin is None:
+        raise InputError("standard input: nothing is piped in", "Pipe a text in or name a file.")
+    return stdin
 
 
 def _check_begin(form: Format, head: bytes) -> None:

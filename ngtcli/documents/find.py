@@ -7,9 +7,10 @@ folders are not followed. It is bounded how many files are listed and how many f
 import glob
 import os
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,13 +32,11 @@ _AHEAD = 64  # files that are being read before what is in them is asked for; gu
 _INTERVAL_S = 0.3  # between two status lines; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
-# An entry of a folder, its real path, and the number of parts below the named path.
-_Entry = tuple[os.DirEntry[str], str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file to read; `real` is its path with links followed.
+    """A file to read; `real` is its path with links followed, STDIN for standard input.
 
     `below` is the number of the path's last parts that lie below the folder or pattern that the
     user named. `outright`: the user named the file itself. `root` is the real path of the folder
@@ -72,9 +71,8 @@ def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
     """
     counts = sorted(Counter(s.kind for s in skipped if s.kind).items(), key=lambda c: (-c[1], c[0]))
     rest = sum(count for _, count in counts[most:])
-    return ", ".join(f"{kind} {count}" for kind, count in counts[:most]) + (
-        f", others {rest}" if rest else ""
-    )
+    shown = [f"{kind} {count}" for kind, count in counts[:most]]
+    return ", ".join([*shown, f"others {rest}"] if rest else shown)
 
 
 def converting(skipped: Sequence[Skipped]) -> str:
@@ -88,23 +86,47 @@ def converting(skipped: Sequence[Skipped]) -> str:
     )
 
 
-class _Finder:
-    """Finds the files of paths, and what is skipped; its bounds apply to all paths together."""
+def expanded(path: str) -> str:
+    """`path` with the user's folder in the place of `~`, unless a file of that very name is there.
 
-    def __init__(self, max_files: int, max_depth: int) -> None:
-        self._max_files, self._max_depth = max_files, max_depth
+    Raises RuntimeError where there is no such user.
+    """
+    is_home = path.startswith("~") and not os.path.lexists(path)
+    return str(Path(path).expanduser() if is_home else Path(path))
+
+
+class Listing:
+    """The files of all `paths`, each once, before any of them is read. Raises InputError.
+
+    The bounds of `settings` apply to all paths together. Files that the command writes, `written`
+    by their `identity`, are left out of folders and patterns, and refused with UsageError where
+    they are named outright.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        paths: Sequence[str],
+        written: Collection[tuple[int, int] | None] = (),
+    ) -> None:
+        self._settings, self._written = settings, written
         self._counts: Counter[str] = Counter()
-        self._named = ""  # the path that is being searched, as errors show it
-
-    def find(self, path: str) -> Iterator[Found | Skipped]:
-        """The files of one path. Raises InputError."""
-        self._named = utf8(shortened(path))
-        try:
-            yield from self._find(path)
-        except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null byte
-            raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
+        self._reals: dict[str, list[str]] = {}  # the real paths that each named path stands for
+        self._skipped: dict[str, list[Skipped]] = {}
+        self.found: dict[str, Found] = {}  # by real path
+        for path in dict.fromkeys(paths):
+            self._named = utf8(shortened(path))  # as errors show it
+            self._reals[path], self._skipped[path] = [], []
+            try:
+                for found in self._find(path):
+                    self._add(path, found)
+            except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
+                raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
 
     def _find(self, path: str) -> Iterator[Found | Skipped]:
+        if path == STDIN:
+            yield Found("standard input", STDIN, outright=True)
+            return
         if not path:  # pathlib takes it for the current folder
             raise InputError("an empty path", "Name a file or a folder.")
         root = expanded(path)
@@ -128,7 +150,7 @@ class _Finder:
             entry, real, below = waiting.pop()
             if entry.is_dir(follow_symlinks=False):
                 try:
-                    waiting += self._inner(entry, real, below)
+                    waiting += self._listed(entry.path, real, below + 1)
                 except OSError as error:
                     yield Skipped(utf8(entry.path), reason_of(error))
             elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
@@ -139,14 +161,16 @@ class _Finder:
                 real = os.path.realpath(entry.path) if entry.is_symlink() else real
                 yield Found(entry.path, real, below, root=root)
 
-    def _inner(self, entry: os.DirEntry[str], real: str, below: int) -> list[_Entry]:
-        """The entries of a folder inside a folder. Raises OSError where they are not listed."""
-        if below > self._max_depth:
-            raise OSError(f"more than {self._max_depth} folders deep; see --max-depth")
-        return self._listed(entry.path, real, below + 1)
+    def _listed(
+        self, folder: str, real: str, below: int
+    ) -> list[tuple[os.DirEntry[str], str, int]]:
+        """The visible entries of a folder, in reverse order; with each its real path and `below`.
 
-    def _listed(self, folder: str, real: str, below: int) -> list[_Entry]:
-        """The visible entries of a folder, in reverse order."""
+        Raises OSError where it is not listed.
+        """
+        if below > self._settings.max_depth + 1:
+            most = self._settings.max_depth
+            raise OSError(f"more than {most} folders deep; see --max-depth")
         entries = []
         with os.scandir(folder) as listing:
             for entry in listing:
@@ -160,35 +184,87 @@ class _Finder:
         parts = Path(pattern).parts
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
         variable = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
-        base = Path(*parts[:fixed])
         hidden = any(part.startswith(".") for part in variable)
-        for match in sorted(set(self._counted(base, "/".join(variable)))):
-            below = len(match.parts) - len(base.parts)
-            visible = not any(part.startswith(".") for part in match.parts[-below:])
-            if (visible or hidden) and not match.is_dir():
-                yield Found(str(match), os.path.realpath(match), below)
-
-    def _counted(self, base: Path, pattern: str) -> Iterator[Path]:
-        for match in base.glob(pattern):
+        matches = set()
+        for match in Path(*parts[:fixed]).glob("/".join(variable)):
             self._count("files")
-            yield match
+            matches.add(match)
+        for match in sorted(matches):
+            below = match.parts[fixed:]
+            if (hidden or not any(p.startswith(".") for p in below)) and not match.is_dir():
+                yield Found(str(match), os.path.realpath(match), len(below))
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] > self._max_files:
+        if self._counts[what] > self._settings.max_files:
             raise InputError(
-                f"{self._named}: more than {self._max_files} {what}",
+                f"{self._named}: more than {self._settings.max_files} {what}",
                 "Name fewer, or raise the bound with --max-files.",
             )
 
+    def _add(self, path: str, found: Found | Skipped) -> None:
+        if isinstance(found, Skipped):
+            self._leave_out(path, found)
+        elif self._written and identity(found.real) in self._written:
+            name = utf8(found.path)
+            if found.outright:
+                hint = "Name another file, or put a pattern in quotes: that leaves it out."
+                raise UsageError(f"{name}: {WRITES_OVER}", hint)
+            self._skipped[path].append(Skipped(name, WRITTEN))  # nothing is wrong with it
+        else:
+            self._reals[path].append(found.real)
+            self.found.setdefault(found.real, found)
 
-def expanded(path: str) -> str:
-    """`path` with the user's folder in the place of `~`, unless a file of that very name is there.
+    def _leave_out(self, path: str, skipped: Skipped) -> None:
+        """Note what is not read of `path`. Raises InputError if `settings` are strict."""
+        if self._settings.strict and not skipped.kind:
+            what = f"{skipped.name}: {skipped.reason}"
+            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
+        self._skipped[path].append(skipped)
 
-    Raises RuntimeError where there is no such user.
-    """
-    is_home = path.startswith("~") and not os.path.lexists(path)
-    return str(Path(path).expanduser() if is_home else Path(path))
+    def each(
+        self, begin: Callable[[Found], Callable[[], Read]], status: Callable[[str], None]
+    ) -> dict[str, tuple[Found, Read]]:
+        """What was read of each file, by real path and in order.
+
+        `begin` starts to read a file, some files ahead, and returns what waits for it and raises
+        Unreadable. A file of a folder is left out then. Raises InputError for one that was named
+        outright, and for a path of which nothing is left.
+        """
+        read: dict[str, tuple[Found, Read]] = {}
+        done: set[str] = set()
+        begun = _ahead(self.found.values(), begin)
+        told = time.monotonic()
+        for path, reals in self._reals.items():
+            for real in (r for r in reals if r not in done):
+                done.add(real)
+                found, reading = next(begun)
+                try:
+                    read[real] = (found, reading())
+                except Unreadable as error:
+                    if found.outright:
+                        raise error.of(utf8(found.path)) from None
+                    needs = INSTALL if isinstance(error, MissingExtra) else ""
+                    self._leave_out(path, Skipped(utf8(found.path), str(error), "", needs))
+                if time.monotonic() - told > _INTERVAL_S:
+                    told = time.monotonic()
+                    status(f"Reading the documents: {len(read)} of {len(self.found)} …")
+            if not any(real in read for real in reals):
+                raise _nothing(path, self._skipped[path])
+        return read
+
+    def all_skipped(self) -> tuple[Skipped, ...]:
+        """All that is not read: first what the command writes, files of other kinds last."""
+        skipped = chain.from_iterable(self._skipped.values())
+        return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
+
+    def roots(self) -> dict[str, set[str]]:
+        """The real paths of files below each folder that was named."""
+        below: dict[str, set[str]] = defaultdict(set)
+        for real, found in self.found.items():
+            if found.root:
+                below[found.root].add(real)
+        return below
 
 
 def _is_there(path: str) -> bool:
@@ -198,109 +274,6 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-class Listing:
-    """The files of all `paths`, each once, before any of them is read. Raises InputError.
-
-    Files that the command writes, `written` by their `identity`, are left out of folders and
-    patterns, and refused with UsageError where they are named outright.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        paths: Sequence[str],
-        written: Collection[tuple[int, int] | None] = (),
-    ) -> None:
-        self._written, self._strict = written, settings.strict
-        self._paths: dict[str, list[str]] = {}  # the real paths that each named path stands for
-        self._skipped: dict[str, list[Skipped]] = {}
-        self.found: dict[str, Found] = {}  # by real path
-        finder = _Finder(settings.max_files, settings.max_depth)
-        for path in paths:
-            self._skipped.setdefault(path, [])
-            self._paths.setdefault(path, [])
-            for found in list(finder.find(path)) if path != STDIN else ():
-                self._add(path, found)
-
-    def _add(self, path: str, found: Found | Skipped) -> None:
-        if isinstance(found, Skipped):
-            self._leave_out(path, found)
-        elif self._written and identity(found.real) in self._written:
-            self._pass_by(path, found)
-        else:
-            self._paths[path].append(found.real)
-            self.found.setdefault(found.real, found)
-
-    def _pass_by(self, path: str, found: Found) -> None:
-        """Leave out a file that the command writes; nothing is wrong with it, strict or not."""
-        name = utf8(found.path)
-        if found.outright:
-            hint = "Name another file, or put a pattern in quotes: that leaves it out."
-            raise UsageError(f"{name}: {WRITES_OVER}", hint)
-        self._skipped[path].append(Skipped(name, WRITTEN))
-
-    def _leave_out(self, path: str, skipped: Skipped) -> None:
-        """Note what is not read of `path`. Raises InputError if `settings` are strict."""
-        if self._strict and not skipped.kind:
-            what = f"{skipped.name}: {skipped.reason}"
-            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
-        self._skipped[path].append(skipped)
-
-    def each(
-        self,
-        begin: Callable[[Found], Callable[[], Read]],
-        status: Callable[[str], None],
-        stdin: Callable[[], Read] | None = None,
-    ) -> dict[str, tuple[Found | None, Read]]:
-        """What was read of each file, by real path and in order; STDIN is read by `stdin`.
-
-        `begin` starts to read a file, some files ahead, and returns what waits for it and raises
-        Unreadable. A file of a folder is left out then. Raises InputError for one that was named
-        outright, and for a path of which nothing is left.
-        """
-        read: dict[str, tuple[Found | None, Read]] = {}
-        done: set[str] = set()
-        begun = _ahead(self.found.values(), begin)
-        told = time.monotonic()
-        for path, reals in self._paths.items():
-            if path == STDIN and stdin is not None:
-                read[STDIN] = (None, stdin())
-                continue
-            for real in (r for r in reals if r not in done):
-                done.add(real)
-                found, reading = next(begun)
-                try:
-                    read[real] = (found, reading())
-                except Unreadable as error:
-                    self._unreadable(path, found, error)
-                if time.monotonic() - told > _INTERVAL_S:
-                    told = time.monotonic()
-                    status(f"Reading the documents: {len(read)} of {len(self.found)} …")
-            if not any(real in read for real in reals):
-                raise _nothing(path, self._skipped[path])
-        return read
-
-    def _unreadable(self, path: str, found: Found, error: Unreadable) -> None:
-        """Leave a file of `path` out. Raises InputError where it was named outright."""
-        if found.outright:
-            raise error.of(utf8(found.path)) from None
-        needs = INSTALL if isinstance(error, MissingExtra) else ""
-        self._leave_out(path, Skipped(utf8(found.path), str(error), "", needs))
-
-    def all_skipped(self) -> tuple[Skipped, ...]:
-        """All that is not read: first what the command writes, files of other kinds last."""
-        skipped = [s for of_path in self._skipped.values() for s in of_path]
-        return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
-
-    def roots(self) -> dict[str, set[str]]:
-        """The real paths of files below each folder that was named."""
-        below: dict[str, set[str]] = {}
-        for real, found in self.found.items():
-            if found.root:
-                below.setdefault(found.root, set()).add(real)
-        return below
 
 
 def _ahead(

@@ -16,8 +16,7 @@ from ngtcli.documents.catalog import Catalog, Entry
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.files import Files, Reader
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped
-from ngtcli.documents.text import Unreadable, utf8
-from ngtcli.errors import InputError
+from ngtcli.documents.text import utf8
 
 _STDIN_NAME = "stdin"
 
@@ -119,35 +118,21 @@ def load(
     listing, reader = Listing(settings, paths, written), Reader(settings.max_mb)
     is_own, files = files is None, files or Files(settings)
     try:
-        read = listing.each(
-            lambda found: files.begin(found, reader),
-            status,
-            lambda: _of_stdin(stdin, files, reader),
-        )
+        read = listing.each(lambda found: files.begin(found, reader, stdin), status)
     finally:
         remarks = files.close() if is_own else files.remarks()
     return Loaded(_named(read), listing.all_skipped(), tuple(remarks))
 
 
-def _of_stdin(stdin: IO[bytes] | None, files: Files, reader: Reader) -> Extracted:
-    if stdin is None:
-        raise InputError("standard input: nothing is piped in", "Pipe a text in or name a file.")
-    try:
-        return files.stream(stdin, reader)
-    except Unreadable as error:
-        raise error.of("standard input") from None
-
-
-def _named(read: Mapping[str, tuple[Found | None, Extracted]]) -> tuple[Document, ...]:
+def _named(read: Mapping[str, tuple[Found, Extracted]]) -> tuple[Document, ...]:
     """The documents, under distinct names."""
-    files = [(found.path, found.below) for found, _ in read.values() if found]
-    used = [_STDIN_NAME] if STDIN in read else []
-    names = iter(distinct_names(files, used))
+    files = [(found.path, found.below) for real, (found, _) in read.items() if real != STDIN]
+    names = iter(distinct_names(files, [_STDIN_NAME] if STDIN in read else []))
     return tuple(
-        Document(next(names), text.text, text.about, found.path)
-        if found
-        else Document(_STDIN_NAME, text.text, text.about)
-        for found, text in read.values()
+        Document(_STDIN_NAME, text.text, text.about)
+        if real == STDIN
+        else Document(next(names), text.text, text.about, found.path)
+        for real, (found, text) in read.items()
     )
 
 
@@ -197,12 +182,11 @@ def survey(
             surveyor.files.keep_only(root, real)
     finally:
         remarks = surveyor.files.close()
-    known = [(found, entry) for found, entry in entries.values() if found]
-    names = distinct_names([(found.path, found.below) for found, _ in known])
+    names = distinct_names([(found.path, found.below) for found, _ in entries.values()])
     rows = tuple(
         Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
             entry.tokens[counter.key], entry.dropped, entry.warnings)
-        for name, (found, entry) in zip(names, known, strict=True)
+        for name, (found, entry) in zip(names, entries.values(), strict=True)
     )  # fmt: skip
     return Survey(rows, listing.all_skipped(), tuple(remarks), surveyor.read)
 
@@ -226,7 +210,7 @@ class _Surveyor:
 
     def _counted(self, text: Extracted, found: Found, catalog: Catalog) -> Entry:
         """The entry of a file that was read, with its number of tokens."""
-        entry = catalog.entry(found.real) or Entry.of(text)  # a pipe has none
+        entry = catalog.entry(found.real) or Entry().described(text)  # a pipe has none
         if self._counter.key not in entry.tokens:
             tokens = {**entry.tokens, self._counter.key: self._counter.count(text.text)}
             entry = catalog.with_tokens(found.real, entry, tokens)

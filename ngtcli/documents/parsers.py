@@ -67,15 +67,14 @@ class Parsers:
     A file may take `seconds` of CPU time, and a worker `mb` megabytes of memory.
     """
 
-    def __init__(self, seconds: int, mb: int) -> None:
+    def __init__(self, seconds: float, mb: int) -> None:
         self.size = max(1, min(MOST_WORKERS, os.cpu_count() or 1))
-        self._seconds, self._mb = seconds, mb
-        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
-        self._lock = threading.Lock()  # of the two below
-        self._all: list[_Worker] = []
+        self._workers = [_Worker(seconds, mb) for _ in range(self.size)]
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._lock = threading.Lock()  # held while a process starts
         self._closed = False
-        for _ in range(self.size):
-            self._idle.put(None)
 
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable, whatever happens to the worker."""
@@ -90,56 +89,21 @@ class Parsers:
     def _extract(self, form: Format, source: Source, fresh: bool = False) -> Extracted:
         worker = self._idle.get()
         try:
-            if worker is not None and (fresh or not worker.is_running):
-                self._end(worker)
-                worker = None
-            if worker is None:
-                worker = self._start()
-            return _read(worker.ask(form, source, self._seconds), form, self._mb)
-        except _WorkerLost as lost:
-            raise self._why(lost, form) from None
+            with self._lock:
+                if self._closed:
+                    raise _ended()
+                worker.get_ready(fresh)
+            return worker.ask(form, source)
+        except (OSError, EOFError):
+            raise _ended() if self._closed else worker.lost(form) from None
         finally:
-            if worker is not None and not worker.is_usable:
-                self._end(worker)
-                worker = None
             self._idle.put(worker)
-
-    def _start(self) -> "_Worker":
-        with self._lock:
-            if self._closed:
-                raise _ended()
-            worker = _Worker(self._seconds, self._mb)
-            self._all.append(worker)
-            return worker
-
-    def _end(self, worker: "_Worker") -> None:
-        worker.kill()
-        with self._lock, suppress(ValueError):
-            self._all.remove(worker)
-
-    def _why(self, lost: "_WorkerLost", form: Format) -> Unreadable:
-        """What is told of a worker that was lost over a file."""
-        if self._closed:
-            return _ended()
-        if lost.is_late:
-            what = f"{form.what} that takes more than {self._seconds} s to read"
-            return FailedParser(what, "Raise the limit with --parser-seconds.", False)
-        if lost.is_hung:
-            what = f"{form.what} at which its parser stood still"
-            return FailedParser(what, "Save it again, or leave it out.", False)
-        name = signal.Signals(-lost.code).name if lost.code < 0 else f"code {lost.code}"
-        if lost.code < 0 and -lost.code not in _CRASHES:
-            what = f"not read: something else ended its parser ({name})"
-            advice = f"{_AGAIN} If memory had run out, close other programs first."
-            return Unreadable(what, advice, lasting=False)
-        damaged = "It is damaged, or needs more memory: see --parser-mb."
-        return FailedParser(f"{form.what} at which its parser crashed ({name})", damaged)
 
     def close(self) -> None:
         """End all workers at once."""
         with self._lock:
             self._closed = True
-            for worker in self._all:
+            for worker in self._workers:
                 worker.kill()
 
 
@@ -156,27 +120,30 @@ def check_installed(form: Format) -> None:
             raise MissingExtra(form.what, package)
 
 
-class _WorkerLost(Exception):
-    """The worker ended: with `code`, negative for a signal.
+class _Worker:
+    """A process, which `get_ready` starts, and again where it has ended.
 
-    `is_late` where its time was up, `is_hung` where it stood still and was ended here.
+    Its connection is closed with the last reference: a thread may be reading.
     """
 
-    def __init__(self, code: int, is_late: bool, is_hung: bool) -> None:
-        self.code, self.is_late, self.is_hung = code, is_late, is_hung
+    def __init__(self, seconds: float, mb: int) -> None:
+        self._seconds, self._mb = seconds, mb
+        self._process: subprocess.Popen[bytes] | None = None
 
-
-class _Worker:
-    """One process. Its connection is closed with the last reference: a thread may be reading."""
-
-    def __init__(self, seconds: int, mb: int) -> None:
+    def get_ready(self, fresh: bool) -> None:
+        """Have a process that runs; with `fresh` another than before."""
+        if fresh:
+            self.kill()
+        if self._process is not None and self._process.poll() is None:
+            return
         from multiprocessing.connection import Pipe  # here: few commands read such files
 
         own = str(Path(ngtcli.__file__).parents[1])
         left_out = {os.getcwd()} - {own}  # it may be one of documents
         places = [place for place in sys.path if os.path.isabs(place) and place not in left_out]
         self._connection, theirs = Pipe()
-        numbers = theirs.fileno(), seconds, mb * 1_000_000
+        numbers = theirs.fileno(), self._seconds, self._mb * 1_000_000
+        self._is_late = self._is_hung = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _CODE, *map(str, numbers), *places, own],
@@ -187,33 +154,24 @@ class _Worker:
                 cwd=os.sep,
                 env={name: os.environ[name] for name in _KEPT if name in os.environ},
             )
-        self.is_usable, self._is_late, self._is_hung = True, False, False
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the process has not ended."""
-        return self._process.poll() is None
-
-    def ask(self, form: Format, source: Source, seconds: int) -> tuple[bytes, bytes]:
-        """The two messages of the reply. Raises _WorkerLost."""
+    def ask(self, form: Format, source: Source) -> Extracted:
+        """The text of `source`. Raises Unreadable; OSError and EOFError where the process ended."""
         about = {name: getattr(source, name) for name in Source.__slots__ if name != "data"}
         request = {"format": form.name, "source": about}
         done = threading.Event()
-        threading.Thread(target=self._watch, args=(done, seconds), daemon=True).start()
+        threading.Thread(target=self._watch, args=(self._process, done), daemon=True).start()
         try:
             for message in (json.dumps(request).encode(), source.data):
                 self._connection.send_bytes(message)
             reply = self._connection.recv_bytes(_REPLY), self._connection.recv_bytes(source.most)
-            self.is_usable = b'"memory"' not in reply[0][:_SHOWN]  # fragmented: start another
-            return reply
-        except (OSError, EOFError, ValueError):
-            code = self._exit_code()
-            is_late = self._is_late or code == -signal.SIGPROF
-            raise _WorkerLost(code, is_late, self._is_hung) from None
         finally:
             done.set()
+        if b'"memory"' in reply[0][:_SHOWN]:  # it is fragmented: the next file gets another
+            self.kill()
+        return _read(*reply, form, self._mb)
 
-    def _watch(self, done: threading.Event, seconds: float) -> None:
+    def _watch(self, process: "subprocess.Popen[bytes]", done: threading.Event) -> None:
         """End the process if it hangs, or computes on though its own timer should have ended it.
 
         It hangs if three looks in a row find the same CPU time. Two would not do: after ngt itself
@@ -221,50 +179,64 @@ class _Worker:
         """
         looks: list[float] = []
         with suppress(OSError):  # it has ended
-            start = self._cpu_s()
+            start = _cpu_s(process.pid)
             while not done.wait(_LOOK_S):
-                looks = [] if self._is_stopped() else [*looks[-2:], self._cpu_s()]
-                self._is_late = self._cpu_s() - start > seconds + _START_S
+                looks = [] if _is_stopped(process.pid) else [*looks[-2:], _cpu_s(process.pid)]
+                self._is_late = _cpu_s(process.pid) - start > self._seconds + _START_S
                 self._is_hung = len(looks) == 3 and looks[0] == looks[2]
                 if self._is_late or self._is_hung:
-                    return self._process.kill()
+                    return process.kill()
 
-    def _cpu_s(self) -> float:
-        """Seconds of CPU time that the process has used. Raises OSError where it has ended."""
-        if sys.platform != "linux":  # no clock of another process
-            return time.monotonic() / _WALL
-        return time.clock_gettime((~self._process.pid << 3) | 2)  # as clock_getcpuclockid makes it
-
-    def _is_stopped(self) -> bool:
-        """Whether a signal or a debugger has stopped the process."""
-        if sys.platform != "linux":
-            return False
-        about = Path(f"/proc/{self._process.pid}/stat").read_text()
-        return about.rpartition(")")[2].split()[0] in "Tt"
-
-    def kill(self) -> None:
-        """End the process; it is not usable afterwards."""
-        self.is_usable = False
-        self._process.kill()
-        self._process.wait()
-
-    def _exit_code(self) -> int:
-        """The exit code, negative for a signal, of a process that is ending or is ended here."""
-        self.is_usable = False
+    def lost(self, form: Format) -> Unreadable:
+        """What is told of a file over which the process ended, or is ended here."""
+        assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
         self.kill()
-        return self._process.returncode
+        code = -self._process.returncode
+        if self._is_late or code == signal.SIGPROF:
+            what = f"{form.what} that takes more than {self._seconds} s to read"
+            return FailedParser(what, "Raise the limit with --parser-seconds.", False)
+        if self._is_hung:
+            what = f"{form.what} at which its parser stood still"
+            return FailedParser(what, "Save it again, or leave it out.", False)
+        name = signal.Signals(code).name if code > 0 else f"code {-code}"
+        if code > 0 and code not in _CRASHES:
+            what = f"not read: something else ended its parser ({name})"
+            advice = f"{_AGAIN} If memory had run out, close other programs first."
+            return Unreadable(what, advice, lasting=False)
+        damaged = "It is damaged, or needs more memory: see --parser-mb."
+        return FailedParser(f"{form.what} at which its parser crashed ({name})", damaged)
+
+    def kill(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
-def _read(frames: tuple[bytes, bytes], form: Format, mb: int) -> Extracted:
+def _cpu_s(process: int) -> float:
+    """Seconds of CPU time that a process has used. Raises OSError where it has ended."""
+    if sys.platform != "linux":  # no clock of another process
+        return time.monotonic() / _WALL
+    return time.clock_gettime((~process << 3) | 2)  # as clock_getcpuclockid makes it
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether a signal or a debugger has stopped a process."""
+    if sys.platform != "linux":
+        return False
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+
+
+def _read(description: bytes, text: bytes, form: Format, mb: int) -> Extracted:
     """The text in a reply. Raises Unreadable for an error in it, and for what is not a reply."""
     try:
-        reply = parse_json(frames[0], dict)
+        reply = parse_json(description, dict)
         if "error" in reply:
             raise _told(reply, form, mb)
-        text = frames[1].decode()
-        return Extracted(text, About.from_json(reply["about"], len(text)))
+        shown = text.decode()
+        return Extracted(shown, About.from_json(reply["about"], len(shown)))
     except (DamagedFileError, KeyError, ValueError):
         raise Unreadable(f"{form.what} whose parser made no sense", "It is damaged.") from None
 

@@ -48,12 +48,11 @@ from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import KINDS, Settings
 from ngtcli.documents.load import load
-from ngtcli.draft.auto.batch import AutoDrafters
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.policy import Policy
 from ngtcli.draft.costs import CostCurve
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
@@ -123,7 +122,8 @@ class NgramTrieProposer:
         background = _background_of(
             self.options.background, vllm_config.model_config.tokenizer, self._vocabulary
         )
-        self._drafts = AutoDrafters(None, pool, children=1, texts=texts, background=background)
+        settings = DraftSettings(pool=pool, background=background)
+        self._drafts = AutoDrafters(settings, children=1, texts=texts)
         self._requests: list[_Request | None] = []  # by row
         self._has_warned = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given

@@ -48,12 +48,10 @@ _POOLINGS = {  # the older form has a switch for each
     "pooling_mode_max_tokens": HIGHEST,
 }
 _PARTS = ("Transformer", "Pooling", "Normalize")
-_QUESTION, _PASSAGE = ("query",), ("document", "passage", "corpus")  # names of prompts
 # Without a `modules.json`: what a model that gives vectors of tokens is made for.
 _ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
 _OTHER = "Name another embedding model: its vectors would not be as its makers meant them."
 _OTHER_KIND = "Give the folder or hub id of an embedding model, as of sentence-transformers."
-_EXTRA = "ngtcli[dense]"
 
 Floats = npt.NDArray[np.float32]
 
@@ -70,10 +68,14 @@ class Use:
 
 def use_of(name: str, folder: Path) -> Use:
     """How the embedding model `name` is used. Raises ModelError for another kind of model."""
+    most = (_read(name, folder / "sentence_bert_config.json", dict) or {}).get("max_seq_length")
+    tokens = most if isinstance(most, int) and most > 0 else 0
     parts = _read(name, folder / "modules.json", list)
     if parts is None:
-        _check_encoder(name, folder)
-        return Use(tokens=_tokens(name, folder))
+        if kind := _other_kind(name, folder, *_ENCODERS):
+            what = f"{name} is not an embedding model: it is a {kind} without a modules.json"
+            raise ModelError(what, _OTHER_KIND)
+        return Use(tokens=tokens)
     parts = [part for part in parts if isinstance(part, dict)]
     kinds = [str(part.get("type", "")).rsplit(".", 1)[-1] for part in parts]
     if unknown := [kind for kind in kinds if kind not in _PARTS]:
@@ -81,28 +83,17 @@ def use_of(name: str, folder: Path) -> Use:
     if kinds[:2] != ["Transformer", "Pooling"] or parts[0].get("path"):
         raise ModelError(f"{name}: modules.json has other parts than are known", _OTHER)
     pooling = _read(name, folder / str(parts[1].get("path")) / "config.json", dict) or {}
-    prompts = _read(name, folder / "config_sentence_transformers.json", dict) or {}
-    return Use(
-        _pooling(name, pooling),
-        _tokens(name, folder),
-        _prompt(prompts, _QUESTION),
-        _prompt(prompts, _PASSAGE),
-    )
+    config = _read(name, folder / "config_sentence_transformers.json", dict) or {}
+    prompts = config.get("prompts")
+    prompts = prompts if isinstance(prompts, dict) else {}
 
+    def prompt(*names: str) -> str:
+        """The prompt of the first of these names, or the one that is the model's default."""
+        wanted = [*names, str(config.get("default_prompt_name"))]
+        return next((str(prompts[name]) for name in wanted if prompts.get(name)), "")
 
-def architectures(name: str, folder: Path) -> list[str]:
-    """What config.json says the model was made as. Raises ModelError if it cannot be read."""
-    found = (_read(name, folder / "config.json", dict) or {}).get("architectures")
-    return [str(kind) for kind in found] if isinstance(found, list) else []
-
-
-def _check_encoder(name: str, folder: Path) -> None:
-    for kind in architectures(name, folder):
-        if not kind.endswith(_ENCODERS):
-            raise ModelError(
-                f"{name} is not an embedding model: it is a {kind} without a modules.json",
-                _OTHER_KIND,
-            )
+    passage = prompt("document", "passage", "corpus")
+    return Use(_pooling(name, pooling), tokens, prompt("query"), passage)
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:
@@ -116,19 +107,11 @@ def _pooling(name: str, config: dict[str, Any]) -> str:
     return str(chosen[0])
 
 
-def _tokens(name: str, folder: Path) -> int:
-    config = _read(name, folder / "sentence_bert_config.json", dict) or {}
-    most = config.get("max_seq_length")
-    return most if isinstance(most, int) and most > 0 else 0
-
-
-def _prompt(config: dict[str, Any], names: Sequence[str]) -> str:
-    """The prompt of the first of these names, or the one that is the model's default."""
-    prompts = config.get("prompts")
-    if not isinstance(prompts, dict):
-        return ""
-    wanted = [*names, str(config.get("default_prompt_name"))]
-    return next((str(prompts[name]) for name in wanted if prompts.get(name)), "")
+def _other_kind(name: str, folder: Path, *ends: str) -> str:
+    """As what config.json says the model was made, if that has none of these `ends`; else ""."""
+    found = (_read(name, folder / "config.json", dict) or {}).get("architectures")
+    kinds = map(str, found if isinstance(found, list) else ())
+    return next((kind for kind in kinds if not kind.endswith(ends)), "")
 
 
 def _read(name: str, path: Path, kind: Any) -> Any:
@@ -264,16 +247,13 @@ def check_encoders(embedder: str, reranker: str) -> None:
 def check_installed() -> None:
     """Raise ModelError without FAISS."""
     if find_spec("faiss") is None:
-        raise ModelError(
-            "--embedder needs faiss-cpu, which is not installed",
-            f"Install it: pip install '{_EXTRA}'",
-        )
+        what = "--embedder needs faiss-cpu, which is not installed"
+        raise ModelError(what, "Install it: pip install 'ngtcli[dense]'")
 
 
 def _check_cross_encoder(name: str, folder: Path) -> None:
-    for kind in architectures(name, folder):
-        if not kind.endswith("ForSequenceClassification"):
-            raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
+    if kind := _other_kind(name, folder, "ForSequenceClassification"):
+        raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
 
 
 def _folder(name: str) -> Path:

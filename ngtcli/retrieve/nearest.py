@@ -7,7 +7,6 @@ question looks at a few lists. The best found are scored again by the vectors th
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.retrieve.encoders import Floats
-from ngtcli.retrieve.store import FOLDER
+from ngtcli.retrieve.index import FOLDER
 from ngtcli.retrieve.vectors import Vectors
 from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.cache import renew
@@ -32,10 +31,8 @@ FILES = ArrayFile(
     most=2**33,  # guess
     arrays={"index": Array("uint8")},
 )
-FLAT, IVF_PQ = "flat", "ivf-pq"
 
 Status = Callable[[str], None]
-Found = list[tuple[int, float]]  # passages and their cosines, the best first
 
 
 class Nearest:
@@ -43,43 +40,32 @@ class Nearest:
 
     def __init__(self, rows: Floats, coded: Any = None) -> None:
         self._rows, self._coded = rows, coded
-        self.kind = FLAT if coded is None else IVF_PQ
+        self.kind = "flat" if coded is None else "ivf-pq"
 
-    def search(self, vector: Floats, most: int) -> Found:
+    def search(self, vector: Floats, most: int) -> list[tuple[int, float]]:
         """The `most` passages whose vectors have the largest cosine with `vector`, the best first.
 
         IVF-PQ may miss some, and finds fewer where the lists looked at have fewer.
         """
-        most = min(most, len(self._rows))
+        count = len(self._rows)
+        most = min(most, count)
         if not most:
             return []
         if self._coded is None:
             faiss = _faiss()
             _, found = faiss.knn(vector[None], self._rows, most, metric=faiss.METRIC_INNER_PRODUCT)
         else:
-            _, found = self._coded.search(vector[None], min(_AGAIN * most, len(self._rows)))
-        own = (found[0] >= 0) & (found[0] < len(self._rows))  # a damaged file may have others
-        return self._scored(vector, found[0][own])[:most]
-
-    def _scored(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Found:
-        cosines = self.cosines(vector, np.sort(passages))
-        order = np.argsort(-cosines, kind="stable")
-        return [(int(p), float(c)) for p, c in
-                zip(np.sort(passages)[order], cosines[order], strict=True)]  # fmt: skip
+            _, found = self._coded.search(vector[None], min(_AGAIN * most, count))
+        own = found[0][(found[0] >= 0) & (found[0] < count)]  # a damaged file may have others
+        passages = np.sort(own)
+        cosines = self.cosines(vector, passages)
+        best = np.argsort(-cosines, kind="stable")[:most]
+        return list(zip(passages[best].tolist(), cosines[best].tolist(), strict=True))
 
     def cosines(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Floats:
         """The cosines of these passages' vectors with `vector`, float32 (passages,)."""
         found: Floats = self._rows[passages] @ vector
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """An IVF-PQ index, the key of the vectors in it, and how many it was trained on."""
-
-    coded: Any
-    key: str
-    trained: int
 
 
 def nearest_of(
@@ -90,42 +76,44 @@ def nearest_of(
     Lists and codes are taken from another set of vectors of the same folder, but learned again
     where the vectors are more than twice or less than half as many as those they were learned from.
     """
-    count = len(vectors.rows)
+    count, width = vectors.rows.shape
     if count <= FLAT_MOST:
         return Nearest(vectors.rows)
-    path, width = FILES.path(f"{vectors.name}.{vectors.key}"), vectors.rows.shape[1]
+    path = FILES.path(f"{vectors.name}.{vectors.key}")
     stored = _load(path, width, warn)
-    if stored is not None and stored.key == vectors.key and stored.coded.ntotal == count:
+    if stored is not None and stored[0].ntotal == count:
         renew(path)
-        return Nearest(vectors.rows, stored.coded)
+        return Nearest(vectors.rows, stored[0])
     status(f"Building the index of {count} vectors …")
-    others = (_load(p, width, lambda _: None) for p in FILES.others(vectors.name))
-    fitting = (k for k in others if k and k.trained <= 2 * count <= 4 * k.trained)
+    others = filter(None, (_load(p, width) for p in FILES.others(vectors.name)))
+    fitting = ((c, n) for c, n in others if n <= 2 * count <= 4 * n)
     if (stored := next(fitting, None)) is not None:
-        coded, trained = stored.coded, stored.trained
+        coded, trained = stored
         coded.reset()
         coded.add(vectors.rows)
     else:
         coded, trained = ivf_pq(vectors.rows), count
-    metadata = {"key": vectors.key, "trained": str(trained)}
-    if FILES.keep(path, {"index": _faiss().serialize_index(coded)}, metadata, warn):
+    arrays = {"index": _faiss().serialize_index(coded)}
+    if FILES.keep(path, arrays, {"trained": str(trained)}, warn):
         FILES.keep_last(vectors.name)
     return Nearest(vectors.rows, coded)
 
 
-def _load(path: Path, width: int, warn: Status) -> _Stored | None:
-    """The index in the file; None without one for this width, and with a line if it is damaged."""
+def _load(path: Path, width: int, warn: Status = lambda _: None) -> tuple[Any, int] | None:
+    """The index in a file, and the number of vectors that it was learned from.
+
+    None without a file for this width; `warn` gets a line about a damaged one.
+    """
     if (found := FILES.find(path, warn)) is None:
         return None
     arrays, metadata = found
     try:
-        coded = _faiss().deserialize_index(arrays["index"])
-        stored = _Stored(coded, metadata.get("key", ""), int(metadata.get("trained", "")))
-    except (RuntimeError, ValueError) as error:
+        coded, trained = _faiss().deserialize_index(arrays["index"]), int(metadata["trained"])
+    except (RuntimeError, ValueError, KeyError) as error:
         warn(f"{FILES.what} made again: {error}")
         return None
     coded.nprobe = PROBED
-    return stored if coded.d == width else None
+    return (coded, trained) if coded.d == width else None
 
 
 def ivf_pq(rows: Floats) -> Any:

@@ -9,16 +9,13 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 
 import numpy as np
 
 from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
-from ngtcli.retrieve.index import Index
-from ngtcli.retrieve.store import FOLDER
+from ngtcli.retrieve.index import FOLDER, Index
 from ngtcli.system import process
-from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays, Metadata
+from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
 from ngtcli.system.storage import key_of
 
@@ -55,14 +52,8 @@ class Vectors:
     embedded: int = 0
 
 
-def vectors_of(
-    index: Index,
-    text: Callable[[int], str],
-    embedder: Embedder,
-    status: Status = lambda _: None,
-    warn: Status = lambda _: None,
-) -> Vectors:
-    """The vectors of an index's passages, one at least; `text` gives their texts.
+def vectors_of(index: Index, embedder: Embedder, status: Status, warn: Status) -> Vectors:
+    """The vectors of an index's passages, one at least.
 
     On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is stored.
     `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
@@ -75,87 +66,70 @@ def vectors_of(
     if stored and stored[1].get("of") == key and len(stored[0]["vectors"]) == len(index):
         renew(path)
         return Vectors(stored[0]["vectors"], name, key)
-    texts = [text(passage) for passage in range(len(index))]
-    hashes = [_hash(one) for one in texts]
-    known = _known(stored, name, set(hashes))
-    missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
-    made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
-    every = {**known, **made}
-    rows = np.stack([every[h] for h in hashes])
-    status(f"Keeping {len(rows)} vectors …")
-    FILES.keep(path, _arrays(hashes, rows), {"of": key}, warn)
+    texts = [index.text(passage) for passage in range(len(index))]
+    hashes = [hashlib.blake2b(text.encode(), digest_size=_HASH).digest() for text in texts]
+    every = _known(stored[0] if stored else None, name, set(hashes))
+    missing = {h: text for h, text in zip(hashes, texts, strict=True) if h not in every}
+
+    def keep(hashes: Sequence[bytes], of: str) -> Floats:
+        rows = np.stack([every[h] for h in hashes])
+        names = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH)
+        FILES.keep(path, {"texts": names, "vectors": rows}, {"of": of}, warn)
+        return rows
+
+    if missing:
+        _embed(missing, every, lambda: keep(list(every), _PARTIAL), embedder, status, warn)
+    status(f"Keeping {len(hashes)} vectors …")
+    rows = keep(hashes, key)
     FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
-def _known(
-    stored: tuple[Arrays, Metadata] | None, name: str, wanted: set[bytes]
-) -> dict[bytes, Floats]:
+def _known(stored: Arrays | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
     """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
     known: dict[bytes, Floats] = {}
-    others = (FILES.find(path) for path in FILES.others(name))
-    for arrays, _ in filter(None, chain([stored], others)):
+    for path in [None, *FILES.others(name)]:
         if len(known) == len(wanted):
             break
-        texts = arrays["texts"].tobytes()
-        for i, row in enumerate(arrays["vectors"]):
-            if (text := texts[i * _HASH : (i + 1) * _HASH]) in wanted:
-                known[text] = row
+        arrays = stored if path is None else (FILES.find(path) or [None])[0]
+        for text, row in zip(arrays["texts"], arrays["vectors"], strict=True) if arrays else ():
+            if (digest := text.tobytes()) in wanted:
+                known[digest] = row
     return known
 
 
-class _Making:
-    """Makes vectors and stores them on the way."""
-
-    def __init__(
-        self, path: Path, known: Mapping[bytes, Floats], status: Status, warn: Status
-    ) -> None:
-        self._path, self._known, self._status, self._warn = path, known, status, warn
-        self._made: dict[bytes, Floats] = {}
-        self._saved, self._told = time.monotonic(), float("-inf")
-
-    def make(self, missing: Mapping[bytes, str], embedder: Embedder) -> dict[bytes, Floats]:
-        """The vectors of these texts, by the texts' hashes."""
-        process.unwind_on_interrupt()
-        order = sorted(missing, key=lambda h: -len(missing[h]))  # equal lengths need no padding
-        longer = 0
-        try:
-            for first in range(0, len(order), BATCH):
-                self._tell(f"Embedding passages: {first} of {len(order)} …")
-                own = order[first : first + BATCH]
-                vectors, cut = embedder.passages([missing[h] for h in own])
-                self._made |= zip(own, vectors, strict=True)
-                longer += cut
-                if time.monotonic() - self._saved > _SAVE_S:
-                    self._save_made()
-        except BaseException:
-            self._save_made()
-            self._warn(f"{len(self._made)} of {len(order)} passages are embedded, and kept")
-            raise
-        if longer:
-            self._warn(
-                f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
-                f" that {embedder.name} reads: only their beginnings count for it"
-            )
-        return self._made
-
-    def _tell(self, words: str) -> None:
-        if time.monotonic() - self._told > _TELL_S:
-            self._status(words)
-            self._told = time.monotonic()
-
-    def _save_made(self) -> None:
-        every = {**self._known, **self._made}
-        if self._made:
-            rows = np.stack(list(every.values()))
-            FILES.keep(self._path, _arrays(list(every), rows), {"of": _PARTIAL}, self._warn)
-        self._saved = time.monotonic()
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=_HASH).digest()
-
-
-def _arrays(hashes: Sequence[bytes], rows: Floats) -> Arrays:
-    """The arrays of a file: vectors, and the hashes of their texts."""
-    return {"texts": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH), "vectors": rows}
+def _embed(
+    missing: Mapping[bytes, str],
+    every: dict[bytes, Floats],
+    keep: Callable[[], object],
+    embedder: Embedder,
+    status: Status,
+    warn: Status,
+) -> None:
+    """Add the vectors of missing texts, by the texts' hashes, to `every`, which `keep` stores."""
+    process.unwind_on_interrupt()
+    order = sorted(missing, key=lambda h: -len(missing[h]))  # equal lengths need no padding
+    made = longer = 0
+    saved, told = time.monotonic(), float("-inf")
+    try:
+        while made < len(order):
+            if time.monotonic() - told > _TELL_S:
+                status(f"Embedding passages: {made} of {len(order)} …")
+                told = time.monotonic()
+            own = order[made : made + BATCH]
+            vectors, cut = embedder.passages([missing[h] for h in own])
+            every |= zip(own, vectors, strict=True)
+            made, longer = made + len(own), longer + cut
+            if time.monotonic() - saved > _SAVE_S:
+                keep()
+                saved = time.monotonic()
+    except BaseException:
+        if made:
+            keep()
+        warn(f"{made} of {len(order)} passages are embedded, and kept")
+        raise
+    if longer:
+        warn(
+            f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
+            f" that {embedder.name} reads: only their beginnings count for it"
+        )

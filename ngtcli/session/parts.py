@@ -22,7 +22,6 @@ from ngtcli.prompt.splitting import (
     Part,
     PartReport,
     fits,
-    parts_folder,
     refined,
     split,
     split_to_refine,
@@ -30,7 +29,7 @@ from ngtcli.prompt.splitting import (
 from ngtcli.session.answer import Answer, AnswerOptions
 from ngtcli.session.session import Session
 from ngtcli.system import process
-from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
+from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 _VERSION = 2
 _BYTES = 100_000_000  # largest file of kept parts that is read; guess
@@ -40,43 +39,29 @@ _INTERVAL_S = 0.3  # between two status lines; guess
 class KeptParts:
     """The texts of finished parts, in a file for one set of documents, settings and model."""
 
-    def __init__(
-        self,
-        session: Session,
-        preset: Preset,
-        documents: Sequence[Document],
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, session: Session, preset: Preset, documents: Sequence[Document]) -> None:
         settings = session.settings
         how = settings.engine, json.dumps(deciding(settings, preset), sort_keys=True)
         texts = [part for d in documents for part in (d.name, d.sha256)]
         key = key_of(_VERSION, session.model.tokenizer.fingerprint, *how, *texts)
-        self._path, self._warn = parts_folder() / f"{key}.json", warn
-        self._texts = self._read()
-
-    def _read(self) -> dict[str, str]:
+        self._path, self._warn = home("cache") / "parts" / f"{key}.json", session.warn
         try:
-            found = read_json(self._path, _BYTES)
-            if not all(isinstance(text, str) for text in found.values()):
+            self._texts = read_json(self._path, _BYTES)
+            if not all(isinstance(text, str) for text in self._texts.values()):
                 raise DamagedFileError("other values than texts")
-            return found
         except FileNotFoundError:
-            return {}
+            self._texts = {}
         except DamagedFileError as error:
             self._warn(f"the parts that were kept are made again: {error}")
-            return {}
-
-    @staticmethod
-    def _key(prompt: Prompt) -> str:
-        return hashlib.sha256(repr(prompt.ids).encode()).hexdigest()
+            self._texts = {}
 
     def get(self, prompt: Prompt) -> str | None:
         """The text that an earlier run made of this prompt."""
-        return self._texts.get(self._key(prompt))
+        return self._texts.get(_key(prompt))
 
     def put(self, prompt: Prompt, text: str) -> None:
         """Keep a text."""
-        self._texts[self._key(prompt)] = text
+        self._texts[_key(prompt)] = text
         try:
             write_json(self._path, self._texts)
         except OSError as error:
@@ -88,10 +73,14 @@ class KeptParts:
             self._path.unlink(missing_ok=True)
 
 
+def _key(prompt: Prompt) -> str:
+    return hashlib.sha256(repr(prompt.ids).encode()).hexdigest()
+
+
 class Splitting:
     """Makes the last prompt, the one after all parts; `reports` has the parts that are done.
 
-    `begin_part` is told which part the `status` lines that follow are of, "" after the last.
+    `begin_part` is told which part what the session tells next is of, "" after the last.
     """
 
     def __init__(
@@ -99,17 +88,14 @@ class Splitting:
         session: Session,
         preset: Preset,
         documents: Sequence[Document],
-        status: Callable[[str], None],
-        warn: Callable[[str], None],
-        *,
         begin_part: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._session, self._preset, self._documents = session, preset, documents
-        self._status, self._warn, self._begin_part = status, warn, begin_part
-        self._kept = KeptParts(session, preset, documents, warn)
+        self._begin_part = begin_part
+        self._kept = KeptParts(session, preset, documents)
         self._taken = 0  # parts of an earlier run that nothing was said of yet
         self.reports: list[PartReport] = []
-        self.total = 0  # parts of all levels so far
+        self._total = 0  # parts of all levels so far
         self._options = AnswerOptions()
 
     def prompt(self) -> Prompt:
@@ -140,10 +126,10 @@ class Splitting:
         part, number = rest.popleft(), 1
         summary = ""
         while rest:
-            summary = self._summary(part, f"Part {number} of {self.total}", 1).strip() or summary
+            summary = self._summary(part, f"Part {number} of {self._total}", 1).strip() or summary
             part, *more = refined(task, rest.popleft(), summary)
             rest.extendleft(reversed(more))
-            self.total += len(more)
+            self._total += len(more)
             number += 1
         return part.prompt
 
@@ -167,8 +153,8 @@ class Splitting:
             what, level, before = "their summaries do not fit either", level + 1, len(parts)
 
     def _announce(self, what: str, count: int, how: str) -> None:
-        self.total += count
-        self._warn(f"{what}: split into {counted(count, 'part')}, {how}")
+        self._total += count
+        self._session.warn(f"{what}: split into {counted(count, 'part')}, {how}")
 
     def _summaries(self, parts: Sequence[Part], level: int) -> list[Document]:
         """The parts' summaries as documents; blank ones are left out."""
@@ -180,26 +166,26 @@ class Splitting:
 
     def _summary(self, part: Part, number: str, level: int) -> str:
         """The text for a part: from an earlier run, or else the model's, which is kept."""
-        text, tokens = self._kept.get(part.prompt), 0
-        is_kept = text is not None
-        if text is None:
+        kept, tokens = self._kept.get(part.prompt), 0
+        if kept is not None:
+            self._taken, text = self._taken + 1, kept
+        else:
             self._tell_taken()
             self._begin_part(number)
             text, tokens = self._answer(part, f"{number}, {part.name}")
             self._kept.put(part.prompt, text)
-        self._taken += is_kept
-        self.reports.append(PartReport(part.name, text, is_kept, level, tokens))
+        self.reports.append(PartReport(part.name, text, kept is not None, level, tokens))
         return text
 
     def _tell_taken(self) -> None:
         if self._taken:
-            of = f"{self._taken} of {counted(self.total, 'part')}"
-            self._warn(f"took {of} from an earlier run")
+            of = f"{self._taken} of {counted(self._total, 'part')}"
+            self._session.warn(f"took {of} from an earlier run")
         self._taken = 0
 
     def _answer(self, part: Part, name: str) -> tuple[str, int]:
         """The model's text for a part, and its number of tokens; an error names the part."""
-        self._status(f"{part.name} …")
+        self._session.status(f"{part.name} …")
         texts, shown = [], time.monotonic()
         try:
             answer = self.answer(part.prompt)
@@ -207,13 +193,13 @@ class Splitting:
                 texts += [token.text for token in step.tokens]
                 if time.monotonic() - shown > _INTERVAL_S:
                     shown = time.monotonic()
-                    self._status(f"{counted(len(texts), 'token')} …")
+                    self._session.status(f"{counted(len(texts), 'token')} …")
             if answer.finish_reason == "repetition":
-                self._warn(f"{name}: its summary is cut off: it repeats itself")
+                self._session.warn(f"{name}: its summary is cut off: it repeats itself")
         except Exception:
             if process.interrupted():  # a library made this of the Ctrl-C
                 raise KeyboardInterrupt from None
-            self._warn(f"failed at {name[0].lower()}{name[1:]}{self.kept_words()}")
+            self._session.warn(f"failed at {name[0].lower()}{name[1:]}{self.kept_words()}")
             raise
         return "".join(texts), len(texts)
 
@@ -221,7 +207,7 @@ class Splitting:
         """How many parts are done, as the end of a sentence; "" for none."""
         if not self.reports:
             return ""
-        of = f"{len(self.reports)} of {counted(self.total, 'part')}"
+        of = f"{len(self.reports)} of {counted(self._total, 'part')}"
         return f"; kept {of}: the same command goes on from there"
 
     def forget(self) -> None:

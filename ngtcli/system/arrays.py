@@ -8,6 +8,7 @@ numbers mean, their reader must check: a manipulated file has the checksum that 
 
 import errno
 import hashlib
+import math
 import os
 import re
 import stat
@@ -57,6 +58,7 @@ class ArrayFile:
     """One kind of array file: `folder` of the cache, end of its files' names, format, arrays.
 
     `most` is the largest size of a file in bytes. `what` begins sentences about one: "the trie is".
+    `check` raises DamagedFileError for arrays that do not belong together.
     """
 
     what: str
@@ -65,6 +67,7 @@ class ArrayFile:
     format: str
     most: int
     arrays: Mapping[str, Array]
+    check: Callable[[Arrays], None] = lambda _: None
 
     def path(self, name: str) -> Path:
         """The file of that name. Raises UsageError as `home`."""
@@ -89,7 +92,7 @@ class ArrayFile:
         about = {**metadata, "format": self.format, "checksum": checksum(ordered)}
         private_folder(path.parent)
         try:
-            write_file(path, lambda partial: tensors.save_file(ordered, partial, about), "")
+            write_file(path, lambda partial: tensors.save_file(ordered, partial, about))
         except SafetensorError as error:  # how the library words a full disk
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
@@ -150,9 +153,11 @@ class ArrayFile:
     def find(
         self, path: Path, warn: Callable[[str], object] = lambda _: None
     ) -> tuple[Arrays, Metadata] | None:
-        """As `map`; None without a file, and for a damaged one, which `warn` gets a line about."""
+        """As `map`, and checked; None without a file, or with a line to `warn` if damaged."""
         try:
-            return self.map(path)
+            arrays, metadata = self.map(path)
+            self.check(arrays)
+            return arrays, metadata
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
@@ -180,21 +185,18 @@ class ArrayFile:
         if found.keys() != self.arrays.keys():
             raise DamagedFileError("it holds other arrays")
         self._check_shapes(found)
+        arrays: Arrays = {}
         try:
             whole = np.memmap(path, np.uint8, mode).view(np.ndarray)
+            at = 8 + int.from_bytes(whole[:8].tobytes(), "little")
+            for name, (kind, shape) in found.items():
+                end = at + math.prod(shape) * np.dtype(_TYPES[kind]).itemsize
+                arrays[name] = whole[at:end].view(_TYPES[kind]).reshape(shape)
+                at = end
         except (OSError, ValueError, MemoryError) as error:
             raise DamagedFileError(f"unreadable ({error})") from None
-        sizes = {name: _size(shape, _TYPES[kind]) for name, (kind, shape) in found.items()}
-        at = len(whole) - sum(sizes.values())  # the library has checked that they fill the rest
-        if at != 8 + int.from_bytes(whole[:8].tobytes(), "little"):
-            raise DamagedFileError("it was replaced while it was opened")
-        arrays: Arrays = {}
-        for name, (kind, shape) in found.items():
-            part = whole[at : at + sizes[name]]
-            if part.ctypes.data % np.dtype(_TYPES[kind]).itemsize:
-                raise DamagedFileError("an array at an odd place")
-            arrays[name] = part.view(_TYPES[kind]).reshape(shape)
-            at += sizes[name]
+        if at != len(whole) or not all(array.flags.aligned for array in arrays.values()):
+            raise DamagedFileError("it was replaced while it was opened, or arrays at odd places")
         return {name: arrays[name] for name in self.arrays}, metadata
 
     def _check_shapes(self, found: Mapping[str, tuple[str, list[int]]]) -> None:
@@ -256,13 +258,6 @@ def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
-
-
-def _size(shape: list[int], dtype: str) -> int:
-    """Bytes of an array."""
-    import numpy as np
-
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
 
 
 def _stamp(path: Path) -> list[int]:

@@ -10,7 +10,6 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -121,19 +120,6 @@ class Remembered(Generic[Found]):
         """Store a result in the place of the last one. Ignores a folder that cannot be written."""
         with suppress(OSError):
             write_json(self.path, {"found": self._write(found), "tries": self._tries})
-
-
-def read_fields(kind: type[Found], stored: Any) -> Found:
-    """A dataclass whose fields have defaults, from their values. Raises ValueError.
-
-    Each value must be of its default's own type.
-    """
-    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(stored, dict) or stored.keys() != defaults.keys():
-        raise ValueError("another form")
-    if any(type(stored[name]) is not type(default) for name, default in defaults.items()):
-        raise ValueError("values of another type")
-    return kind(**stored)
 
 
 @lru_cache(maxsize=1)

@@ -32,11 +32,10 @@ def parse(source: Source) -> Extracted:
     body = part.element.body
     writer = Writer()
     styles = _styles(part)
-    heads, feet = (_running(part, styles, kind) for kind in ("header", "footer"))
-    for text in heads:
+    for text in _running(part, styles, "header"):
         writer.add(text)
     _Blocks(part, styles, writer).write(body)
-    for text in feet:
+    for text in _running(part, styles, "footer"):
         writer.add(text)
     _notes(part, writer)
     return writer.extracted("docx", unknown_signs(writer.text()))
@@ -55,7 +54,7 @@ class _Blocks:
                 self._writer.table(map(self._cells, _inside(block, f"{W}tr")))
                 continue
             after: list[Any] = []
-            self._paragraph(block, text_of(block, self._related, after))
+            self._paragraph(block, text_of(block, self._part, after))
             for more in after:
                 self._writer.stand_apart()
                 if isinstance(more, str):
@@ -63,25 +62,20 @@ class _Blocks:
                 else:
                     self.write(more)
 
-    def _related(self, name: str) -> bytes:
-        data: bytes = self._part.related_parts[name].blob
-        return data
-
     def _paragraph(self, block: Any, text: str) -> None:
         named = block.find(_STYLE)
         default = self._styles.get(None, "")
         style = self._styles.get(named.get(f"{W}val"), default) if named is not None else default
-        is_item = style.startswith("list") or block.find(_NUMBERED) is not None
         if style.startswith("heading") or style in ("title", "subtitle"):
             self._writer.heading(text)
-        elif is_item:
+        elif style.startswith("list") or block.find(_NUMBERED) is not None:
             self._writer.add(f"- {text}" if text.strip() else "", "item")
         else:
             self._writer.add(text)
 
     def _cells(self, row: Any) -> list[str]:
         cells = _inside(row, f"{W}tc")
-        return [" ".join(text_of(cell, self._related).split()) for cell in cells]
+        return [" ".join(text_of(cell, self._part).split()) for cell in cells]
 
 
 def _inside(root: Any, *tags: str) -> Iterator[Any]:
@@ -123,8 +117,8 @@ def _notes(part: Any, writer: Writer) -> None:
         kind = relation.reltype.rsplit("/", 1)[-1]
         if relation.is_external or kind not in _NOTES:
             continue
-        mark = "e" if kind == "endnotes" else ""
-        for note in parse_xml(relation.target_part.blob).iter(f"{W}{_NOTES[kind]}"):
-            text = " ".join(text_of(note, lambda name: b"").split())
+        part, mark = relation.target_part, "e" if kind == "endnotes" else ""
+        for note in parse_xml(part.blob).iter(f"{W}{_NOTES[kind]}"):
+            text = " ".join(text_of(note, part).split())
             if note.get(f"{W}type") is None and text:
                 writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", kind)

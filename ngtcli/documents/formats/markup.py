@@ -44,21 +44,15 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
         found = _DECLARED.search(data[:4096])
     declared = found.group(1).decode().lower() if found else ""
     told = f"declared {declared}, " if declared else ""
-    if declared in _UTF8 and _is_nearly_utf8(data):
-        page = data.decode("utf-8", "replace")
-        return page, (f"{told}but characters that are not: {page.count(chr(0xFFFD))}",)
+    page = data.decode("utf-8", "replace")
+    broken = page.count("\ufffd")
+    if declared in _UTF8 and sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
+        return page, (f"{told}but characters that are not: {broken}",)
     encoding = checked_encoding(_TAG.sub(b" ", data), declared)
     if encoding and declared not in _UTF8:
         return data.decode(encoding, "replace"), ()
     guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
     return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
-
-
-def _is_nearly_utf8(data: bytes) -> bool:
-    """Whether more characters beyond ASCII are whole than broken."""
-    page = data.decode("utf-8", "replace")
-    broken = page.count("\ufffd")
-    return sum(c > "\x7f" for c in page) > 2 * broken
 
 
 def tree_of(page: str) -> Any:
@@ -119,13 +113,11 @@ class _Walk:
     def run(self, root: Any) -> None:
         walker = etree.iterwalk(root, events=("start", "end"))
         for event, element in walker:
-            if event == "start":
-                if self._start(element):
-                    walker.skip_subtree()
-            else:
+            if event == "end":
                 self._end(element)
-                if element is not root:
-                    self._line.append(element.tail or "")
+                self._line.append((element.tail or "") if element is not root else "")
+            elif self._start(element):
+                walker.skip_subtree()
         self._flush()
 
     def _start(self, element: Any) -> bool:
@@ -139,7 +131,7 @@ class _Walk:
             self._flush()
             self._preformatted += tag == "pre"
             if tag == "tr" and element.find(".//table") is None:
-                cells = [collapsed("".join(_texts(cell))) for cell in element]
+                cells = [collapsed("".join(cell.itertext())) for cell in element]
                 self._line.append(BETWEEN_CELLS.join(cells) if any(cells) else "")
                 self._kind = "tr"
                 return True
@@ -165,7 +157,3 @@ class _Walk:
         if block.strip(" -\n"):
             self._writer.add(block, self._kind)
         self._kind = ""
-
-
-def _texts(cell: Any) -> list[str]:
-    return [str(piece) for piece in cell.itertext()] if isinstance(cell.tag, str) else []

@@ -166,9 +166,9 @@ class Sources:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
         own, known = self.own, self.familiarity
         own.reserve(len(tokens))
-        arrays, counts = self.arrays, tuple(tallies.arrays)
+        arrays = self.arrays
         own.used, known.mean = _learn_output(
-            arrays, self.nodes, tokens, counts, own.open_nodes, own.used, known.mean
+            arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used, known.mean
         )
         own.tokens += len(tokens)
         self.last = int(tokens[-1])

@@ -6,33 +6,32 @@ kind and seed, and `--case KIND:SEED` runs it again. Exit code 0 where there was
 """
 
 import argparse
-import multiprocessing
 import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from ngtcli.render.terminal import visible
-from ngtcli.system.storage import home
-from tests.tools.fuzz.case import Builder, Case, Command, Place, Verdict, World
+from tests.tools.fuzz.case import Builder, Command, Place, Result
 from tests.tools.fuzz.data import models, prompts, recordings
 from tests.tools.fuzz.documents import documents, folders, names, questions
-from tests.tools.fuzz.judge import judge
-from tests.tools.fuzz.run import ONE_THREAD, run
+from tests.tools.fuzz.judge import expected, judge
+from tests.tools.fuzz.run import run
 from tests.tools.fuzz.settings import settings, sweeps
 from tests.tools.fuzz.streams import interrupts, kills, starts, streams, terminals
-from tests.tools.fuzz.world import caches, make_world, new_home, warm_up
+from tests.tools.fuzz.world import caches, make_world, new_place
 
 MINUTES = 5.0  # by default
-_SHOWN = 600  # characters of stderr that a verdict keeps
 # Builders and their shares of the cases. Starts are new processes, of seconds each.
 KINDS: Mapping[str, tuple[Builder, int]] = {
     "documents": (documents, 200),
@@ -52,7 +51,33 @@ KINDS: Mapping[str, tuple[Builder, int]] = {
     "starts": (starts, 4),
 }
 _WITH_CACHES = ("caches", "kills", "interrupts", "starts", "terminals")
-_worlds: list[World] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a case went: its last command, which is the first that failed if one did."""
+
+    kind: str
+    seed: int
+    what: str
+    command: Command
+    result: Result
+    complaints: Sequence[str]
+
+    def __str__(self) -> str:
+        """What was made, what was run, what was expected and what came."""
+        given = [f"{name}={value}" for name, value in self.command.environ.items()]
+        ran = shlex.join([*given, "ngt", *self.command.arguments])  # as one would type it
+        said = self.result.err or (self.result.out if self.command.terminal else "")
+        lines = [
+            f"  python -m tests.tools.fuzz --case {self.kind}:{self.seed}",
+            f"    made: {self.what[:300]}",
+            f"    ran: {ran if len(ran) < 300 else ran[:300] + '…'}",
+            f"    expected: exit code {expected(self.command)}; came: {self.result.code},"
+            f" {'; '.join(self.complaints)}",
+            *(f"    | {line[:200]}" for line in said.splitlines()[-4:]),
+        ]
+        return "\n".join(visible(x.encode("utf-8", "replace").decode()) for x in lines)
 
 
 def cases(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -62,65 +87,31 @@ def cases(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
         yield rng.choices(kinds, shares)[0], rng.getrandbits(32)
 
 
-def adopt(world: World) -> None:
-    """Called once in each process of the pool: the world of its cases. Ctrl-C is the parent's."""
-    _worlds[:] = [world]
-    if multiprocessing.parent_process() is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def run_case(kind: str, seed: int, keep: bool = False) -> Verdict:
+def run_case(world: Place, kind: str, seed: int, keep: bool = False) -> Verdict:
     """Make the case, run its commands until one fails, and judge them. `keep` leaves its files."""
-    world = _worlds[0]
-    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{seed}-", dir=world.folder))
-    folder.chmod(0o777)
-    place = Place(folder / "work", folder / "home", world)
-    place.work.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{seed}-", dir=world.shared))
     try:
-        new_home(place, kind in _WITH_CACHES)
+        place = new_place(folder, world, kind in _WITH_CACHES)
         case = KINDS[kind][0](Random(seed), place)
-    except Exception as error:
-        wrong = f"the case cannot be made: {type(error).__name__}: {error}"
-        return Verdict(kind, seed, "", (wrong,))
-    else:
-        return _run(kind, seed, case, place)
+        for command in case.commands:
+            result = run(command, place)
+            if complaints := judge(command, result):
+                break
+        return Verdict(kind, seed, case.what, command, result, complaints)
     finally:
-        if not keep:
-            _remove(folder)
+        if not keep:  # it may be nested deeper than Python recurses
+            subprocess.run(["rm", "-rf", folder], check=False)
 
 
-def _run(kind: str, seed: int, case: Case, place: Place) -> Verdict:
-    for command in case.commands:
-        result = run(command, place)
-        if complaints := judge(command, result):
-            break
-    said = result.err or (result.out if command.streams.terminal else "")
-    codes = " or ".join(map(str, sorted(command.codes)))
-    facts = (shown(command), codes, result.code, said[-_SHOWN:], result.memory)
-    return Verdict(kind, seed, case.what, tuple(complaints), *facts)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder that may be nested deeper than Python recurses."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(10_000)  # not while ngt runs, which would then recurse as deep
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        sys.setrecursionlimit(limit)
-
-
-def run_cases(args: argparse.Namespace, world: World) -> Iterator[Verdict]:
+def run_cases(args: argparse.Namespace, world: Place) -> Iterator[Verdict]:
     """Verdicts as they come, `jobs` at a time, until all cases are begun or the time is up."""
     end = time.monotonic() + 60 * (args.minutes or float("inf"))
     left, chosen = args.cases or float("inf"), cases(args.seed, args.kinds)
-    context = multiprocessing.get_context("fork")  # what is loaded here is loaded there
-    with ProcessPoolExecutor(args.jobs, context, adopt, (world,)) as pool:
+    with ThreadPoolExecutor(args.jobs) as pool:
         running: set[Future[Verdict]] = set()
         while True:
-            while len(running) < 2 * args.jobs and left > 0 and time.monotonic() < end:
-                running.add(pool.submit(run_case, *next(chosen)))
+            while len(running) < args.jobs and left > 0 and time.monotonic() < end:
+                running.add(pool.submit(run_case, world, *next(chosen)))
                 left -= 1
             if not running:
                 return
@@ -134,33 +125,14 @@ def report(verdicts: Sequence[Verdict], seed: int, seconds: float) -> Iterator[s
     yield "kind         cases failed    MB  exit codes"
     for kind in sorted({v.kind for v in verdicts}):
         own = [v for v in verdicts if v.kind == kind]
-        failed, memory = sum(bool(v.complaints) for v in own), max(v.memory for v in own)
-        codes = ", ".join(f"{c}: {n}" for c, n in sorted(Counter(v.code for v in own).items()))
-        yield f"{kind:<12}{len(own):>6}{failed:>7}{memory / 1e6:>6.0f}  {codes}"
+        failed = sum(bool(v.complaints) for v in own)
+        memory = max(v.result.memory for v in own) / 1e6
+        codes = sorted(Counter(v.result.code for v in own).items())
+        told = ", ".join(f"{code}: {count}" for code, count in codes)
+        yield f"{kind:<12}{len(own):>6}{failed:>7}{memory:>6.0f}  {told}"
     wrong = [v for v in verdicts if v.complaints]
     yield f"{len(verdicts)} cases of seed {seed} in {seconds:.0f} s: {len(wrong)} failures"
-    for verdict in sorted(wrong, key=lambda v: (v.complaints, v.kind, v.seed)):
-        yield from failure(verdict)
-
-
-def failure(verdict: Verdict) -> list[str]:
-    """What was made, what was run, what was expected and what came."""
-    lines = [
-        f"  python -m tests.tools.fuzz --case {verdict.kind}:{verdict.seed}",
-        f"    made: {verdict.what[:300]}",
-        f"    ran: {verdict.command}",
-        f"    expected: exit code {verdict.expected}; came: {verdict.code},"
-        f" {'; '.join(verdict.complaints)}",
-        *(f"    | {line[:200]}" for line in verdict.err.splitlines()[-4:]),
-    ]
-    return [visible(line.encode("utf-8", "replace").decode()) for line in lines]
-
-
-def shown(command: Command) -> str:
-    """The command as one would type it, odd bytes escaped."""
-    given = [f"{name}={value}" for name, value in command.environ.items()]
-    line = shlex.join([*given, "ngt", *command.arguments])
-    return line if len(line) < 300 else line[:300] + "…"
+    yield from map(str, sorted(wrong, key=lambda v: (v.complaints, v.kind, v.seed)))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -186,37 +158,30 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run cases and print the report; the exit code."""
     args = parse(arguments)
-    os.environ |= ONE_THREAD
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(home("cache") / "compiled"))  # of the user
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout` gets a report
     folder = Path(tempfile.mkdtemp(prefix="ngt-fuzz-"))
     folder.chmod(0o755)
-    os.environ["NGT_HOME"] = str(folder / "warm")
     try:
-        warm_up()
         world = make_world(folder)
-        return _again(args.case, world) if args.case else _all(args, world)
+        if not args.case:
+            return _run_all(args, world)
+        kind, _, seed = args.case.partition(":")
+        verdict = run_case(world, kind, int(seed), keep=True)
+        print(f"{verdict}\n    files: {folder}")
+        return int(bool(verdict.complaints))
     finally:
         signal.signal(signal.SIGTERM, before)
         if not args.case:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _again(name: str, world: World) -> int:
-    adopt(world)
-    kind, _, seed = name.partition(":")
-    verdict = run_case(kind, int(seed), keep=True)
-    print("\n".join([*failure(verdict), f"    files: {world.folder}"]))
-    return int(bool(verdict.complaints))
-
-
-def _all(args: argparse.Namespace, world: World) -> int:
+def _run_all(args: argparse.Namespace, world: Place) -> int:
     clock, verdicts = time.monotonic(), list[Verdict]()
     try:
         for verdict in run_cases(args, world):
             verdicts.append(verdict)
             if verdict.complaints:
-                print("\n".join(failure(verdict)), file=sys.stderr, flush=True)
+                print(verdict, file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("interrupted; this is what there is", file=sys.stderr)
     print("\n".join(report(verdicts, args.seed, time.monotonic() - clock)))

@@ -1,9 +1,11 @@
 """What a case of the fuzzer is: commands to run in a folder, and what is expected of each."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+
+from ngtcli.measure.prompts import EXAMPLES
 
 ANSWERED, USAGE, INPUT, MODEL, CONTEXT, INTERRUPTED = 0, 2, 3, 4, 5, 130  # the README's table
 # Guessed: an answer takes half a second in a fork on a quiet core, three on a crowded one.
@@ -12,21 +14,15 @@ SECONDS = 30.0
 MEMORY = 300_000_000  # bytes
 MOST_LINES = 40  # of stderr beside an answer: what was left out, line by line, then a count
 PASSAGES = 1  # the line that says which passages were read
-MOST_ERROR_LINES = 4  # what happened, what to do, and for a grammar the text and a caret
 
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """What standard input (0), output (1) and error (2) are; by default files.
-
-    `terminal` is (rows, columns) of a pseudo-terminal for all three. `closed` are missing when the
-    process starts, `full` have no space left, `gone` are pipes that nobody reads.
-    """
-
-    terminal: tuple[int, int] | None = None
-    closed: frozenset[int] = frozenset()
-    full: frozenset[int] = frozenset()
-    gone: frozenset[int] = frozenset()
+TOKENS = "24"  # of an answer: enough for accepted drafts and refused ones
+HARBOUR = str(EXAMPLES / "harbour.txt")
+# Questions by name. The damaged runs must give the undamaged answers to them.
+ASKED: Mapping[str, tuple[str, ...]] = {
+    "summary": ("summarize", HARBOUR, "--max-tokens", TOKENS),
+    "question": ("ask", "Who noticed the oysters?", "-d", HARBOUR, "--max-tokens", TOKENS),
+    "sampled": ("summarize", HARBOUR, "--max-tokens", TOKENS, "--temperature=1", "--seed=7"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +46,26 @@ class Result:
     late: bool = False
 
 
-Check = Callable[[Result], Iterable[str]]
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """One run of ngt and what is expected: an exit code of `codes`, and `text` where it matters.
 
-    `real` starts a new process; otherwise a process that has torch loaded is forked. `check` gives
-    further complaints. `seconds` and `memory` (bytes above the process's own) are bounds.
+    `streams` says which of standard input (0), output (1) and error (2) are missing ("closed"),
+    have no space left ("full") or are pipes that nobody reads ("gone"); `terminal` is (rows,
+    columns) of a pseudo-terminal for all three. `real` starts a new process; otherwise one that has
+    torch loaded is forked. `check` gives further complaints. `seconds` and `memory` (bytes above
+    the process's own) are bounds.
     """
 
-    arguments: tuple[str, ...]
-    codes: frozenset[int]
+    arguments: Sequence[str]
+    codes: Collection[int]
     stdin: bytes = b""
     environ: Mapping[str, str] = field(default_factory=dict)
-    streams: Streams = Streams()
-    stops: tuple[Stop, ...] = ()
+    streams: Mapping[int, str] = field(default_factory=dict)
+    terminal: tuple[int, int] | None = None
+    stops: Sequence[Stop] = ()
     text: str | None = None
-    check: Check | None = None
+    check: Callable[[Result], Iterable[str]] | None = None
     real: bool = False
     seconds: float = SECONDS
     memory: int = MEMORY
@@ -80,57 +77,37 @@ class Case:
     """Commands that run one after the other in one folder; `what` says what was made."""
 
     what: str
-    commands: tuple[Command, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What all cases share, made once: see `world.make_world`.
-
-    `texts` are the undamaged answers to `ASKED` by name, `home` is an NGT_HOME with caches of each
-    kind, `recording` one of our own, `spec_bench` one of that kind.
-    """
-
-    folder: Path
-    home: Path
-    recording: Path
-    spec_bench: Path
-    special: tuple[str, ...]
-    texts: Mapping[str, str]
+    commands: Sequence[Command]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folders of one case: `work` is the current folder, `home` is NGT_HOME."""
+    """The folders of one case: `work` is the current folder, `home` is NGT_HOME.
+
+    `shared` has what all cases share, and `texts` the undamaged answers to `ASKED` by name: see
+    `world.make_world`.
+    """
 
     work: Path
     home: Path
-    world: World
+    shared: Path
+    texts: Mapping[str, str]
 
+    @property
+    def recording(self) -> str:
+        """A recording of our own."""
+        return str(self.shared / "recording")
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a case went; `command` to `memory` are of the command that failed first, or the last."""
-
-    kind: str
-    seed: int
-    what: str
-    complaints: tuple[str, ...]
-    command: str = ""
-    expected: str = ""
-    code: int = 0
-    err: str = ""
-    memory: int = 0  # bytes, as in Result
+    def asked(self, rng: Random, *more: str, **fields: object) -> Command:
+        """One of the questions whose undamaged answer is known; it must give that answer."""
+        name = rng.choice(list(ASKED))
+        fields = {"codes": [ANSWERED], "text": self.texts[name], **fields}
+        return Command([*ASKED[name], *more], **fields)  # type: ignore[arg-type]
 
 
 Builder = Callable[[Random, Place], Case]
 
 
-def case(what: str, arguments: Sequence[str], codes: Iterable[int], **more: object) -> Case:
-    """A case of one command."""
-    return Case(what, (command(arguments, codes, **more),))
-
-
-def command(arguments: Sequence[str], codes: Iterable[int], **more: object) -> Command:
-    """A command; `more` are fields of `Command`."""
-    return Command(tuple(arguments), frozenset(codes), **more)  # type: ignore[arg-type]
+def case(what: str, arguments: Sequence[str], codes: Collection[int], **more: object) -> Case:
+    """A case of one command; `more` are fields of `Command`."""
+    return Case(what, [Command(arguments, codes, **more)])  # type: ignore[arg-type]

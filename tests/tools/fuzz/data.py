@@ -9,11 +9,29 @@ from random import Random
 from typing import Any
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from tests.tools.fuzz.case import ANSWERED, CONTEXT, INPUT, MODEL, USAGE, Case, Place, Result, case
-from tests.tools.fuzz.odd import PROSE, any_text, control_soup, damaged, odd_json, replace_by_odd
-from tests.tools.fuzz.world import HARBOUR
+from tests.tools.fuzz.case import (
+    ANSWERED,
+    CONTEXT,
+    HARBOUR,
+    INPUT,
+    MODEL,
+    USAGE,
+    Case,
+    Place,
+    Result,
+    case,
+)
+from tests.tools.fuzz.odd import (
+    PROSE,
+    any_text,
+    control_soup,
+    damage,
+    damaged,
+    odd_json,
+    replace_by_odd,
+)
 
-_KINDS: tuple[dict[str, Any], ...] = (
+_LINES: tuple[dict[str, Any], ...] = (
     {"id": "a", "task": "ask", "documents": [PROSE], "question": "When?", "answers": ["1871"]},
     {"documents": [{"name": "x", "text": PROSE}]},
     {"documents": [{"file": "beside.txt"}], "question": "Who?"},
@@ -26,49 +44,40 @@ _FILES = ("../../etc/passwd", "/etc/passwd", "/dev/zero", "pipe", ".", "x" * 400
 
 def recordings(rng: Random, place: Place) -> Case:
     """A damaged recording, replayed by bench or tune; or a damaged file of costs beside it."""
+    tune = ["tune", "--sweep=n=5,8", "--rounds", "1", "--replay"]
     if rng.random() < 0.25:
-        return _costs(rng, place)
-    source = rng.choice([place.world.recording, place.world.recording, place.world.spec_bench])
+        path = place.work / "costs.json"
+        path.write_bytes(odd_json(rng, {"seconds": {"1": 0.01, "32": 0.02}, "of": "a test"}))
+        what = replace_by_odd(rng, path, [Path(HARBOUR)]) if rng.random() < 0.2 else "odd values"
+        arguments = [*tune, place.recording, "--json", "--costs", "costs.json"]
+        return case(f"a file of costs: {what}", arguments, [ANSWERED, USAGE, INPUT])
+    source = rng.choice(["recording", "recording", "spec-bench"])
     folder = place.work / "recording"
-    shutil.copytree(source, folder)
+    shutil.copytree(place.shared / source, folder)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     path = rng.choice([p for p in files if p.suffix in (".json", ".jsonl")])
-    what = _damage_lines(rng, path) if rng.random() < 0.85 else replace_by_odd(rng, path, files)
-    extra = ["--template", "plain"] if source == place.world.spec_bench else []
-    arguments = rng.choice([
-        ["bench", "--replay", "recording", "--methods", "trie,prompt-lookup", "--json", *extra],
-        ["bench", "--replay", "recording", "--methods", "auto", *extra],
-        *([] if extra else [["tune", "--replay", "recording", "--sweep=n=5,8", "--rounds", "1"]]),
-    ])  # fmt: skip
-    codes = {ANSWERED, USAGE, INPUT, *([MODEL] if extra else [])}
-    return case(f"{path.name} of a recording: {what}", arguments, codes)
+    what = _damage_line(rng, path) if rng.random() < 0.85 else replace_by_odd(rng, path, files)
+    extra = ["--template", "plain"] if source == "spec-bench" else []
+    bench = ["bench", "--replay", "recording", *extra, "--methods"]
+    ways = [[*bench, "trie,prompt-lookup", "--json"], [*bench, "auto"]]
+    codes = {ANSWERED, USAGE, INPUT}
+    if extra:
+        codes.add(MODEL)
+    else:
+        ways.append([*tune, "recording"])
+    return case(f"{path.name} of a recording: {what}", rng.choice(ways), codes)
 
 
-def _damage_lines(rng: Random, path: Path) -> str:
+def _damage_line(rng: Random, path: Path) -> str:
     """One line, or one part of the JSON object, made odd."""
     lines = path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]
     at = rng.randrange(len(lines))
     if rng.random() < 0.7:
-        lines[at], what = odd_json(rng, json.loads(lines[at])), f"line {at + 1} is odd"
+        how, lines[at] = "is odd", odd_json(rng, json.loads(lines[at]))
     else:
         how, lines[at] = damaged(rng, lines[at])
-        what = f"line {at + 1} {how}"
     path.write_bytes(b"\n".join(lines) + b"\n")
-    return what
-
-
-def _costs(rng: Random, place: Place) -> Case:
-    path = place.work / "costs.json"
-    path.write_bytes(odd_json(rng, {"seconds": {"1": 0.01, "32": 0.02}, "of": "a test"}))
-    what = "odd values"
-    if rng.random() < 0.2:
-        what = replace_by_odd(rng, path, [Path(HARBOUR)])
-    return case(
-        f"a file of costs: {what}",
-        ["tune", "--replay", str(place.world.recording), "--sweep=n=5,8", "--rounds", "1", "--json",
-         "--costs", "costs.json"],
-        [ANSWERED, USAGE, INPUT],
-    )  # fmt: skip
+    return f"line {at + 1} {how}"
 
 
 def prompts(rng: Random, place: Place) -> Case:
@@ -80,43 +89,41 @@ def prompts(rng: Random, place: Place) -> Case:
     path = place.work / "prompts.jsonl"
     path.write_bytes(rng.choice([b"\n", b"\r\n", b"\n\n"]).join(lines))
     if rng.random() < 0.1:
-        path.write_bytes(damaged(rng, path.read_bytes())[1])
-    command = rng.choice([["bench", "--methods", "none", "--rounds", "1"],
-                          ["bench", "--record", "out"]])  # fmt: skip
-    return case(
-        f"{len(lines)} lines of prompts",
-        [*command, "--prompts", "prompts.jsonl", "--limit", "1", "--max-tokens", "2", "--json"],
-        [ANSWERED, USAGE, INPUT, CONTEXT],
-    )
+        damage(rng, path)
+    command = rng.choice(["bench --methods none --rounds 1", "bench --record out"])
+    more = " --prompts prompts.jsonl --limit 1 --max-tokens 2 --json"
+    codes = [ANSWERED, USAGE, INPUT, CONTEXT]
+    return case(f"{len(lines)} lines of prompts", (command + more).split(), codes)
 
 
 def _prompt_line(rng: Random) -> bytes:
-    line = json.loads(json.dumps(rng.choice(_KINDS)))
+    line = dict(rng.choice(_LINES))
     if rng.random() < 0.2 and "documents" in line:
         line["documents"] = [{"file": rng.choice(_FILES)}]
     elif rng.random() < 0.3:
         key = rng.choice([k for k in line if k not in ("answers", "highlights")])
         odd = rng.choice([control_soup(rng), any_text(rng, 30), "\ud800", "a\0b", "\udcff" * 3])
-        line[key] = [odd] if isinstance(line[key], list) else odd
-        return json.dumps(line).encode()
+        return json.dumps({**line, key: [odd] if isinstance(line[key], list) else odd}).encode()
     return odd_json(rng, line) if rng.random() < 0.8 else json.dumps(line).encode()
 
 
-_CONFIG: tuple[tuple[str, Any, frozenset[int]], ...] = (
-    ("num_hidden_layers", 30, frozenset({MODEL})),
-    ("model_type", "bert", frozenset({MODEL})),
-    ("hidden_size", 128, frozenset({MODEL})),
-    ("vocab_size", 100, frozenset({MODEL})),
-    ("max_position_embeddings", 0, frozenset({ANSWERED, MODEL, CONTEXT})),
-    ("max_position_embeddings", "x", frozenset({MODEL})),
-    ("model_type", "nonesuch", frozenset({MODEL})),
-    ("num_attention_heads", 3, frozenset({MODEL})),
-    ("auto_map", {"AutoModelForCausalLM": "evil.Evil"}, frozenset({ANSWERED, MODEL})),
+Damage = tuple[str, set[int]]  # what was done, and the exit codes that may come of it
+_MAY_RUN = {ANSWERED, MODEL, CONTEXT}
+_CONFIG: tuple[tuple[str, Any, set[int]], ...] = (
+    ("num_hidden_layers", 30, {MODEL}),
+    ("model_type", "bert", {MODEL}),
+    ("hidden_size", 128, {MODEL}),
+    ("vocab_size", 100, {MODEL}),
+    ("max_position_embeddings", 0, _MAY_RUN),
+    ("max_position_embeddings", "x", {MODEL}),
+    ("model_type", "nonesuch", {MODEL}),
+    ("num_attention_heads", 3, {MODEL}),
+    ("auto_map", {"AutoModelForCausalLM": "evil.Evil"}, {ANSWERED, MODEL}),
 )
+_HARMLESS = "{{ ''.__class__.__mro__ }}"  # the sandbox gives nothing for it
 _TEMPLATES = (
     "{% if %}", "{{ messages[9].content }}", "{% for i in range(10**9) %}x{% endfor %}",
-    "{{ raise_exception('no') }}", "{{ 'x' * 10**10 }}", "{{ ''.__class__.__mro__ }}",
-    "{{ x.y.z }}",
+    "{{ raise_exception('no') }}", "{{ 'x' * 10**10 }}", _HARMLESS, "{{ x.y.z }}",
     "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
 )  # fmt: skip
 
@@ -124,9 +131,7 @@ _TEMPLATES = (
 def models(rng: Random, place: Place) -> Case:
     """A copy of the built-in model with one file damaged: refused, or an answer, never noise."""
     folder = place.work / "model"
-    folder.mkdir()
-    for file in BUILTIN_PATH.iterdir():
-        (folder / file.name).symlink_to(file.resolve())
+    shutil.copytree(BUILTIN_PATH, folder)
     make = rng.choice([_config, _config, _weights, _weights, _template, _bytes, _bytes, _missing])
     what, codes = make(rng, folder)
 
@@ -138,68 +143,52 @@ def models(rng: Random, place: Place) -> Case:
     return case(f"a model: {what}", arguments, codes, check=check, memory=1_500_000_000)
 
 
-def _own(path: Path) -> bytes:
-    """The bytes of a linked file, which is a file of its own from now on."""
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes(data)
-    return data
-
-
-def _config(rng: Random, folder: Path) -> tuple[str, frozenset[int]]:
+def _config(rng: Random, folder: Path) -> Damage:
     path = folder / "config.json"
-    config = json.loads(_own(path))
+    config = json.loads(path.read_bytes())
     if rng.random() < 0.6:
         key, value, codes = rng.choice(_CONFIG)
         path.write_text(json.dumps({**config, key: value}))
         return f"{key} is {value!r}", codes
     path.write_bytes(odd_json(rng, config))
-    return "an odd config.json", frozenset({ANSWERED, MODEL, CONTEXT})
+    return "an odd config.json", _MAY_RUN
 
 
-def _weights(rng: Random, folder: Path) -> tuple[str, frozenset[int]]:
+def _weights(rng: Random, folder: Path) -> Damage:
     """Tensors left out, renamed, cut, or filled with what is no number."""
     from safetensors.torch import load, save
 
     path = folder / "model.safetensors"
-    tensors = load(_own(path))
-    name = rng.choice([k for k in tensors if "layernorm" not in k and "norm" not in k])
-    way = rng.choice(["missing", "renamed", "cut", "not a number", "infinite"])
-    if way == "not a number":
-        tensors[name] = tensors[name] * float("nan")
-    elif way == "infinite":
-        tensors[name] = tensors[name] + float("inf")
-    else:
-        tensor = tensors.pop(name)
-        if way != "missing":
-            tensors[name + (".x" if way == "renamed" else "")] = tensor[:-1].clone()
-    path.write_bytes(save(tensors, metadata={"format": "pt"}))
-    return f"{name} {way}", frozenset({MODEL})
+    tensors = load(path.read_bytes())
+    name = rng.choice([k for k in tensors if "norm" not in k])
+    made = {
+        "missing": {},
+        "renamed": {f"{name}.x": tensors[name][:-1].clone()},
+        "cut": {name: tensors[name][:-1].clone()},
+        "not a number": {name: tensors[name] * float("nan")},
+        "infinite": {name: tensors[name] + float("inf")},
+    }
+    way = rng.choice(list(made))
+    del tensors[name]
+    path.write_bytes(save({**tensors, **made[way]}, metadata={"format": "pt"}))
+    return f"{name} {way}", {MODEL}
 
 
-def _template(rng: Random, folder: Path) -> tuple[str, frozenset[int]]:
-    path = folder / "chat_template.jinja"
-    _own(path)
+def _template(rng: Random, folder: Path) -> Damage:
     text = rng.choice(_TEMPLATES)
-    path.write_text(text)
-    harmless = text.startswith("{{ ''")  # the sandbox gives nothing for it
-    return f"the template {text!r}", frozenset({ANSWERED, MODEL} if harmless else {MODEL})
+    (folder / "chat_template.jinja").write_text(text)
+    return f"the template {text!r}", {ANSWERED, MODEL} if text == _HARMLESS else {MODEL}
 
 
-def _bytes(rng: Random, folder: Path) -> tuple[str, frozenset[int]]:
+def _bytes(rng: Random, folder: Path) -> Damage:
     path = rng.choice(sorted(folder.glob("*.*")))
-    how, data = damaged(rng, _own(path))
-    path.write_bytes(data)
-    return f"{path.name} {how}", frozenset({ANSWERED, MODEL, CONTEXT})
+    return f"{path.name} {damage(rng, path)}", _MAY_RUN
 
 
-def _missing(rng: Random, folder: Path) -> tuple[str, frozenset[int]]:
-    path = rng.choice(sorted(folder.glob("*.*")))
+def _missing(rng: Random, folder: Path) -> Damage:
     files = sorted(folder.glob("*.*"))
+    path = rng.choice(files)
     if rng.random() < 0.5:
-        _own(path)
-        what = replace_by_odd(rng, path, files)
-    else:
-        path.unlink()
-        what = "missing"
-    return f"{path.name} {what}", frozenset({ANSWERED, MODEL, CONTEXT})
+        return f"{path.name} {replace_by_odd(rng, path, files)}", _MAY_RUN
+    path.unlink()
+    return f"{path.name} missing", _MAY_RUN

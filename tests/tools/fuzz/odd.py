@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +26,12 @@ _WORDS = ("", " ", "-", "--", ".", "..", "/", "~", "~nouser/x", "*", "[", "**/*"
           "$HOME", "%s", "{question}", "[red]x[/red]", ":", "=")  # fmt: skip
 _PATHS = ("../../etc/passwd", "/etc/passwd", "/dev/null", "C:\\x", "a/b/c", "builtin/", "Builtin",
           "model.gguf", "https://x.y/z", "no/such-model")  # fmt: skip
+# Of any type that JSON or YAML has.
+_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308,
+    float("inf"), float("nan"), "", " ", "x", "1", "1e5", "true", "null", "\x1b[31m", "\udcff",
+    "9" * 500, [], [[]], ["x"], [1, "x", None], {}, {"x": 1}, {"": {}}, "2026-13-45", "☃" * 40,
+)  # fmt: skip
 
 
 def any_text(rng: Random, length: int) -> str:
@@ -39,28 +45,23 @@ def any_text(rng: Random, length: int) -> str:
 
 def control_soup(rng: Random) -> str:
     """Controls, escape sequences and invisible characters between words."""
-    parts = [rng.choice([*_CONTROLS, "word", " ", "1871"]) for _ in range(rng.randint(1, 80))]
-    return "".join(parts)
+    return "".join(rng.choices([*_CONTROLS, "word", " ", "1871"], k=rng.randint(1, 80)))
 
 
 def odd_word(rng: Random) -> str:
     """A word for the command line: no null character, seldom a plain one."""
-    way = rng.randrange(7)
-    if way == 0:
-        word = rng.choice(_WORDS)
-    elif way == 1:
-        word = any_text(rng, rng.randint(1, 30))
-    elif way == 2:
-        word = control_soup(rng)[:60]
-    elif way == 3:
-        word = os.fsdecode(bytes(rng.randrange(128, 256) for _ in range(rng.randint(1, 9))))
-    elif way == 4:
-        word = "x" * int(2 ** rng.uniform(4, 16))
-    elif way == 5:
-        word = rng.choice(_PATHS)
-    else:
-        word = str(odd_value(rng))
-    return word.replace("\0", "")
+    make: Callable[[], str] = rng.choice(
+        [
+            lambda: rng.choice(_WORDS),
+            lambda: any_text(rng, rng.randint(1, 30)),
+            lambda: control_soup(rng)[:60],
+            lambda: os.fsdecode(bytes(rng.choices(range(128, 256), k=rng.randint(1, 9)))),
+            lambda: "x" * int(2 ** rng.uniform(4, 16)),
+            lambda: rng.choice(_PATHS),
+            lambda: str(odd_value(rng)),
+        ]
+    )
+    return make().replace("\0", "")
 
 
 def odd_file_name(rng: Random) -> str:
@@ -71,11 +72,7 @@ def odd_file_name(rng: Random) -> str:
 
 def odd_value(rng: Random) -> Any:
     """A value of any type that JSON or YAML has."""
-    return rng.choice([
-        None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308,
-        float("inf"), float("nan"), "", " ", "x", "1", "1e5", "true", "null", "\x1b[31m", "\udcff",
-        "9" * 500, [], [[]], ["x"], [1, "x", None], {}, {"x": 1}, {"": {}}, "2026-13-45", "☃" * 40,
-    ])  # fmt: skip
+    return rng.choice(_VALUES)
 
 
 def nested(depth: int) -> str:
@@ -111,37 +108,47 @@ def odd_json(rng: Random, value: Any) -> bytes:
 def damaged(rng: Random, data: bytes) -> tuple[str, bytes]:
     """(how, `data` damaged): flipped bits, cut, zeroed, overwritten, lengthened, emptied."""
     size = max(1, len(data))
-    how = rng.choice(
-        ["flipped", "flipped", "cut", "zeroed", "garbage", "longer", "empty", "doubled"]
-    )
     # The heads of files hold their lengths and types; damage there is the most telling.
     at = rng.randrange(min(size, 600)) if rng.random() < 0.5 else rng.randrange(size)
-    if how == "flipped":
-        out = bytearray(data or b"\0")
-        for _ in range(rng.choice([1, 1, 3, 40])):
-            out[min(at + rng.randint(0, 99), len(out) - 1)] ^= 1 << rng.randrange(8)
-        return f"bits flipped at {at}", bytes(out)
     length = rng.randint(1, 4000)
+    flipped = bytearray(data or b"\0")
+    for _ in range(rng.choice([1, 1, 3, 40])):
+        flipped[min(at + rng.randint(0, 99), len(flipped) - 1)] ^= 1 << rng.randrange(8)
     made = {
-        "cut": data[:at], "zeroed": data[:at] + bytes(length) + data[at + length :],
-        "garbage": rng.randbytes(length), "longer": data + rng.randbytes(length), "empty": b"",
-        "doubled": data + data,
+        "flipped": flipped, "cut": data[:at], "empty": b"", "doubled": data + data,
+        "zeroed": data[:at] + bytes(length) + data[at + length :],
+        "garbage": rng.randbytes(length), "longer": data + rng.randbytes(length),
     }  # fmt: skip
-    return f"{how} at {at}", made[how]
+    how = rng.choice([*made, "flipped"])
+    return f"{how} at {at}", bytes(made[how])
 
 
-def replace_by_odd(rng: Random, path: Path, others: Sequence[Path]) -> str:
-    """Put something that is no such file at `path`; say what."""
-    how = rng.choice(["folder", "pipe", "/nowhere/x", "/dev/zero", "/dev/full", "itself", "swap"])
-    # What was replaced before may be endless by now.
-    data = rng.choice([p for p in others if p.is_file() and p.stat().st_size]).read_bytes()
-    path.unlink()
+def damage(rng: Random, path: Path) -> str:
+    """Damage the bytes of a file; say how."""
+    how, data = damaged(rng, path.read_bytes())
+    path.write_bytes(data)
+    return how
+
+
+def make_odd(rng: Random, path: Path, ways: Iterable[str]) -> str:
+    """Put a folder, a pipe, or a link to what a way names where there is no file; say which."""
+    how = rng.choice(list(ways))
     if how == "folder":
         path.mkdir()
     elif how == "pipe":
         os.mkfifo(path)
-    elif how == "swap":
-        path.write_bytes(data)
     else:
         path.symlink_to(path if how == "itself" else how)
-    return f"{how} in its place"
+    return how
+
+
+def replace_by_odd(rng: Random, path: Path, others: Sequence[Path]) -> str:
+    """Put something that is no such file at `path`, or another's bytes; say what."""
+    # What was replaced before may be endless by now.
+    data = rng.choice([p for p in others if p.is_file() and p.stat().st_size]).read_bytes()
+    path.unlink()
+    if rng.random() < 1 / 7:
+        path.write_bytes(data)
+        return "another file in its place"
+    ways = ("folder", "pipe", "/nowhere/x", "/dev/zero", "/dev/full", "itself")
+    return f"{make_odd(rng, path, ways)} in its place"

@@ -1,7 +1,6 @@
 """Hostile settings: flags, variables, files, presets, sweeps, methods, flags that contradict."""
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +9,19 @@ from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.draft.registry import method_names
-from tests.tools.fuzz.case import ANSWERED, INPUT, MODEL, USAGE, Case, Place, Result, case
-from tests.tools.fuzz.odd import damaged, nested, odd_value, odd_word
-from tests.tools.fuzz.world import ASKED, HARBOUR
+from tests.tools.fuzz.case import (
+    ANSWERED,
+    ASKED,
+    HARBOUR,
+    INPUT,
+    MODEL,
+    USAGE,
+    Case,
+    Place,
+    Result,
+    case,
+)
+from tests.tools.fuzz.odd import damaged, make_odd, nested, odd_value, odd_word
 
 _NUMBERS = (
     "0", "1", "2", "-1", "3.5", "1e-9", "1e400", "nan", "inf", "-inf", "0x10", "1_000", "１２",
@@ -20,11 +29,12 @@ _NUMBERS = (
 )  # fmt: skip
 _WORDS = (
     "auto", "none", "trie", "cpu", "cuda", "mps", "float32", "bfloat16", "error", "truncate",
-    "always", "never", "tri", "AUTO", "yes", "off", "x",
+    "always", "never", "tri", "AUTO", "yes", "off", "x", "true", "0",
 )  # fmt: skip
-_SHOW = ("config", "show", "--json")
-_ANSWER = ("summarize", HARBOUR, "--max-tokens", "2", "--json")
+_SHOW = ["config", "show", "--json"]
+_ANSWER = ["summarize", HARBOUR, "--max-tokens", "2", "--json"]
 _PRESET = {"description": "x", "template": "{documents}\n\nSummarize it.", "num_draft": 16}
+_GOOD = {k: v for k, v in asdict(Settings()).items() if k not in ("model", "draft_model")}
 _YAML = (
     "seed: 2026-13-45", "seed: 2026-01-02", "n: " + "9" * 6000, "stop: " + nested(500),
     "stop: &a [*a]", "a: &a [x]\nstop: *a", "? [1]\n: x", "n: !!python/object/apply:os.abort []",
@@ -43,35 +53,27 @@ def settings(rng: Random, place: Place) -> Case:
     return make(rng, place)
 
 
-def _codes(name: str) -> set[int]:
-    """A value of setting `name` may be right, or refused; a model or device may not be there."""
-    return {ANSWERED, USAGE, *([MODEL] if name in ("model", "draft_model", "device") else [])}
-
-
-def _text_of(rng: Random, name: str) -> str:
-    kind = type(getattr(Settings(), name))
-    words = (*_WORDS, "true", "0", odd_word(rng))
-    pool: tuple[str, ...] = _NUMBERS if kind in (int, float) else words
-    return rng.choice([*pool, odd_word(rng)])
+def _value(rng: Random, name: str) -> tuple[str, set[int]]:
+    """A value of setting `name`, which may be right, or refused; a model may not be there."""
+    is_number = type(getattr(Settings(), name)) in (int, float)
+    value = rng.choice([*(_NUMBERS if is_number else _WORDS), odd_word(rng), odd_word(rng)])
+    may_lack = name in ("model", "draft_model", "device")
+    return value, {ANSWERED, USAGE, *([MODEL] if may_lack else [])}
 
 
 def _flag(rng: Random, place: Place) -> Case:
-    name = rng.choice(list(SETTINGS))
-    if isinstance(getattr(Settings(), name), bool):
-        name = "n"
-    value = _text_of(rng, name)
+    name = rng.choice([n for n in SETTINGS if not isinstance(getattr(Settings(), n), bool)])
+    value, codes = _value(rng, name)
     flag = f"--{name.replace('_', '-')}={value}"
-    return case(f"the flag {flag[:50]!r}", [*rng.choice([_SHOW, _ANSWER]), flag], _codes(name))
+    return case(f"the flag {flag[:50]!r}", [*rng.choice([_SHOW, _ANSWER]), flag], codes)
 
 
 def _variable(rng: Random, place: Place) -> Case:
     name = rng.choice(list(SETTINGS))
-    value = rng.choice([_text_of(rng, name), rng.choice(_YAML), ""]).replace("\0", "")
-    codes = {ANSWERED} if not value else _codes(name)  # an empty variable is an unset one
-    variable = f"NGT_{name.upper()}"
-    head = rng.choice([_SHOW, _SHOW, _ANSWER])
-    if "\udcff" in value or len(value) > 100_000:
-        value = value[:90_000].replace("\udcff", "")
+    value, codes = _value(rng, name)
+    value = rng.choice([value, rng.choice(_YAML), ""]).replace("\0", "")[:90_000]
+    variable, head = f"NGT_{name.upper()}", rng.choice([_SHOW, _SHOW, _ANSWER])
+    codes = codes if value else {ANSWERED}  # an empty variable is an unset one
     return case(f"{variable}={value[:40]!r}", head, codes, environ={variable: value})
 
 
@@ -87,57 +89,41 @@ def _unknown(rng: Random, place: Place) -> Case:
                 check=check)  # fmt: skip
 
 
-def _yaml(rng: Random, good: dict[str, Any]) -> tuple[str, bytes]:
-    """(what it is, a settings file that is wrong or odd)."""
+def _odd_file(rng: Random, path: Path, good: dict[str, Any], special: float) -> str:
+    """Make a settings file that is wrong or odd, in a share of `special` no such file at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if rng.random() < special:
+        if rng.random() < 2 / 3:
+            return make_odd(rng, path, ["folder", "pipe", "/dev/zero", "/nowhere"])
+        data = rng.choice(["stop: größer\n".encode("latin-1"), b"# filler\n" * 600_000])
+        path.write_bytes(data)
+        return f"{len(data)} odd bytes"
     way = rng.random()
     if way < 0.4:
-        text = rng.choice(_YAML)
-        return f"YAML {text[:30]!r}", text.encode()
-    if way < 0.7:
+        what, data = "odd YAML", rng.choice(_YAML).encode()
+    elif way < 0.7:
         name, value = rng.choice([*good, rng.choice(list(SETTINGS))]), odd_value(rng)
-        return f"{name} of another kind", json.dumps({**good, name: value}, default=str).encode()
-    if way < 0.75:
-        depth = rng.choice([100, 5000, 100_000])
-        return f"nesting of {depth}", f"n: {nested(depth)}".encode()
-    how, data = damaged(rng, json.dumps(good, indent=1).encode())
-    return how, data
+        what = f"{name} of another kind"
+        data = json.dumps({**good, name: value}, default=str).encode()
+    elif way < 0.75:
+        what, data = "nesting", f"n: {nested(rng.choice([100, 5000, 100_000]))}".encode()
+    else:
+        what, data = damaged(rng, json.dumps(good, indent=1).encode())
+    path.write_bytes(data)
+    return f"{what}, {data[:30]!r}"
 
 
 def _file(rng: Random, place: Place) -> Case:
     """ngt.yaml or config.yaml: odd contents, or no file at all."""
     path = rng.choice([place.work / "ngt.yaml", place.home / "config" / "config.yaml"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    way = rng.random()
-    if way < 0.15:
-        what = _odd_place(rng, path)
-    else:
-        good = {k: v for k, v in asdict(Settings()).items() if k not in ("model", "draft_model")}
-        what, data = _yaml(rng, good)
-        path.write_bytes(data)
+    what = _odd_file(rng, path, _GOOD, 0.15)
     head = rng.choice([_SHOW, _SHOW, _ANSWER])
     return case(f"{path.name}: {what}", head, [ANSWERED, USAGE, INPUT])
 
 
-def _odd_place(rng: Random, path: Path) -> str:
-    what = rng.choice(["folder", "pipe", "/dev/zero", "/nowhere", "latin-1", "5 MB"])
-    if what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    elif what == "latin-1":
-        path.write_bytes("stop: größer\n".encode("latin-1"))
-    elif what == "5 MB":
-        path.write_bytes(b"# filler\n" * 600_000)
-    else:
-        path.symlink_to(what)
-    return what
-
-
 def _preset(rng: Random, place: Place) -> Case:
     """A preset of one's own that is wrong, used or shown."""
-    what, data = _yaml(rng, _PRESET)
-    path = place.home / "config" / "presets" / "mine.yaml"
-    path.write_bytes(data)
+    what = _odd_file(rng, place.home / "config" / "presets" / "mine.yaml", _PRESET, 0)
     show = ["presets", "show", "mine"]
     head = rng.choice([[*_SHOW, "-p", "mine"], [*_ANSWER, "-p", "mine"], show, [*show, "--json"]])
     return case(f"preset: {what}", head, [ANSWERED, USAGE, INPUT])
@@ -145,31 +131,53 @@ def _preset(rng: Random, place: Place) -> Case:
 
 def _presets(rng: Random, place: Place) -> Case:
     """One broken preset among good ones: the list shows the good ones."""
-    path = place.home / "config" / "presets" / "mine.yaml"
-    if rng.random() < 0.3:
-        what = _odd_place(rng, path)
-    else:
-        what, data = _yaml(rng, _PRESET)
-        path.write_bytes(data)
+    what = _odd_file(rng, place.home / "config" / "presets" / "mine.yaml", _PRESET, 0.3)
 
     def check(result: Result) -> Iterable[str]:
         if result.code == ANSWERED and "chat" not in result.out:
             yield "the good presets are not listed"
 
-    flags = rng.choice([[], ["--json"]])
-    return case(f"presets list: {what}", ["presets", "list", *flags], [ANSWERED], check=check)
+    arguments = ["presets", "list", *rng.choice([[], ["--json"]])]
+    return case(f"presets list: {what}", arguments, [ANSWERED], check=check)
 
 
 _AXES = ("n", "lp", "num_draft", "method", "learn_output", "temperature", "stop", "x", "", "N")
 _PARTS = ("5", "8", "5..8", "2..1", "1..9+3", "2..64*2", "..", "5..", "..5", "*", "+", "1e3", "-1",
           "0.5", "trie", "auto", "none", "trie:n=5", "true", "9" * 400, "1..1000", "é", " ", "٣",
           "0..0", "5..5", "2..9*1", "2..9+0", "1..9*0.5", "trtllm:max_draft_len=8")  # fmt: skip
+# Options of methods, as the README names them.
+_OPTIONS = {
+    "auto": "trust", "prompt-lookup": "max_matching_ngram_size num_output_tokens",
+    "llma": "trigger_n block_k max_n", "trie": "n lp learn_output num_draft",
+    "akunu": "max_order draft_count max_history", "recycling": "output_id_topk",
+    "trtllm": "max_draft_len max_matching_ngram_size is_keep_all is_use_oldest",
+    "rest": "datastore max_token_span k long choices cut",
+    "lookahead": "level window_size guess_set_size pool_from_prompt",
+}  # fmt: skip
+_VALUES = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
+# Flags that would be ignored: each is refused.
+_CONTRADICTIONS = (
+    "bench --record out --limit 1 --html b.html", "bench --record out --limit 1 --methods none",
+    "bench --record out --limit 1 --rounds 3", "bench --record out --limit 1 --against hf",
+    "bench --limit 1 --methods ,", "bench --limit 1 --methods=", "bench --limit 1 --ids odd",
+    "bench --limit 1 --turns all", "bench --limit 1 --num-draft 8 --sweep-num-draft",
+    "bench --limit 1 --json --markdown", "bench --replay {} --methods trie --rounds 3",
+    "bench --replay {} --methods trie --template plain",
+    "bench --replay {} --methods trie --turns all", "bench --replay {} --methods trie --noise 2",
+    "bench --replay {} --methods trie --against hf", "tune --sweep n=5,8 lp=2 --ids odd",
+    "tune --sweep n=5,8 lp=2 --costs x", "tune --sweep n=5,8 lp=2 --json --csv",
+    "tune --sweep n=5,8 lp=2 --n 7", f"trie build {HARBOUR} --name x", "check --method none",
+    f"summarize {HARBOUR} --n 3 --lp 3",
+)  # fmt: skip
 
 
 def sweeps(rng: Random, place: Place) -> Case:
     """Sweeps of a recording, specs of methods, and flags that contradict each other."""
-    make = rng.choice([_sweep, _sweep, _spec, _spec, _contradiction])
-    return make(rng, place)
+    way = rng.random()
+    if way < 0.2:
+        arguments = rng.choice(_CONTRADICTIONS).format(place.recording).split()
+        return case(f"contradiction: {' '.join(arguments[-3:])}", arguments, [USAGE], seconds=60)
+    return (_sweep if way < 0.6 else _method)(rng, place)
 
 
 def _sweep(rng: Random, place: Place) -> Case:
@@ -181,56 +189,23 @@ def _sweep(rng: Random, place: Place) -> Case:
         axes = [odd_word(rng)]
     return case(
         f"the sweep {' '.join(axes)[:60]!r}",
-        ["tune", "--replay", str(place.world.recording), *(f"--sweep={a}" for a in axes),
-         "--rounds", "1", "--limit", "1", "--json"],
+        ["tune", "--replay", place.recording, *(f"--sweep={a}" for a in axes), "--rounds", "1",
+         "--limit", "1", "--json"],
         [ANSWERED, USAGE], seconds=60, memory=600_000_000,  # a thousand cells
     )  # fmt: skip
 
 
-def _options() -> dict[str, tuple[str, ...]]:
-    """Options of methods, as the README names them."""
-    return {
-        "auto": ("trust",), "prompt-lookup": ("max_matching_ngram_size", "num_output_tokens"),
-        "llma": ("trigger_n", "block_k", "max_n"), "trie": ("n", "lp", "learn_output", "num_draft"),
-        "akunu": ("max_order", "draft_count", "max_history"), "recycling": ("output_id_topk",),
-        "trtllm": ("max_draft_len", "max_matching_ngram_size", "is_keep_all", "is_use_oldest"),
-        "rest": ("datastore", "max_token_span", "k", "long", "choices", "cut"),
-        "lookahead": ("level", "window_size", "guess_set_size", "pool_from_prompt"),
-    }  # fmt: skip
-
-
-def _spec(rng: Random, place: Place) -> Case:
-    """A method's spec; where it is taken, the answer must be the plain one."""
-    known = _options()
-    name = rng.choice([*known, *known, odd_word(rng), *method_names()])
-    keys = (*known.get(name, ("n",)), "x")
-    values = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
-    pairs = [
-        f"{rng.choice(keys)}={rng.choice([*values, odd_word(rng)])}"
+def _method(rng: Random, place: Place) -> Case:
+    """A method with options; where it is taken, the answer must be the plain one."""
+    name = rng.choice([*_OPTIONS, *_OPTIONS, odd_word(rng), *method_names()])
+    keys = [*_OPTIONS.get(name, "n").split(), "x"]
+    options = [
+        f":{rng.choice(keys)}={rng.choice([*_VALUES, odd_word(rng)])}"
         for _ in range(rng.randint(0, 3))
     ]
-    spec = ":".join([name, *pairs])
+    method = name + "".join(options)
     # rest needs a datastore, suffix a library, draft-model a second model.
     return case(
-        f"the method {spec[:60]!r}", [*ASKED["summary"], f"--method={spec}", "--json"],
-        [ANSWERED, USAGE, INPUT], text=place.world.texts["summary"],
+        f"the method {method[:60]!r}", [*ASKED["summary"], f"--method={method}", "--json"],
+        [ANSWERED, USAGE, INPUT], text=place.texts["summary"],
     )  # fmt: skip
-
-
-def _contradiction(rng: Random, place: Place) -> Case:
-    """Flags that would be ignored: each is refused."""
-    replayed = ["bench", "--replay", str(place.world.recording), "--methods", "trie"]
-    record, live = ["bench", "--record", "out", "--limit", "1"], ["bench", "--limit", "1"]
-    tune = ["tune", "--sweep", "n=5,8", "lp=2"]
-    arguments = rng.choice([
-        [*record, "--html", "b.html"], [*record, "--methods", "none"], [*record, "--rounds", "3"],
-        [*record, "--against", "hf"], [*live, "--methods", ","], [*live, "--methods", ""],
-        [*replayed, "--rounds", "3"], [*replayed, "--template", "plain"], 
-        [*replayed, "--turns", "all"],
-        [*replayed, "--noise", "2"], [*replayed, "--against", "hf"], [*live, "--ids", "odd"],
-        [*live, "--turns", "all"], [*live, "--num-draft", "8", "--sweep-num-draft"],
-        [*live, "--json", "--markdown"], [*tune, "--ids", "odd"], [*tune, "--costs", "x"],
-        [*tune, "--json", "--csv"], [*tune, "--n", "7"], ["trie", "build", HARBOUR, "--name", "x"],
-        ["check", "--method", "none"], ["summarize", HARBOUR, "--n", "3", "--lp", "3"],
-    ])  # fmt: skip
-    return case(f"contradiction: {' '.join(arguments[-3:])[:50]}", arguments, [USAGE], seconds=60)
