@@ -244,20 +244,20 @@ def test_drafts_are_verified_on_packed_weights_as_generate_decodes_without() -> 
 
 GOOD: dict[str, Any] = {
     "agrees": True,
-    "unpacked": {"1": 0.5, "8": 1.0, "32": 2.0},
-    "packed": {"1": 0.5, "8": 0.5, "32": 1.0},
+    "unpacked": [0.5, 1.0, 2.0],
+    "packed": [0.5, 0.5, 1.0],
 }
 
 
 def test_a_trial_is_stored_and_one_that_is_wrong_in_any_way_is_refused() -> None:
-    trial = Trial(True, {1: 0.5, 8: 1.0, 32: 2.0}, {1: 0.5, 8: 0.5, 32: 1.0})
+    trial = Trial(True, (0.5, 1.0, 2.0), (0.5, 0.5, 1.0))
     file = remembered_trial(make_hf("llama"))
     assert file.load() is None
     file.save(trial)
     assert file.load() == trial
     assert read_json(file.path, 10_000)["found"] == GOOD
     for name, value in [
-        ("agrees", 1), ("packed", {"1": 1.0}), ("packed", {"1": 0, "8": 1, "32": 1}),
+        ("agrees", 1), ("packed", [1.0]), ("packed", [0.0, 1.0, 1.0]),
         ("unpacked", None), ("more", 1),
     ]:  # fmt: skip
         write_json(file.path, {"found": {**GOOD, name: value}, "tries": 0})
@@ -268,17 +268,17 @@ def test_a_trial_is_stored_and_one_that_is_wrong_in_any_way_is_refused() -> None
 @pytest.mark.parametrize(
     "agrees, packed, with_drafts, without",
     [
-        (True, {1: 1.0, 8: 0.5, 32: 0.5}, True, True),
-        (True, {1: 1.2, 8: 0.5, 32: 0.5}, True, False),  # plain decoding must not pay
-        (True, {1: 1.4, 8: 0.5, 32: 0.5}, False, False),
-        (True, {1: 0.5, 8: 1.0, 32: 1.0}, False, False),
-        (False, {1: 0.5, 8: 0.5, 32: 0.5}, False, False),
+        (True, (1.0, 0.5, 0.5), True, True),
+        (True, (1.2, 0.5, 0.5), True, False),  # plain decoding must not pay
+        (True, (1.4, 0.5, 0.5), False, False),
+        (True, (0.5, 1.0, 1.0), False, False),
+        (False, (0.5, 0.5, 0.5), False, False),
     ],
 )
 def test_weights_are_packed_where_it_pays(
-    agrees: bool, packed: dict[int, float], with_drafts: bool, without: bool
+    agrees: bool, packed: tuple[float, float, float], with_drafts: bool, without: bool
 ) -> None:
-    trial = Trial(agrees, {1: 1.0, 8: 1.0, 32: 1.0}, packed)
+    trial = Trial(agrees, (1.0, 1.0, 1.0), packed)
     assert (trial.pays(drafts=True), trial.pays(drafts=False)) == (with_drafts, without)
 
 
@@ -286,7 +286,7 @@ def test_weights_are_packed_where_it_pays(
 def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    good = Trial(True, {1: 1.0, 8: 1.0, 32: 1.0}, {1: 1.2, 8: 0.5, 32: 0.5})
+    good = Trial(True, (1.0, 1.0, 1.0), (1.2, 0.5, 0.5))
     tried: list[int] = []
     monkeypatch.setattr(
         "ngtcli.decode.packed.try_packing", lambda places: tried.append(len(places)) or good
@@ -309,7 +309,7 @@ def test_a_model_is_tried_once_and_packed_as_the_trial_says(
 def test_only_what_is_packed_is_counted_and_nothing_is_said_of_a_choice_without_a_drawback(
     monkeypatch: pytest.MonkeyPatch, other_layout: Any
 ) -> None:
-    free = Trial(True, {1: 1.0, 8: 1.0, 32: 1.0}, {1: 1.0, 8: 0.5, 32: 0.5})
+    free = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
     monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: free)
     other_layout(swizzled)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
@@ -376,7 +376,7 @@ def test_a_trial_of_a_real_model_agrees() -> None:
 def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = Trial(True, {1: 1.0, 8: 9.0, 32: 30.0}, {1: 1.0, 8: 7.0, 32: 20.0})
+    slow = Trial(True, (1.0, 9.0, 30.0), (1.0, 7.0, 20.0))
     monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: slow)
     for dtype, wanted, times in ((torch.bfloat16, True, "7"), (torch.bfloat16, False, "9")):
         said: list[str] = []

@@ -8,7 +8,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
-from ngtcli.decode.trials import remembered
+from ngtcli.decode.trials import what_matters
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_costs
 from ngtcli.draft.tree import chain
 from ngtcli.system.remembered import Remembered
@@ -36,8 +36,9 @@ def remembered_costs(model: TargetModel) -> Remembered[Costs]:
                     raise ValueError("impossible costs")
         return costs
 
-    parts = (model.passes.kind, is_packed(model.hf), model.name)
-    return remembered("costs", model.hf, read, *parts, write=Costs.as_json, most=MOST)
+    run = (model.passes.kind, is_packed(model.hf), model.name)
+    parts = (*what_matters(model.hf), *run)
+    return Remembered("costs", model.device, parts, read, Costs.as_json, most=MOST)
 
 
 def _sizes(model: TargetModel) -> tuple[int, ...]:

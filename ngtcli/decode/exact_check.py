@@ -31,7 +31,6 @@ from ngtcli.decode.trials import remembered
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.system.json_form import from_json
 from ngtcli.system.remembered import Remembered
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
@@ -47,11 +46,15 @@ REASON = "tokens get other scores where passes group them differently"
 class Exactness:
     """`reason`: why decoding cannot be exact, "" if it can; `attention`: with which one it can.
 
-    An empty `attention` is the one that the model was loaded with.
+    An empty `attention` is the one that the model was loaded with. Raises ValueError for others.
     """
 
     reason: str = ""
     attention: str = ""
+
+    def __post_init__(self) -> None:
+        if self.reason not in ("", REASON) or self.attention not in ("", EAGER):
+            raise ValueError("another result")
 
 
 def find_exactness(
@@ -82,16 +85,9 @@ def find_exactness(
 
 def _remembered(model: TargetModel, rows: int, places: int) -> Remembered[Exactness]:
     """Where a result is kept: for the weights too, by which a fault shows or stays hidden."""
-
-    def read(stored: Any) -> Exactness:
-        found: Exactness = from_json(Exactness, stored)
-        if found.reason not in ("", REASON) or found.attention not in ("", EAGER):
-            raise ValueError("another result")
-        return found
-
     kinds = Counter(f"{type(m).__module__}.{type(m).__name__}" for m in model.hf.modules())
     parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
-    return remembered("exact", model.hf, read, *parts)
+    return remembered("exact", model.hf, Exactness, *parts)
 
 
 def _weights(hf: Any) -> str:

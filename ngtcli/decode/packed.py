@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ngtcli.decode.trials import remembered
-from ngtcli.draft.costs import read_points
 from ngtcli.system.remembered import Remembered
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
@@ -244,7 +244,7 @@ def is_packed(hf: nn.Module) -> bool:
 
 
 Notify = Callable[[str], None]
-ONE, FEW, MANY = 1, 8, 32  # rows timed: plain decoding, a short draft, a long one or a prompt
+ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt
 _REPEATS, _LIMIT_S = 5, 0.15  # of the products of one shape, rows and way; a busy machine is slow
 # Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
 # built-in model, whose layers have up to 180,000, took 14% longer (measured, one thread).
@@ -260,26 +260,35 @@ _LEAST_GAIN, _LEAST_OF_ONE, _LEAST_OF_ONE_PLAIN = 1.1, 0.8, 0.97
 _SLOW = 4.0  # times one row that eight cost where the dtype is called slow; float32 is below 3.2
 
 
+Times = tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Seconds of a model's linear layers by rows, unpacked and packed, and whether both agree."""
+    """Seconds of a model's linear layers over ROWS, unpacked and packed, and whether both agree.
+
+    Raises ValueError for seconds that are not above zero.
+    """
 
     agrees: bool
-    unpacked: dict[int, float]
-    packed: dict[int, float]
+    unpacked: Times
+    packed: Times
 
-    def gain(self, rows: int) -> float:
-        """How many times as quick packed layers are; 0 where they do not agree."""
-        return self.unpacked[rows] / self.packed[rows] if self.agrees else 0.0
+    def __post_init__(self) -> None:
+        if not all(0 < seconds < 1e9 for seconds in self.unpacked + self.packed):
+            raise ValueError("seconds that are not above zero")
+
+    @property
+    def gains(self) -> Times:
+        """How many times as quick packed layers are."""
+        one, few, many = (a / b for a, b in zip(self.unpacked, self.packed, strict=True))
+        return one, few, many
 
     def pays(self, drafts: bool) -> bool:
         """Whether to pack a model; `drafts`: drafts will be verified, so most passes have rows."""
+        one, few, many = self.gains
         least = _LEAST_OF_ONE if drafts else _LEAST_OF_ONE_PLAIN
-        return (
-            self.gain(ONE) >= least
-            and self.gain(FEW) >= _LEAST_GAIN
-            and self.gain(MANY) >= _LEAST_GAIN
-        )
+        return self.agrees and one >= least and min(few, many) >= _LEAST_GAIN
 
 
 def pack_if_it_pays(
@@ -307,12 +316,13 @@ def pack_if_it_pays(
 
     trial = remembered_trial(hf).find(make, timed=True)
     packs = wanted and trial.pays(drafts)
-    seconds = trial.packed if packs else trial.unpacked
-    if half and (times := seconds[FEW] / seconds[ONE]) > _SLOW:
+    one, few, _ = trial.packed if packs else trial.unpacked
+    if half and (times := few / one) > _SLOW:
         name = str(hf.dtype).removeprefix("torch.")
         warn(
-            f"{name} is slow on this CPU: checking a draft of {FEW - 1} tokens takes {times:.0f}"
-            " times as long as one token, so drafts hardly pay; --dtype float32 does better"
+            f"{name} is slow on this CPU: checking a draft of {ROWS[1] - 1} tokens takes"
+            f" {times:.0f} times as long as one token, so drafts hardly pay; --dtype float32 does"
+            " better"
         )
     if not packs:
         return False
@@ -321,11 +331,12 @@ def pack_if_it_pays(
     done = pack_layers(places)
     if done:
         progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
-    if done and trial.gain(ONE) < _LEAST_OF_ONE_PLAIN:
+    one, few, _ = trial.gains
+    if done and one < _LEAST_OF_ONE_PLAIN:
         progress(
-            f"They check a draft of {FEW - 1} tokens {trial.gain(FEW):.1f} times as fast, but one"
-            f" token without a draft takes {1 / trial.gain(ONE):.1f} times as long: where few"
-            " drafts are accepted, --no-packed is faster."
+            f"They check a draft of {ROWS[1] - 1} tokens {few:.1f} times as fast, but one token"
+            f" without a draft takes {1 / one:.1f} times as long: where few drafts are accepted,"
+            " --no-packed is faster."
         )
     return done > 0
 
@@ -333,23 +344,21 @@ def pack_if_it_pays(
 @torch.inference_mode()
 def try_packing(places: Sequence[Place]) -> Trial:
     """Time and compare layers of the most common shapes, a few of each in turn."""
-    unpacked, packed = (dict.fromkeys((ONE, FEW, MANY), 0.0) for _ in range(2))
+    seconds = np.zeros((2, len(ROWS)))  # unpacked and packed
     agrees = True
     for layers, count in _samples(places):
         copies = [copy for layer in layers if (copy := packed_copy(layer)) is not None]
         agrees = agrees and len(copies) == len(layers)
         shape, dtype = (layers[0].in_features,), layers[0].weight.dtype
-        for rows in unpacked:
+        for at, rows in enumerate(ROWS):
             source = torch.Generator().manual_seed(0)
             inputs = torch.randn((1, rows, *shape), generator=source).to(dtype)
             if agrees:
                 true, found = (way[0](inputs).double() for way in (layers, copies))
                 error, scale = (of.square().mean().sqrt() for of in (found - true, true))
                 agrees = bool(error <= _TOLERANCE[dtype] * scale)
-            before, after = _seconds((layers, copies or layers), inputs)
-            unpacked[rows] += before * count
-            packed[rows] += after * count
-    return Trial(agrees, unpacked, packed)
+            seconds[:, at] += np.multiply(_seconds((layers, copies or layers), inputs), count)
+    return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
 
 
 def _samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
@@ -383,13 +392,4 @@ def _seconds(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
 
 def remembered_trial(hf: Any) -> Remembered[Trial]:
     """Where the trial of a model is kept."""
-
-    def read(stored: Any) -> Trial:
-        if stored.keys() != {"agrees", "unpacked", "packed"} or type(stored["agrees"]) is not bool:
-            raise ValueError("another form")
-        unpacked, packed = (read_points(stored[name]) for name in ("unpacked", "packed"))
-        if not unpacked.keys() == packed.keys() == {ONE, FEW, MANY}:
-            raise ValueError("seconds of other rows")
-        return Trial(stored["agrees"], unpacked, packed)
-
-    return remembered("packed", hf, read)
+    return remembered("packed", hf, Trial)

@@ -27,7 +27,6 @@ from ngtcli.decode.trials import remembered
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
-from ngtcli.system.json_form import from_json
 from ngtcli.system.remembered import Remembered
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -120,16 +119,7 @@ def _kinds(model: TargetModel) -> set[str]:
 
 def remembered_way(hf: Any) -> Remembered[Way]:
     """Where the way of a model is kept."""
-
-    def read(stored: Any) -> Way:
-        way: Way = from_json(Way, stored)
-        drafts = way.kind == TREES and not way.reason
-        plain = way.kind in (STEPS, REREAD) and 0 < len(way.reason) < 200
-        if not (drafts or (plain and way.reason.isprintable())):
-            raise ValueError("no way to run a model")
-        return way
-
-    return remembered("ways", hf, read, threads=False)
+    return remembered("ways", hf, Way, threads=False)
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:

@@ -4,28 +4,28 @@ There are four trials: how a model is run (probe.py), whether its passes are exa
 whether packed weights pay (packed.py), and what passes cost (calibration.py).
 """
 
-from collections.abc import Callable
-from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
+from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
 Found = TypeVar("Found")
 
 
 def remembered(
-    kind: str,
-    hf: Any,
-    read: Callable[[Any], Found],
-    *parts: object,
-    write: Callable[[Any], Any] = asdict,
-    **more: Any,
+    kind: str, hf: Any, found: type[Found], *parts: object, threads: bool = True
 ) -> Remembered[Found]:
-    """Where the result of a kind of trial is kept for a model: `Remembered`, whose rest is `more`.
+    """Where the result of a kind of trial, a dataclass, is kept for a model.
 
-    It depends on the dtype, the attention, the class and the configuration of the model, and on
-    `parts`.
+    It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
     """
+    read = partial(from_json, found)
+    own = (*what_matters(hf), *parts)
+    return Remembered(kind, hf.device, own, read, to_json, threads=threads)
+
+
+def what_matters(hf: Any) -> tuple[object, ...]:
+    """What each trial of a model depends on: dtype, attention, class and configuration."""
     attention = getattr(hf.config, "_attn_implementation", None)
-    own = (hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False))
-    return Remembered(kind, hf.device, (*own, *parts), read, write, **more)
+    return hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
