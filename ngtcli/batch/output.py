@@ -74,14 +74,12 @@ class StreamOutput:
         self._path, self._write, self._next = path, write, 0
         self._waiting: dict[int, str] = {}
         self._file: IO[bytes] | None = None
-        self.failed = 0  # how many
         if path is not None:
             with errors_named(path):
                 self._file = path.open("wb", buffering=0)  # so closing it writes nothing more
 
     def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take the line of that index, without its line feed. Raises what `write` raises."""
-        self.failed += failed
         self._waiting[index] = text
         while self._next in self._waiting:
             text = self._waiting.pop(self._next)

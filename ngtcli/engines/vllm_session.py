@@ -176,7 +176,7 @@ class VllmSession(Session):
         """As `Session.with_settings`; the dtype cannot be another one, either."""
         self.check_settings(settings, ("model", "dtype"))
         other = copy(self)
-        other._settings = settings
+        other.settings = settings
         return other
 
     def run(self, prompt: Prompt) -> VllmRun:
