@@ -155,12 +155,6 @@ def test_html_writes_a_page_beside_the_answer(tmp_path: Path) -> None:
     assert "#place-1" in read.links
 
 
-def test_a_page_in_a_folder_that_is_not_there_is_refused_before_the_answer(tmp_path: Path) -> None:
-    done = ngt("summarize", "-", "--html", str(tmp_path / "no" / "a.html"), stdin=b"text")
-    assert done.returncode == 2
-    assert done.stdout == b""
-
-
 # --- in Chromium: mouse, keyboard, widths, paper, the dark, hostile texts ---
 
 in_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
