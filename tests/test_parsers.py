@@ -101,12 +101,20 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Parse
 
 
 @quick
-def test_a_worker_that_hangs_is_killed_from_outside_and_its_file_is_tried_once_a_run(
-    pool: Parsers, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "look_s", "told"),
+    [
+        ("import time; time.sleep(600)", 1.0, "JSON at which its parser stood still"),
+        ("while True: pass", 1.5, "takes more than 2 s"),  # its timer is turned off
+    ],
+)
+def test_a_worker_that_does_not_end_is_killed_and_its_file_is_tried_once_a_run(
+    pool: Parsers, code: str, look_s: float, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsers, "_LOOK_S", 1.0)  # long enough to start in on a busy machine
-    monkeypatch.setattr(parsers, "_CODE", "import time; time.sleep(600)")
-    with pytest.raises(FailedParser, match="JSON at which its parser stood still") as caught:
+    monkeypatch.setattr(parsers, "_LOOK_S", look_s)  # long enough to start on a busy machine
+    monkeypatch.setattr(parsers, "_START_S", 0.0)
+    monkeypatch.setattr(parsers, "_CODE", code)
+    with pytest.raises(FailedParser, match=told) as caught:
         pool.extract(JSON, source(b"[2]"))
     assert not caught.value.lasting and not caught.value.is_tried_again
     monkeypatch.undo()
@@ -164,17 +172,6 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
     with closing(Parsers(1, 300)) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
-
-
-@quick
-def test_a_worker_that_turned_off_its_timer_is_killed_from_outside(
-    pool: Parsers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parsers, "_LOOK_S", 1.5)  # long enough to compute in on a busy machine
-    monkeypatch.setattr(parsers, "_START_S", 0.0)
-    monkeypatch.setattr(parsers, "_CODE", "while True: pass")
-    with pytest.raises(FailedParser, match="takes more than 2 s"):
-        pool.extract(JSON, source(b"[2]"))
 
 
 def test_a_file_that_takes_too_much_memory_is_given_up(pool: Parsers) -> None:
