@@ -139,8 +139,9 @@ def _item(row: Row, read: Callable[[Any], str]) -> Item:
         turns = data["turns"]
         if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
             raise InputError("turns is not a list of messages", 'Give "turns": ["…"].')
-        task, documents = string_of(data, "category", "chat"), (Document("message", turns[0]),)
-        return Item(_id(row, "question_id"), task, documents, message=True)
+        task, message = string_of(data, "category", "chat"), Document("message", turns[0])
+        return Item(_id(row, "question_id"), task, (message,), message=True)
+    documents: tuple[Document, ...]
     id, question, answers = "id", "", ["answers", "answer"]
     if kind == "article":
         documents, answers = (Document("article", _text(data, "article")),), ["highlights"]
