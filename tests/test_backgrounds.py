@@ -39,7 +39,6 @@ from ngtcli.background.phrases import (
     PARAGRAPH,
     Phrases,
     read_phrases,
-    write_phrases,
 )
 from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.config import CONFIG
@@ -54,6 +53,7 @@ from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.files import list_backgrounds
+from tests.tools.phrases import write_phrases
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
 
