@@ -95,8 +95,7 @@ def test_curves_are_stored_by_model_and_dtype() -> None:
     for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
         assert (curve.by_rows(), curve.measured) == (of, MEASURED)
     assert calibration.remembered_costs(other).load() is None
-    half = make_target("llama")
-    half.dtype = torch.bfloat16
+    half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "llama")
     assert calibration.remembered_costs(half).load() is None
     assert file.path.stat().st_mode & 0o777 == 0o600
 

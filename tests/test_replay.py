@@ -21,7 +21,7 @@ from ngtcli.measure.traces import TraceWriter, read_traces, template_for
 
 def replayed(folder: Path, methods: list[str], nodes: list[int], **more: Any) -> ReplayResult:
     options = BenchOptions(methods=methods, num_drafts=nodes, **more)
-    return run_replay(folder, options, Settings(background=()))
+    return run_replay(folder, options, Settings(background=()), print, print)
 
 
 SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"

@@ -160,7 +160,7 @@ def test_acceptance_is_that_of_the_replay_without_passes(
 ) -> None:
     options = asked(shape_file, num_drafts=(16,), against=True, rounds=rounds)
     found = to_json(run_shape(recording, options, SETTINGS))
-    truth = to_json(run_replay(recording, options, SETTINGS))
+    truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
     rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
     assert found["questions"] == 3 and not found["refused"] and not found["notes"]

@@ -44,14 +44,14 @@ def summarize(
     every = [r for records in rounds for r in records]
     builds = [r.trie_build_s for r in every if r.trie_build_s is not None]
     sizes = [r.trie_bytes for r in every if r.trie_bytes is not None]
+    tokens, steps = sum(r.new_tokens for r in every), sum(r.steps for r in every)
     return CellRow(
         cell=label,
         values=values,
         rounds=len(rounds),
         tokens_per_s=median(speeds),
         tokens_per_s_least_and_most=(min(speeds), max(speeds)),
-        mean_acceptance_length=sum(r.new_tokens for r in every)
-        / max(1, sum(r.steps for r in every)),
+        mean_acceptance_length=tokens / max(1, steps),
         trie_build_s=median(builds) if builds else None,
         trie_bytes=int(median(sizes)) if sizes else None,
         prompts=[
@@ -83,35 +83,28 @@ def tied(best: CellRow, other: CellRow) -> bool:
 
 
 def judge(cells: Sequence[CellRow], complete: bool = True) -> Verdict:
-    """The verdict over at least one cell; `complete` says whether all rounds of all are there."""
-    order = sorted(cells, key=lambda c: -c.tokens_per_s)
-    best = order[0]
-    level = (best, *(c for c in order[1:] if tied(best, c)))
+    """The verdict over at least one cell; `complete` says whether all rounds of all are there.
+
+    Of noise something is said only where every cell was measured more than once.
+    """
+    best, *others = sorted(cells, key=lambda c: -c.tokens_per_s)
+    level = (best, *(c for c in others if tied(best, c)))
     near = [c for c in level if c.tokens_per_s >= (1 - NEAR) * best.tokens_per_s]
     chosen = min(near, key=_weight)
-    reason = _reason(order, level, near, chosen)
-    return Verdict(best, level, chosen, reason if complete else f"so far: {reason}")
-
-
-def _reason(
-    cells: Sequence[CellRow],
-    level: Sequence[CellRow],
-    near: Sequence[CellRow],
-    chosen: CellRow,
-) -> str:
-    """Why `chosen`; of noise only where every cell was measured more than once."""
     known = min(cell.rounds for cell in cells) > 1
-    once = "1 round" if all(cell.rounds == 1 for cell in cells) else "1 round of some cells"
-    unknown = f"{once}, no noise estimate"
-    if len(cells) == 1:
-        return "it is the only cell" if known else f"it is the only cell; {unknown}"
-    if len(level) == 1 and known:
-        return "faster than every other cell beyond the noise of rounds and prompts"
-    if len(level) == 1:
-        return f"the fastest of {counted(len(cells), 'cell')}; {unknown}"
-    if known:
-        return f"{len(level)} cells are within the noise of the best; {_why(chosen, near)}"
-    return f"{len(level)} cells cannot be told apart; {_why(chosen, near)}; {unknown}"
+    if not others:
+        reason = "it is the only cell"
+    elif len(level) > 1:
+        told = "are within the noise of the best" if known else "cannot be told apart"
+        reason = f"{len(level)} cells {told}; {_why(chosen, near)}"
+    elif known:
+        reason = "faster than every other cell beyond the noise of rounds and prompts"
+    else:
+        reason = f"the fastest of {counted(len(cells), 'cell')}"
+    if not known:
+        some = "" if all(cell.rounds == 1 for cell in cells) else " of some cells"
+        reason += f"; 1 round{some}, no noise estimate"
+    return Verdict(best, level, chosen, reason if complete else f"so far: {reason}")
 
 
 def _weight(cell: CellRow) -> tuple[Any, ...]:
@@ -121,9 +114,9 @@ def _weight(cell: CellRow) -> tuple[Any, ...]:
 
 
 def _why(chosen: CellRow, near: Sequence[CellRow]) -> str:
-    sizes = [c.trie_bytes or 0 for c in near]
     if len(near) == 1:
         return f"{chosen.cell} is the best, no other within {NEAR:.0%} of its speed"
+    sizes = [c.trie_bytes or 0 for c in near]
     least = "the fewest drafts and shortest lengths"
     if len(set(sizes)) > 1:
         also = f" and {least}" if sizes.count(min(sizes)) > 1 else ""

@@ -7,9 +7,10 @@ stands in a state file, and the report says what follows from it. Knows no torch
 import hashlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic
 
@@ -18,26 +19,16 @@ from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
-from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.grid import Axis, Cell
+from ngtcli.errors import InputError, UsageError, reason_of
+from ngtcli.measure.grid import Grid
 from ngtcli.measure.ranking import judge, summarize
-from ngtcli.measure.records import (
-    Answering,
-    Contestant,
-    Generation,
-    Notify,
-    P,
-    Turn,
-    by_contestant,
-    run,
-)
+from ngtcli.measure.records import Answering, Contestant, Generation, Notify, P, by_contestant, run
 from ngtcli.measure.replay import recorded_background, replayed, select
-from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
-from ngtcli.measure.state import VERSION, Figures, State
+from ngtcli.measure.results import SweepData, SweepReport
+from ngtcli.measure.state import VERSION, State
 from ngtcli.measure.traces import Trace, read_traces
 from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError, home, read_json
-from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
@@ -55,7 +46,7 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
         curve = CostCurve(read_points(stored.get("seconds", stored)))
         return curve, str(stored.get("of", path.name))
     except FileNotFoundError as error:
-        raise InputError(f"{path}: {(error.strerror or '').lower()}", "Check the path.") from None
+        raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
     except (DamagedFileError, ValueError) as error:
         raise InputError(
             f"{path}: not a cost curve ({error})",
@@ -63,15 +54,16 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
         ) from None
 
 
-def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
+def check_replayable(grid: Grid) -> None:
     """Raise UsageError for what a recording cannot tell."""
-    for axis in axes:
-        if axis.name not in settings_where(replayed=True):
+    known = settings_where(replayed=True)
+    for axis in grid.axes:
+        if axis.name not in known:
             raise UsageError(
                 f"a recording cannot tell what {axis.name} does",
-                f"Sweep {', '.join(settings_where(replayed=True))}, or leave --replay out.",
+                f"Sweep {', '.join(known)}, or leave --replay out.",
             )
-    for cell in cells:
+    for cell in grid.cells:
         method = parse_method(cell.settings.method, DraftSettings())
         if method.entry.live:
             raise UsageError(
@@ -80,61 +72,46 @@ def check_replayable(axes: Sequence[Axis], cells: Sequence[Cell]) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class Source(Generic[P]):
-    """What cells are measured on, and the prompts that every cell answers."""
+    """What cells are measured on, and the prompts that every cell answers.
+
+    `begin` gives what answers with some settings, by a drafter that has learned nothing.
+    """
 
     about: SweepData
     prompts: Sequence[P]
-
-    def begin(self, settings: Settings) -> Answering[P]:
-        """Answers with these settings, by a drafter that has learned nothing."""
-        raise NotImplementedError
-
-    def contestant(self, cell: Cell) -> Contestant[P]:
-        """Who answers with the settings of `cell`, under its label."""
-        return Contestant(cell.label, None, partial(self.begin, cell.settings))
+    begin: Callable[[Settings], Answering[P]]
 
 
-class Recording(Source[Trace]):
+def recording(
+    folder: Path,
+    *,
+    tasks: Sequence[str] = (),
+    limit: int | None = None,
+    ids: str = "all",
+    costs: Path = DEFAULT_COSTS,
+    max_mb: int | None = None,
+) -> Source[Trace]:
     """A recorded run: acceptance is the recording's, time is the cost curve's and the drafter's."""
+    curve, of = read_costs(costs)
+    seconds = {int(rows): s for rows, s in curve.by_rows().items()}
+    traces = read_traces(folder, max_mb=max_mb)
+    chosen = select(traces.traces, tasks, limit, ids)
+    background = cache(lambda names: recorded_background(traces, names, lambda _: None))
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        tasks: Sequence[str] = (),
-        limit: int | None = None,
-        ids: str = "all",
-        costs: Path = DEFAULT_COSTS,
-        max_mb: int | None = None,
-    ) -> None:
-        curve, of = read_costs(costs)
-        self._seconds = {int(rows): s for rows, s in curve.by_rows().items()}
-        self._set = read_traces(folder, max_mb=max_mb)
-        self._backgrounds: dict[tuple[str, ...], BackgroundCounts | None] = {}
-        self.prompts = select(self._set.traces, tasks, limit, ids)
-        texts = [(t.id, t.prompt_ids, t.output_ids, t.room) for t in self.prompts]
-        self.about = SweepData(
-            source="replay",
-            model=self._set.model,
-            device=f"none: passes cost what they cost {of}",
-            data=_chosen(folder, tasks, limit, ids),
-            data_sha256=digest(texts),
-            prompts=len(self.prompts),
-            costs=self._seconds,
-        )
-
-    def begin(self, settings: Settings) -> Answering[Trace]:
-        curve = CostCurve(self._seconds)
+    def begin(settings: Settings) -> Answering[Trace]:
+        curve = CostCurve(seconds)
+        uses_costs = parse_method(settings.method, DraftSettings()).entry.costs
         shared = replace(
             draft_settings(settings),
-            costs=Costs({SHORT: CostCurve(self._seconds)}),
+            costs=Costs({SHORT: CostCurve(seconds)}),
             pool=Pool(quotes=settings.pool_documents) if settings.pool else None,
-            background=self._background_of(settings),
+            background=background(settings.background) if uses_costs else None,
         )
         method = parse_method(settings.method, shared)
         own = method.settings
-        answer = replayed(method, own.num_draft, self._set, lambda: own.pool).begin()
+        answer = replayed(method, own.num_draft, traces, lambda: own.pool).begin()
 
         def timed(trace: Trace) -> Generation:
             made = answer(trace)
@@ -142,52 +119,46 @@ class Recording(Source[Trace]):
             made = replace(made, decode_s=passes + sum(made.draft_us or ()) / 1e6)
             if not method.entry.documents:
                 return made
-            return with_trie(made, *timed_trie([trace.prompt_ids], own.n, own.lp)[1:])
+            return replace(made, **timed_trie([trace.prompt_ids], own.n, own.lp)[1])
 
         return timed
 
-    def _background_of(self, settings: Settings) -> BackgroundCounts | None:
-        """What the cell's method has of the cell's backgrounds; made once for all cells."""
-        names = settings.background
-        if not parse_method(settings.method, DraftSettings()).entry.costs:
-            return None
-        if names not in self._backgrounds:
-            self._backgrounds[names] = recorded_background(self._set, names, lambda _: None)
-        return self._backgrounds[names]
+    data = [folder.name, ", ".join(tasks) or "all tasks"]
+    data += [f"{ids} ids"] if ids != "all" else []
+    data += [f"the first {limit} of each task"] if limit is not None else []
+    about = SweepData(
+        source="replay",
+        model=traces.model,
+        device=f"none: passes cost what they cost {of}",
+        data=", ".join(data),
+        data_sha256=digest([(t.id, t.prompt_ids, t.output_ids, t.room) for t in chosen]),
+        prompts=len(chosen),
+        costs=seconds,
+    )
+    return Source(about, chosen, begin)
 
 
-def timed_trie(documents: Sequence[Sequence[int]], n: int, lp: int) -> tuple[NGramTrie, float, int]:
-    """A trie, the seconds it took to build, and its bytes."""
+def timed_trie(
+    documents: Sequence[Sequence[int]], n: int, lp: int
+) -> tuple[NGramTrie, dict[str, Any]]:
+    """A trie, and the figures of a `Generation` about it."""
     clock = time.perf_counter()
     trie = build_trie(documents, n, lp)
-    return trie, time.perf_counter() - clock, trie.arrays.nbytes
-
-
-def with_trie(made: Generation, seconds: float, size: int) -> Generation:
-    """`made`, with what it took to build its trie."""
-    return replace(made, trie_build_s=seconds, trie_bytes=size)
-
-
-def _chosen(folder: Path, tasks: Sequence[str], limit: int | None, ids: str) -> str:
-    parts = [folder.name, ", ".join(tasks) or "all tasks"]
-    parts += [f"{ids} ids"] if ids != "all" else []
-    parts += [f"the first {limit} of each task"] if limit is not None else []
-    return ", ".join(parts)
+    seconds = time.perf_counter() - clock
+    return trie, {"trie_build_s": seconds, "trie_bytes": trie.arrays.nbytes}
 
 
 def digest(value: Any) -> str:
     """Stands for the data that were measured on."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def state_key(about: SweepData, axes: Sequence[Axis], base: Settings) -> str:
+def state_key(about: SweepData, grid: Grid) -> str:
     """What makes passes comparable: data, model, device, settings and the sweep."""
-    settings = asdict(base)
-    settings.pop("color")
-    for axis in axes:
-        settings.pop(axis.name)
-    state = [VERSION, to_json(about), settings, [asdict(axis) for axis in axes]]
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+    settings = asdict(grid.base)
+    for name in ("color", *(axis.name for axis in grid.axes)):
+        settings.pop(name, None)
+    return digest([VERSION, to_json(about), settings, [asdict(axis) for axis in grid.axes]])
 
 
 def default_state(key: str) -> Path:
@@ -195,33 +166,24 @@ def default_state(key: str) -> Path:
     return home("cache") / "tune" / f"{key[:32]}.jsonl"
 
 
-def measure(
-    source: Source[P], cells: Sequence[Cell], rounds: int, state: State, progress: Notify
-) -> None:
+def measure(source: Source[P], grid: Grid, rounds: int, state: State, progress: Notify) -> None:
     """Measure what `state` does not hold yet."""
-    contestants = [source.contestant(cell) for cell in cells]
-    turns = by_contestant(contestants, len(source.prompts), rounds)
-    words = Progress(sum(len(_passes(c, rounds, state)) for c in cells), len(cells) * rounds)
-    for record in run(state.left(turns), source.prompts, describe=words, progress=progress):
-        state.add(record)
-
-
-class Progress:
-    """How far a sweep is, in words: `done` of `total` passes at first."""
-
-    def __init__(self, done: int, total: int) -> None:
-        self._done, self._total, self._before = done, total, done
-        self._begin, self._words = time.perf_counter(), ""
-
-    def __call__(self, turn: Turn[Any]) -> str:
-        if turn.prompt:
-            return self._words
-        self._words = f"{self._done} of {self._total} measurements"
-        if passed := self._done - self._before:
-            seconds = (time.perf_counter() - self._begin) / passed * (self._total - self._done)
-            self._words += f" · about {duration(seconds)} left"
-        self._done += 1
-        return self._words
+    contestants = [
+        Contestant(cell.label, None, partial(source.begin, cell.settings)) for cell in grid.cells
+    ]
+    total = len(contestants) * rounds
+    done = before = sum(len(state.rounds(cell.label, rounds)) for cell in grid.cells)
+    left = state.left(by_contestant(contestants, len(source.prompts), rounds))
+    begin = time.perf_counter()
+    for _, turns in groupby(left, lambda turn: (turn.contestant.key, turn.round)):
+        words = f"{done} of {total} measurements"
+        if done > before:
+            seconds = (time.perf_counter() - begin) / (done - before) * (total - done)
+            words += f" · about {duration(seconds)} left"
+        progress(words)
+        for record in run(turns, source.prompts):
+            state.add(record)
+        done += 1
 
 
 def duration(seconds: float) -> str:
@@ -234,47 +196,30 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _passes(cell: Cell, rounds: int, state: State) -> list[tuple[Figures, ...]]:
-    places = ((cell.label, number) for number in range(rounds))
-    return [state.done[place] for place in places if place in state.done]
-
-
-def summaries(cells: Sequence[Cell], rounds: int, state: State) -> list[CellRow]:
-    """The summaries of all cells that were measured at least once."""
-    measured = ((cell, _passes(cell, rounds, state)) for cell in cells)
-    return [summarize(cell.label, dict(cell.values), got) for cell, got in measured if got]
-
-
-def report(
-    about: SweepData,
-    axes: Sequence[Axis],
-    cells: Sequence[Cell],
-    skipped: Sequence[SkippedCell],
-    rounds: int,
-    state: State,
-) -> SweepReport:
+def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepReport:
     """Everything that was measured and what follows from it.
 
     A cell is "chosen" only where everything is measured; before that one is "ahead".
     """
-    measured = summaries(cells, rounds, state)
-    complete = sum(cell.rounds for cell in measured) == len(cells) * rounds
-    verdict = judge(measured, complete) if measured else None
-    standing = {c.cell: "tied" for c in verdict.tied} if verdict else {}
+    found = ((cell, state.rounds(cell.label, rounds)) for cell in grid.cells)
+    rows = [summarize(cell.label, dict(cell.values), passes) for cell, passes in found if passes]
+    measured, planned = sum(row.rounds for row in rows), len(grid.cells) * rounds
+    complete = measured == planned
+    verdict = judge(rows, complete) if rows else None
+    standing = {row.cell: "tied" for row in verdict.tied} if verdict else {}
     if verdict:
         standing[verdict.chosen.cell] = "chosen" if complete else "ahead"
-    rows = [replace(c, standing=standing.get(c.cell, "")) for c in measured]
     return SweepReport(
         about=about,
-        sweep={axis.name: axis.values for axis in axes},
+        sweep={axis.name: axis.values for axis in grid.axes},
         rounds=rounds,
-        measured=sum(row.rounds for row in rows),
-        planned=len(cells) * rounds,
+        measured=measured,
+        planned=planned,
         complete=complete,
-        cells=rows,
-        skipped_cells=skipped,
+        cells=[replace(row, standing=standing.get(row.cell, "")) for row in rows],
+        skipped_cells=grid.skipped,
         best=verdict.best.cell if verdict else None,
-        tied=[c.cell for c in verdict.tied] if verdict else [],
+        tied=[row.cell for row in verdict.tied] if verdict else [],
         chosen=verdict.chosen.cell if verdict and complete else None,
         reason=verdict.reason if verdict else "nothing was measured",
         state=str(state.path),
