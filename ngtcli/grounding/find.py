@@ -48,16 +48,12 @@ class _Pieces:
     documents: Ints
 
 
-def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS) -> list[Span]:
+def spans(answer: str, documents: Sequence[str]) -> list[Span]:
     """The stretches of `answer` that stand in `documents`, in the answer's order.
-
-    Raises ValueError for `least_words` below 4.
 
     >>> spans("He said the ship left port at noon.", ["At dawn the ship left port at noon"])
     [Span(start=8, end=34, document=0, source_start=8, source_end=34)]
     """
-    if least_words < _GRAM:
-        raise ValueError(f"a stretch has at least {_GRAM} words")
     pieces = _piece(answer).findall(answer)
     number = {piece: i for i, piece in enumerate(dict.fromkeys(pieces), 1)}
     said, read = _pieces([answer], number), _pieces(documents, number)
@@ -65,7 +61,7 @@ def spans(answer: str, documents: Sequence[str], least_words: int = LEAST_WORDS)
     longest = _longest(places, len(pieces), len(read.numbers))
     words = np.cumsum([0, *(piece[0].isalnum() or piece[0] == "_" for piece in pieces)])
     found, behind = [], 0  # `behind` the place of the last span
-    for first, last in sorted(_longest_first(longest, words, least_words)):
+    for first, last in sorted(_longest_first(longest, words)):
         at = places[first]
         for k in range(_GRAM, last - first):
             at = at[read.numbers[at + k] == said.numbers[first + k]]
@@ -136,7 +132,7 @@ def _longest(places: Sequence[Ints], said: int, laid: int) -> Ints:
     return longest
 
 
-def _longest_first(longest: Ints, words: Ints, least: int) -> Iterator[tuple[int, int]]:
+def _longest_first(longest: Ints, words: Ints) -> Iterator[tuple[int, int]]:
     """(first, behind last) of the stretches: the longest, then those on either side of it.
 
     `words[i]` counts the words before piece i, `longest[i]` the pieces from i on that stand
@@ -146,12 +142,11 @@ def _longest_first(longest: Ints, words: Ints, least: int) -> Iterator[tuple[int
     while open_ranges:
         low, high = open_ranges.pop()
         at = low + np.flatnonzero(np.diff(words[low : high + 1]))
-        if len(at) < least:
+        if len(at) < LEAST_WORDS:
             continue
         ends = np.minimum(at + longest[at], high)
         best = int((words[ends] - words[at]).argmax())
         first, last = int(at[best]), int(ends[best])
-        if words[last] - words[first] < least:
-            continue
-        yield first, last
-        open_ranges += [(low, first), (last, high)]
+        if words[last] - words[first] >= LEAST_WORDS:
+            yield first, last
+            open_ranges += [(low, first), (last, high)]

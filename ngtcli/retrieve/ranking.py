@@ -116,8 +116,7 @@ def _with_vectors(
     import numpy as np
 
     from ngtcli.retrieve.encoders import check_installed, load_embedder
-    from ngtcli.retrieve.nearest import nearest_of
-    from ngtcli.retrieve.vectors import vectors_of
+    from ngtcli.retrieve.vectors import nearest_of, vectors_of
 
     check_installed()
     status(f"Loading {rankers.embedder} …")

@@ -14,15 +14,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system import process
-from ngtcli.system.cache import PARTIAL, CacheBound, note_use, remove_leftovers
+from ngtcli.system.cache import PARTIAL, CacheBound, leftovers, note_use
 from ngtcli.system.reading import read_bounded
 
 Kind = TypeVar("Kind")
@@ -146,7 +147,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
-        raise DamagedFileError(str(getattr(error, "strerror", None) or error)) from None
+        raise DamagedFileError(reason_of(error)) from None
     text, mark, end = data.rpartition(_CHECKSUM)
     if mark and end != _digest_end(text + b"}"):
         raise DamagedFileError("it was changed after it was written")
@@ -231,7 +232,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_file(path: Path, write: Callable[[Path], object], prefix: str = "") -> None:
     """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
-    remove_leftovers(path.parent, prefix)
+    for left in leftovers(path.parent, prefix):
+        with suppress(OSError):  # another run removes it
+            left.unlink()
     with process.unbroken():  # an interruption would leave the temporary file
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
         os.close(handle)

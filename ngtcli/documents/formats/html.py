@@ -57,13 +57,12 @@ def parse(source: Source) -> Extracted:
 
 def _whole(tree: Any, told: tuple[str, ...]) -> Extracted:
     """All text of a page but its menus; these too if there is nothing else."""
-    whole, writer = Writer(), Writer()
+    whole, without = Writer(), Writer()
     write_tree(tree, whole)
     for menu in list(tree.iter("nav")):
         menu.clear(keep_tail=True)
-    write_tree(tree, writer)
-    if not len(writer):
-        writer = whole
+    write_tree(tree, without)
+    writer = without if len(without) else whole
     return _extracted(writer, len(whole.text().split()) - len(writer.text().split()), told)
 
 

@@ -105,8 +105,19 @@ class _Blocks:
             self.write(shape)
 
     def _rows(self, table: Any) -> Iterator[list[str]]:
+        """The texts of rows' cells up to the last that has one."""
         for row in table.iter(f"{_TABLE}table-row"):
-            if cells := _cells(row, self.notes):
+            cells: list[str] = []
+            empty = 0
+            for cell in (c for c in row if c.tag in _CELLS):
+                text = " ".join(_text(cell, self.notes).split()) if cell.tag == _CELLS[0] else ""
+                count = _count(cell, f"{_TABLE}number-columns-repeated")
+                if text:
+                    cells += [""] * empty + [text] * count
+                    empty = 0
+                else:
+                    empty = min(empty + count, _REPEATED)
+            if cells:
                 yield from repeat(cells, _count(row, f"{_TABLE}number-rows-repeated"))
 
     def _charts(self, block: Any) -> None:
@@ -119,21 +130,6 @@ class _Blocks:
                 chart = parse_xml(member(self._archive, name)).find(f"{_OFFICE}body/{_OFFICE}chart")
                 if chart is not None:
                     self.write(chart)
-
-
-def _cells(row: Any, notes: list[str]) -> list[str]:
-    """The texts of a row's cells up to the last that has one."""
-    cells: list[str] = []
-    empty = 0
-    for cell in (c for c in row if c.tag in _CELLS):
-        text = " ".join(_text(cell, notes).split()) if cell.tag == _CELLS[0] else ""
-        count = _count(cell, f"{_TABLE}number-columns-repeated")
-        if text:
-            cells += [""] * empty + [text] * count
-            empty = 0
-        else:
-            empty = min(empty + count, _REPEATED)
-    return cells
 
 
 def _count(element: Any, name: str) -> int:

@@ -32,33 +32,26 @@ def parse(source: Source) -> Extracted:
     deck = pptx.Presentation(io.BytesIO(source.data))
     writer = Writer()
     hidden = 0
-    running: set[str] = set()
+    running: set[str] = set()  # footers that stood before
     for number, slide in enumerate(deck.slides, 1):
         if slide._element.get("show") in ("0", "false"):
             hidden += 1
-        else:
-            _write_slide(number, slide, running, writer)
-    left = (f"hidden slides left out: {hidden}",) * bool(hidden)
-    warnings = left + unknown_signs(writer.text())
-    return writer.extracted("pptx", warnings)
-
-
-def _write_slide(number: int, slide: Any, running: set[str], writer: Writer) -> None:
-    """A slide's title, its other text, and its notes; a footer that stood before is left out."""
-    blocks = list(_blocks(slide._element, slide.part))
-    titles = [" ".join(text.split()) for kind, text in blocks if kind in _TITLES]
-    title = " ".join(filter(None, titles))
-    writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
-    writer.add(title)
-    for kind, text in blocks:
-        if kind not in _TITLES and text not in running:
-            writer.add(text)
-        if kind in _RUNNING:
-            running.add(text)
-    if slide.has_notes_slide:
-        notes = slide.notes_slide.notes_text_frame
+            continue
+        blocks = list(_blocks(slide._element, slide.part))
+        titles = (" ".join(text.split()) for kind, text in blocks if kind in _TITLES)
+        title = " ".join(filter(None, titles))
+        writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
+        writer.add(title)
+        for kind, text in blocks:
+            if kind not in _TITLES and text not in running:
+                writer.add(text)
+            if kind in _RUNNING:
+                running.add(text)
+        notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
         text = text_of(notes._txBody, slide.part) if notes is not None else ""
         writer.add(f"Notes: {text}" if text.strip() else "")
+    left = (f"hidden slides left out: {hidden}",) * bool(hidden)
+    return writer.extracted("pptx", left + unknown_signs(writer.text()))
 
 
 def _blocks(root: Any, part: Any) -> Iterator[tuple[str, str]]:
