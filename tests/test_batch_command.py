@@ -31,8 +31,7 @@ from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
-from ngtcli.session.session import Session
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -82,12 +81,12 @@ class FakeAnswers:
 
     def _answer(self, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
         if isinstance(prompt, NgtError):
-            return failed(key, prompt)
+            return FinishedAnswer(key, error=prompt)
         self.asked.append(prompt.text)
         try:
             self.before(prompt.text)
         except NgtError as error:
-            return failed(key, error, prompt)
+            return FinishedAnswer(key, prompt, error=error)
         words = " ".join(prompt.text.split()[:4])
         statistics = Statistics(prompt_tokens=len(prompt.ids))
         statistics.add_step(0, 0, 1)
@@ -255,7 +254,7 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     def split(self: Runner, line: Line, question: Question) -> Iterator[LineAnswer]:
-        yield self._done(line, question, failed(line.index, NgtError("too long")))
+        yield self._done(line, question, FinishedAnswer(line.index, error=NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()

@@ -35,9 +35,9 @@ from ngtcli.prompt.splitting import (
     split_to_refine,
 )
 from ngtcli.retrieve.ranking import Excerpt
-from ngtcli.session.answer import failed
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import KeptParts
+from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -280,7 +280,7 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
 
     def fail(*_: Any) -> Any:
         if fails == "the answer":
-            return failed(0, NgtError("no scores", "Try again."))
+            return FinishedAnswer(0, error=NgtError("no scores", "Try again."))
         raise NgtError("no space left", "Make room.")
 
     owner, name = (Runner, "_alone") if fails == "the answer" else (FileOutput, "put")

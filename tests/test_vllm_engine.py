@@ -31,7 +31,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.answer import FinishedAnswer, NumberedPrompt
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt
 
 TOKENIZER = load_tokenizer("builtin")
 END_ID = TOKENIZER.backend.eos_token_id
