@@ -167,7 +167,7 @@ def _places_of_grams(said: Ints, laid: Ints) -> dict[bytes, Ints]:
     rows = windows(laid, _GRAM)
     candidates = np.flatnonzero((rows > 0).all(axis=1))
     found: dict[bytes, list[int]] = {row.tobytes(): [] for row in wanted}
-    for place in candidates.tolist():
+    for place in map(int, candidates):  # no list: of a long text it may be most places
         at = found.get(rows[place].tobytes())
         if at is not None and len(at) < _MOST_PLACES:
             at.append(place)
