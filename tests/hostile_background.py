@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ngtcli.draft.auto.config import Options
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import fitted_escapes
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts, build_counts
 
 VOCABULARY = 12  # more than the children that are compared before a search
@@ -32,17 +30,17 @@ def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> 
     """Draft and learn over these rows; the number of drafted tokens."""
     nodes[0, TOKEN] = VOCABULARY
     counts = BackgroundCounts(nodes.view(Guarded), by_token.view(Guarded))
-    drafter, drafted = Auto(Options(), fitted_escapes(), background=counts), 0
+    drafter, drafted = Auto(DraftSettings(background=counts)), 0
     drafter.reset(Context(rng.integers(0, VOCABULARY, 5).tolist()))
     for _ in range(2):
         tree = drafter.propose((), 8)
         assert all(0 <= token < VOCABULARY for token in tree.tokens), tree
         drafter.observe(rng.integers(0, VOCABULARY, 2).tolist())
         drafted += len(tree)
-    escapes, probabilities = drafter.tallies.arrays.escape, drafter.search(8)
+    escapes, probabilities = drafter.tallies.escape, drafter.search(8)
     assert np.isfinite(escapes).all() and (escapes > 0).all() and (escapes < 1).all()
     assert (probabilities > 0).all() and (probabilities < 1 + 1e-9).all()
-    assert 0 <= drafter.sources.familiarity.mean <= 1
+    assert 0 <= drafter.sources.familiarity <= 1
     return drafted
 
 

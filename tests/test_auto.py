@@ -4,7 +4,7 @@ import heapq
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,17 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.config import Settings
-from ngtcli.draft.auto.batch import AutoDrafters
-from ngtcli.draft.auto.blend import BACKGROUND, BUCKETS, ORDERS, UNSEEN, bucket_of, match_end
+from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, UNSEEN, bucket_of, match_end, named
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import Tallies, attribute, fitted_escapes
-from ngtcli.draft.auto.growth import _depth_first, grow
+from ngtcli.draft.auto.drafter import Auto, AutoDrafters
+from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
+from ngtcli.draft.auto.growth import Growth, _depth_first, grow
 from ngtcli.draft.auto.policy import Pause, Policy, Repeats, best_size, count_accepted
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
-from ngtcli.draft.pool import (
-    Pool,
-)
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
@@ -45,6 +42,11 @@ from ngtcli.trie.counts import (
 )
 
 ids = st.lists(st.integers(0, 4), max_size=40)
+DEAR = CostCurve({1: 1.0, 2: 9.0, 64: 99.0})
+
+
+def costing(curve: CostCurve) -> DraftSettings:
+    return DraftSettings(costs=Costs({SHORT: curve}))
 
 
 @given(st.lists(ids, max_size=4), st.integers(1, 5))
@@ -154,11 +156,11 @@ class Naive:
 def prepared(
     prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int]
 ) -> Auto:
-    rng = np.random.default_rng(seed)
-    escapes = rng.uniform(0.05, 0.95, (len(SOURCES), ORDERS, BUCKETS))
+    escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
     background = build_counts([(general, 1.0)], least=()) if general else None
-    drafter = Auto(Options(trust=1e6), escapes, pool=pool, background=background)
+    drafter = Auto(DraftSettings(pool=pool, background=background))
+    drafter.tallies = EscapeTallies(escapes, trust=1e6)
     drafter.reset(Context(prompt))
     if output:
         drafter.observe(output)
@@ -173,9 +175,11 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 ) -> None:  # fmt: skip
     drafter = prepared(prompt, output, pool, seed, general)
     texts = [[output], [prompt], [pool] if pool else [], [general], []]
-    naive = Naive(texts, drafter.tallies.arrays.escape)
-    escapes = drafter.tallies.arrays.escape
-    growth = grow(drafter.sources.arrays, drafter.sources.nodes, escapes, budget, 0.0)
+    naive = Naive(texts, drafter.tallies.escape)
+    escapes = drafter.tallies.escape
+    growth = Growth(
+        *grow(drafter.sources.arrays, drafter.sources.nodes, escapes, budget, 0.0, CONFIG.children)
+    )
     parents, origins = growth.parents, growth.origins
     wanted = naive.tree((prompt + output)[-ORDERS:], budget)
     assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
@@ -190,17 +194,19 @@ def test_attribution_sums_to_the_probability_of_the_token(
     prompt: list[int], output: list[int], general: list[int], seed: int, token: int
 ) -> None:
     drafter = prepared(prompt, output, [], seed, general)
-    escapes = drafter.tallies.arrays.escape
+    escapes = drafter.tallies.escape
     naive = Naive([[output], [prompt], [], [general], []], escapes)
-    tallies = Tallies(escapes, np.zeros_like(escapes), np.zeros_like(escapes))
-    chance = attribute(drafter.sources.arrays, drafter.sources.nodes, token, tuple(tallies))
+    predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
+    sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
+    room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)
+    chance, _ = attribute(sources, nodes, token, (escapes, predicted, reached), *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= UNSEEN + 1e-9
-    assert tallies.predicted.sum() == pytest.approx(
+    assert predicted.sum() == pytest.approx(
         found.get(token, 0.0) / chance if chance else 0.0, abs=1e-6
     )
-    assert (tallies.reached - tallies.predicted >= -1e-9).all()
+    assert (reached - predicted >= -1e-9).all()
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
@@ -227,7 +233,7 @@ def test_places_move_with_the_text() -> None:
 
 
 def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
-    drafter = Auto(Options(), fitted_escapes(), pool=Pool(limit=10))
+    drafter = Auto(DraftSettings(pool=Pool(limit=10)))
     for answer in ([7, 8, 9, 7], [5, 6, 5], [1, 2, 3, 4], [2, 2, 2, 2, 2, 2]):
         drafter.reset(Context([0]))
         drafter.observe(answer)
@@ -239,28 +245,25 @@ def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
         drafter.reset(Context([0]))
         drafter.observe([3, 4, 3, 4, 3, 4])
     assert drafter.sources.pool.tokens <= 20
-    without = Auto(Options(), fitted_escapes())
+    without = Auto()
     without.observe([7, 8])
     without.reset(Context([0]))
     assert without.sources.pool.tokens == 0
 
 
 def test_tallies_of_earlier_sessions_are_taken_up() -> None:
-    shape = (len(SOURCES), ORDERS, BUCKETS)
-    pool = Pool(predicted=np.full(shape, 300.0).ravel(), reached=np.full(shape, 1000.0).ravel())
-    drafter = Auto(Options(trust=100), fitted_escapes(), pool=pool)
-    assert drafter.tallies.arrays.escape == pytest.approx(0.7)
-    assert drafter.tallies.arrays.reached == pytest.approx(100.0)
+    pool = Pool(predicted=np.full(SHAPE, 300.0).ravel(), reached=np.full(SHAPE, 1000.0).ravel())
+    drafter = Auto(DraftSettings(pool=pool), Options(trust=100))
+    assert drafter.tallies.escape == pytest.approx(0.7)
+    assert drafter.tallies.reached == pytest.approx(100.0)
     odd = Pool(predicted=np.ones(3), reached=np.ones(3))  # of another version's shape
-    assert Auto(Options(), fitted_escapes(), pool=odd).tallies.arrays.escape == pytest.approx(
-        fitted_escapes(), abs=1e-3
-    )
+    assert Auto(DraftSettings(pool=odd)).tallies.escape == pytest.approx(fitted_escapes(), abs=1e-3)
 
 
 def test_what_comes_moves_the_escapes() -> None:
-    drafter = Auto(Options(trust=5), fitted_escapes())
+    drafter = Auto(options=Options(trust=5))
     drafter.reset(Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
-    escapes = drafter.tallies.arrays.escape
+    escapes = drafter.tallies.escape
     before = escapes[1].copy()
     drafter.observe([1, 2, 3, 4, 5, 6, 7, 8] * 4)
     assert (escapes[1] < before - 0.01).any()  # the prompt was right each time
@@ -281,7 +284,7 @@ def test_auto_changes_no_token(sampling: Settings) -> None:
 
 def test_scores_that_predict_nothing_are_seldom_read() -> None:
     for follows, least, most in (((2, 3, 4), 80, 80), ((9, 9, 9), 8, 20)):
-        drafter = Auto(Options(), fitted_escapes())
+        drafter = Auto()
         drafter.reset(Context([1], vocabulary=12))
         rng, asked = random.Random(0), 0
         for step in range(180):
@@ -326,7 +329,7 @@ def test_wrong_options_are_named(option: str) -> None:
 
 def test_the_fitted_escapes_are_whole() -> None:
     escapes = fitted_escapes()
-    assert escapes.shape == (len(SOURCES), ORDERS, BUCKETS)
+    assert escapes.shape == SHAPE
     assert ((escapes > 0) & (escapes < 1)).all()
 
 
@@ -348,14 +351,6 @@ def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path
     assert json.loads(without.stdout)["text"] == plain_run["text"]
     (after,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
     assert after["tokens"] == pool["tokens"]
-
-
-def never() -> bool:
-    return False
-
-
-def always() -> bool:
-    return True
 
 
 said = st.lists(st.integers(0, 4), max_size=40)
@@ -413,9 +408,9 @@ def test_nodes_that_came_true_are_counted_but_for_those_after_all_that_was_emitt
 
 def test_what_is_not_drafted_is_learned_from() -> None:
     """Where nothing pays, the policy hears all the same whether its expectations came true."""
-    steep = Costs({SHORT: CostCurve({1: 1.0, 2: 9.0, 64: 99.0})})
+    steep = costing(DEAR)
     for came_true in (False, True):
-        drafter = Auto(Options(), fitted_escapes(), steep)
+        drafter = Auto(steep)
         drafter.reset(Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
         assert not drafter.propose((), 8)
         drafter.observe([3 if came_true else 9])
@@ -433,10 +428,10 @@ CURVES = {
 
 
 def step(
-    policy: Policy, pause: Pause, chances: list[float], repeats: Callable[[], bool] = never
+    policy: Policy, pause: Pause, chances: list[float], output: Sequence[int] = ()
 ) -> int | None:
     """The nodes of a step, as `auto` decides them; None in a pause."""
-    if pause.goes_on(repeats):
+    if pause.goes_on(output):
         policy.skip("paused")
         return None
     size, paying = policy.choose(np.array(chances))
@@ -452,7 +447,7 @@ def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
 
 
 def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
-    policy, pause = Policy(CURVES["steep"]), Pause()
+    policy, pause = Policy(CURVES["steep"]), Pause(())
     looks = [s for s in range(600) if step(policy, pause, [0.01] * 8) is not None]
     assert looks[: CONFIG.patience] == list(range(CONFIG.patience))
     gaps = np.diff(looks[CONFIG.patience - 1 :])
@@ -462,10 +457,10 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
 
 
 def test_a_cost_measured_too_high_is_found_out() -> None:
-    policy, pause = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0})), Pause()
-    sizes = []
+    policy, pause = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0})), Pause(())
+    sizes: list[int] = []
     for _ in range(CONFIG.exploration * 400):
-        size = step(policy, pause, [0.5] * 8, always)
+        size = step(policy, pause, [0.5] * 8, [7] * (5 + len(sizes)))  # which repeats itself
         assert size is not None
         policy.curve.learn(1 + size, 1.0)  # in truth all passes cost the same
         sizes.append(size)
@@ -486,7 +481,7 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
     rng, rates = random.Random(0), []
     for answer in range(12):
         policy.start(policy.curve)
-        pause, tokens, time = Pause(), 0.0, 0.0
+        pause, tokens, time = Pause(()), 0.0, 0.0
         for at in range(256):
             size = step(policy, pause, chances) or 0
             slow = factor if answer == 1 and at < steps else 1.0
@@ -498,11 +493,11 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
 
 def test_a_calibration_that_was_disturbed_is_mended() -> None:
     policy = Policy(CostCurve({1: 1.0, 2: 4.0, 8: 4.0, 64: 4.0}))
-    sizes, pause = [], Pause()
+    sizes, pause = [], Pause(())
     for at in range(4096):
         if at % 256 == 0:
             policy.start(policy.curve)
-            pause = Pause()
+            pause = Pause(())
         size = step(policy, pause, [0.5, 0.25, 0.12, 0.06]) or 0
         policy.curve.learn(1 + size, 1.0)
         sizes.append(size)
@@ -511,11 +506,11 @@ def test_a_calibration_that_was_disturbed_is_mended() -> None:
 
 
 def test_a_text_that_repeats_ends_the_pause_at_once() -> None:
-    policy, pause = Policy(CURVES["steep"]), Pause()
+    policy, pause = Policy(CURVES["steep"]), Pause(())
     for _ in range(CONFIG.patience):
         assert step(policy, pause, [0.01] * 8) is not None
     assert step(policy, pause, [0.01] * 8) is None
-    assert step(policy, pause, [0.01] * 8, always) is not None
+    assert step(policy, pause, [0.01] * 8, [7] * 5) is not None
 
 
 def test_costs_follow_what_passes_take_and_never_fall_with_rows() -> None:
@@ -616,7 +611,7 @@ def test_a_chain_goes_on_as_the_first_place_of_the_prompt_does() -> None:
 
 
 def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
-    batch = AutoDrafters(CostCurve({1: 1.0, 2: 9.0, 64: 99.0}), children=1)
+    batch = AutoDrafters(costing(DEAR), children=1)
     assert batch.policy is not None
     drafter = batch.start(Context([*range(40), 0, 1], vocabulary=50))
     assert len(batch.propose_within([drafter], [16])[0]) == 0
@@ -629,7 +624,7 @@ def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
 def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     # Two rows more cost little, further ones as much as a pass each.
     curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})
-    batch = AutoDrafters(curve)
+    batch = AutoDrafters(costing(curve))
     sure = batch.start(Context([1, 2, 3, 4] * 8 + [1, 2], vocabulary=50))
     unsure = batch.start(Context([*range(10, 40), 5, 7, 5, 8, 5, 9, 5], vocabulary=50))
     sizes = [len(tree) for tree in batch.propose_within([sure, unsure], [8, 8])]
@@ -638,7 +633,7 @@ def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
 
 def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
     """Searches of a text that repeats itself and of one without repetition, in 40 joint steps."""
-    batch = AutoDrafters(curve)
+    batch = AutoDrafters(costing(curve))
     assert batch.policy is not None
     drafters = [
         batch.start(Context([1, 2, 3, 4] * 8, vocabulary=5000)),
@@ -674,7 +669,7 @@ def test_where_drafting_costs_next_to_nothing_no_sequence_pauses() -> None:
 def test_a_step_without_a_search_says_nothing_of_what_a_proposal_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    batch = AutoDrafters(CostCurve({1: 1e-6, 2: 9.0, 64: 99.0}))
+    batch = AutoDrafters(costing(CostCurve({1: 1e-6, 2: 9.0, 64: 99.0})))
     assert batch.policy is not None
     drafter = batch.start(Context(list(range(40)), vocabulary=5000))
     searched: list[int] = []
@@ -721,7 +716,7 @@ def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
 
 
 def test_answers_reach_later_sequences_through_the_pool() -> None:
-    batch = AutoDrafters(pool=Pool(100), children=1)
+    batch = AutoDrafters(DraftSettings(pool=Pool(100)), children=1)
     first = batch.start(Context([7], vocabulary=50))
     batch.observe([first], [[20, 21, 22, 23, 24]])
     batch.finish(first)
@@ -731,7 +726,7 @@ def test_answers_reach_later_sequences_through_the_pool() -> None:
 
 
 def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
-    batch = AutoDrafters(pool=Pool(100), children=1)
+    batch = AutoDrafters(DraftSettings(pool=Pool(100)), children=1)
     shy = batch.start(Context([7], vocabulary=50), pooled=False)
     batch.observe([shy], [[20, 21, 22, 23, 24]])
     batch.finish(shy)
@@ -744,7 +739,7 @@ def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None
 
 
 def test_when_the_pool_is_counted_anew_other_sequences_go_on() -> None:
-    batch = AutoDrafters(pool=Pool(20), children=1)
+    batch = AutoDrafters(DraftSettings(pool=Pool(20)), children=1)
     going_on = batch.start(Context([1, 2, 3], vocabulary=500))
     for start in range(100, 400, 10):
         other = batch.start(Context([7], vocabulary=500))
@@ -757,7 +752,7 @@ def test_when_the_pool_is_counted_anew_other_sequences_go_on() -> None:
 
 def test_texts_beside_the_pool_stay_when_it_is_counted_anew() -> None:
     text = np.arange(40, 50, dtype=np.int32)
-    batch = AutoDrafters(pool=Pool(20), children=1, texts=[text])
+    batch = AutoDrafters(DraftSettings(pool=Pool(20)), children=1, texts=[text])
     for start in range(100, 400, 10):
         other = batch.start(Context([7], vocabulary=500))
         batch.observe([other], [list(range(start, start + 10))])

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.batch import AutoDrafters
-from ngtcli.draft.auto.config import Options
-from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
@@ -134,9 +132,7 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
     counts = build_counts([(text, 1.0)], least=())
-    drafter = Auto.make(DraftSettings(background=counts, pool=pool), Options())
-    assert isinstance(drafter, Auto)
-    return drafter
+    return Auto(DraftSettings(background=counts, pool=pool))
 
 
 def test_what_only_the_background_knows_is_drafted_and_named_after_it() -> None:
@@ -158,15 +154,15 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
     counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
-    batch = AutoDrafters(background=counts)
+    batch = AutoDrafters(DraftSettings(background=counts))
     drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
     trees = batch.propose_within(drafters, [2, 2])
     assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
 
 
 def test_an_empty_background_is_none() -> None:
-    with_empty = Auto(Options(), fitted_escapes(), background=build_counts(()))
-    without = Auto(Options(), fitted_escapes())
+    with_empty = Auto(DraftSettings(background=build_counts(())))
+    without = Auto()
     for drafter in (with_empty, without):
         drafter.reset(Context((1, 2, 3, 1, 2), vocabulary=10))
     assert with_empty.propose((), 8) == without.propose((), 8)
@@ -174,5 +170,5 @@ def test_an_empty_background_is_none() -> None:
 
 def test_tallies_of_another_shape_are_replaced() -> None:
     fewer = np.ones(SHAPE)[1:]
-    drafter = Auto(Options(), fitted_escapes(), pool=Pool(predicted=fewer / 2, reached=fewer))
-    assert drafter.tallies.arrays.escape == pytest.approx(fitted_escapes())
+    drafter = Auto(DraftSettings(pool=Pool(predicted=fewer / 2, reached=fewer)))
+    assert drafter.tallies.escape == pytest.approx(fitted_escapes())

@@ -165,7 +165,7 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session, said = session_with(), list[str]()
-    monkeypatch.setattr(session, "_warn", said.append)
+    monkeypatch.setattr(session, "warn", said.append)
     monkeypatch.setattr(together, "why_not", lambda model: "its layers keep a state")
     found = [a.key for a in session.answers(given(session), 4)]
     assert found == [key for key, _ in given(session)]

@@ -32,8 +32,8 @@ from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.auto.batch import AutoDrafters
-from ngtcli.draft.costs import CostCurve
+from ngtcli.draft.auto.drafter import AutoDrafters
+from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -93,7 +93,8 @@ def own(method: str = "none", most: int = 24) -> Drafters[Any]:
 
 def joint(pool: Pool | None = None) -> AutoDrafters:
     curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
-    return AutoDrafters(curve, pool, most=8)
+    costs = Costs({SHORT: curve})
+    return AutoDrafters(DraftSettings(num_draft=8, costs=costs, pool=pool))
 
 
 def rising(i: int) -> Limits:

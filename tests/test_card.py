@@ -86,17 +86,8 @@ def test_a_command_says_once_that_a_script_is_not_read(tmp_path: Path, command: 
 def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -> None:
     for i, text in enumerate(PARAGRAPHS):
         (tmp_path / f"{i}.txt").write_text(text * 20)
-    ask = [
-        "ask",
-        "-d",
-        "0.txt",
-        "-d",
-        "1.txt",
-        "When was the slate quarry opened?",
-        "--json",
-        "--max-tokens",
-        "4",
-    ]
+    ask = "ask -d 0.txt -d 1.txt --json --max-tokens 4".split()
+    ask.append("When was the slate quarry opened?")
     done = ngt(*ask, cwd=tmp_path)
     read = json.loads(done.stdout)["retrieval"]["passages"]
     assert [passage["document"] for passage in read] == [0]

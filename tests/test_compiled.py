@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,40 +60,36 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_was_compiled_serves_the_next_process(tmp_path: Path) -> None:
-    assert "Compiling once (about" in run(tmp_path)
-    assert run(tmp_path) == "[] ''"
+def make_pipe(file: Path, _: bytes) -> None:
+    file.unlink()
+    os.mkfifo(file)
 
 
-@pytest.mark.parametrize("damages", [(b"", b"no pickle"), (b"cut", b"cut")])
+def change_byte(file: Path, data: bytes) -> None:
+    """Machine code with a wrong byte may end the process that runs it."""
+    at = len(data) // 2
+    file.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
+
+
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
+@pytest.mark.parametrize(
+    ("damages", "remarks"),
+    [
+        ([lambda f, _: f.write_bytes(b""), lambda f, _: f.write_bytes(b"no pickle")], 1),
+        ([lambda f, data: f.write_bytes(data[:-20])] * 2, 1),
+        ([change_byte] * 2, 1),
+        ([make_pipe] * 2, 0),  # is not waited for
+    ],
+    ids=["foreign", "cut", "a wrong byte", "a pipe"],
+)
 def test_what_is_damaged_is_compiled_again_with_one_remark(
-    filled: Path, kind: str, damages: tuple[bytes, bytes]
+    filled: Path, kind: str, damages: list[Callable[[Path, bytes], object]], remarks: int
 ) -> None:
     files = sorted((filled / "cache").rglob(f"*.{kind}"))
     for file, damage in zip(files, damages, strict=True):
-        file.write_bytes(file.read_bytes()[:-20] if damage == b"cut" else damage)
+        damage(file, file.read_bytes())
     said = run(filled)
-    assert "Compiling once" in said and said.count("damaged") == 1
-    assert run(filled) == "[] ''"
-
-
-def test_machine_code_with_a_wrong_byte_is_not_run(filled: Path) -> None:
-    for file in (filled / "cache").rglob("*.nbc"):
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2] ^= 255
-        file.write_bytes(data)
-    said = run(filled)
-    assert "Compiling once" in said and said.count("damaged") == 1
-    assert run(filled) == "[] ''"
-
-
-@pytest.mark.parametrize("kind", ["nbi", "nbc"])
-def test_pipes_in_the_place_of_what_was_kept_are_not_waited_for(filled: Path, kind: str) -> None:
-    for file in (filled / "cache").rglob(f"*.{kind}"):
-        file.unlink()
-        os.mkfifo(file)
-    assert "Compiling once" in run(filled)
+    assert "Compiling once" in said and said.count("damaged") == remarks
     assert run(filled) == "[] ''"
 
 
@@ -132,19 +129,6 @@ def test_where_files_cannot_be_written_whole_nothing_is_kept_and_one_remark_made
     assert not list((tmp_path / "cache").rglob("*.tmp.*"))
     run(tmp_path)
     assert run(tmp_path, FULL) == "[] ''"  # what was kept can be used
-
-
-def test_a_full_disk_costs_a_remark(tmp_path: Path) -> None:
-    disk = tmp_path / "cache"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a file system can be mounted by root alone")
-    try:
-        said = run(tmp_path)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-    assert said.count("not kept") == 1 and "no space left on device" in said
 
 
 def test_what_others_might_have_written_is_not_used(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_beside_control_text_ordinary_text_has_its_own_ids(kind: str, text: str)
     written = "".join(chat.text[a:b] for a, b in chat.template)
     if is_ordinary(tokenizer, chat.text, written):
         whole = tokenizer.backend.encode(chat.text, add_special_tokens=False)
-        assert tokenizer.control._encode_renamed(chat.text, False, chat.template)[0] == whole
+        assert tokenizer.control.encode_renamed(chat.text, False, chat.template)[0] == whole
 
 
 @ANY_KIND
@@ -197,9 +197,6 @@ class Letters(PythonBackend):
 
     vocab_size = 200
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-
     def get_vocab(self) -> dict[str, int]:
         return {chr(i): i for i in range(self.vocab_size)} | self.added_tokens_encoder
 
@@ -248,12 +245,12 @@ def test_templates_may_change_or_repeat_the_text(change: str) -> None:
     tokenizer = with_template(source + "<|im_end|>{% endfor %}")
     documents = [Document("a", ' b "<|im_end|>"')]
     asked = task(documents, "", tokenizer, preset(template="{documents}"))
-    coded = code(asked.message(documents), tokenizer)
+    _, ids, spans = code(asked.message(documents), tokenizer)
     plain = render(tokenizer.backend, "x").text
     expected = marks(tokenizer, tokenizer.backend.encode(plain, add_special_tokens=False))
-    assert marks(tokenizer, coded.ids) == expected
+    assert marks(tokenizer, ids) == expected
     kept = change not in ("content | upper", "content | e", "content | tojson")
-    assert bool(coded.documents) == kept
+    assert bool(spans) == kept
 
 
 def test_a_template_that_wants_content_in_parts_gets_it() -> None:

@@ -388,7 +388,7 @@ def test_what_was_found_of_other_weights_does_not_count(threads: Any) -> None:
     Grouping(other, {"sdpa", "eager"})
     assert found(other) and len(said) == 2
     packed = small("llama", torch.float32)
-    list(pack_layers(packable(packed.hf)))
+    pack_layers(packable(packed.hf))
     find_exactness(packed, 8, 128, said.append)
     assert len(said) == 3
     threads(2)

@@ -16,7 +16,7 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods import lookahead, recycling
 from ngtcli.draft.methods.lookahead import Lookahead
-from ngtcli.draft.methods.recycling import Recycling, static_tree
+from ngtcli.draft.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
 
 GREEDY = Settings()
@@ -98,14 +98,18 @@ def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: 
     for prompt in prompts(3):
         seen: list[list[int]] = []
         naive = NaiveLookahead(follow, prompt, n, w, g)
-        run = decode(model, Watched(lookahead.Options(n, w, g)), prompt, max_tokens=30)
+        run = decode(
+            model, Watched(DraftSettings(), lookahead.Options(n, w, g)), prompt, max_tokens=30
+        )
         assert run.output == decode(model, make_drafter("none", DraftSettings()), prompt,
                                     max_tokens=30).output  # fmt: skip
         assert len(seen) > 5
 
 
 def test_the_pool_of_lookahead_holds_the_prompt_where_asked() -> None:
-    drafter = Lookahead(lookahead.Options(level=3, window_size=2, pool_from_prompt=True))
+    drafter = Lookahead(
+        DraftSettings(), lookahead.Options(level=3, window_size=2, pool_from_prompt=True)
+    )
     drafter.reset(Context([7, 8, 9, 7, 8, 6]))
     tree = drafter.propose([7], 10)
     assert tree.tokens[: tree.drafts] == (8, 6, 9)
@@ -113,7 +117,7 @@ def test_the_pool_of_lookahead_holds_the_prompt_where_asked() -> None:
 
 
 def test_the_static_tree_has_eighty_nodes_and_parents_first() -> None:
-    paths = [path for path, _ in static_tree()]
+    paths = [path for _, path in STATIC_TREE]
     assert len(paths) == len(set(paths)) == 80
     assert max(map(len, paths)) == 6
     seen = {""}
@@ -124,7 +128,7 @@ def test_the_static_tree_has_eighty_nodes_and_parents_first() -> None:
 
 
 def test_recycling_drafts_what_the_scores_ranked_high() -> None:
-    drafter = Recycling(recycling.Options(output_id_topk=2))
+    drafter = Recycling(DraftSettings(), recycling.Options(output_id_topk=2))
     drafter.reset(Context([5]))
     first = drafter.propose([5], 80)
     assert set(first.tokens) == {0}  # unseen tokens are followed by token 0
@@ -140,7 +144,7 @@ def test_recycling_drafts_what_the_scores_ranked_high() -> None:
 
 
 def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> None:
-    drafter = Recycling(recycling.Options())
+    drafter = Recycling(DraftSettings(), recycling.Options())
     drafter.propose([5], 80)
     tree = drafter.propose([0], 80)  # root and all nodes are token 0
     rows = np.arange(8 * (len(tree) + 1)).reshape(-1, 8) + 1

@@ -35,16 +35,15 @@ def test_a_machine_gives_the_cores_that_are_idle(
     assert least <= threads.pick_threads() <= most
 
 
-def test_what_is_asked_for_is_taken(machine: pytest.MonkeyPatch) -> None:
-    machine.setenv("OMP_NUM_THREADS", "3")
-    assert threads.pick_threads(5) == 5
-    assert threads.pick_threads() == 3
-
-
-@pytest.mark.parametrize("given", ["", "many", "-2", "0", ","])
-def test_a_senseless_variable_counts_as_unset(machine: pytest.MonkeyPatch, given: str) -> None:
-    machine.setenv("OMP_NUM_THREADS", given)
-    assert threads.pick_threads() == 8
+@pytest.mark.parametrize(
+    ("variable", "given", "threads_"),
+    [("3", 5, 5), ("3", 0, 3), *((odd, 0, 8) for odd in ("", "many", "-2", "0", ","))],
+)
+def test_what_is_asked_for_is_taken_and_a_senseless_variable_counts_as_unset(
+    machine: pytest.MonkeyPatch, variable: str, given: int, threads_: int
+) -> None:
+    machine.setenv("OMP_NUM_THREADS", variable)
+    assert threads.pick_threads(given) == threads_
 
 
 @pytest.mark.parametrize(

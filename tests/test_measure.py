@@ -17,7 +17,7 @@ from helpers import make_target
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.measure.contestants import ours
-from ngtcli.measure.live import prompt_times, split_row
+from ngtcli.measure.live import prompt_times, split_rows
 from ngtcli.measure.machine import PeakMemory
 from ngtcli.measure.options import check_against, check_some_left, unreadable
 from ngtcli.measure.quality import Quality, Scores
@@ -35,7 +35,7 @@ from ngtcli.measure.records import (
 from ngtcli.measure.records import run as take
 from ngtcli.measure.results import PromptTimes
 from ngtcli.measure.state import State
-from ngtcli.measure.summary import LIVE, Group, Judge, Row, Summary, percentile
+from ngtcli.measure.summary import LIVE, Group, Judge, Row, percentile, summarized
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
 
@@ -107,18 +107,24 @@ def test_what_a_contestant_has_learned_is_dropped_after_its_last_prompt() -> Non
         assert sum(ref() is not None for ref in learned) == (record.prompt == 0)
 
 
-def test_progress_is_said_where_it_changes() -> None:
-    said: list[str] = []
-    turns = by_prompt([contestant(name) for name in "ab"], 3, 1)
-    list(take(turns, "123", describe=lambda t: f"prompt {t.prompt}", progress=said.append))
-    assert said == ["prompt 0", "prompt 1", "prompt 2"]
-
-
 # --- a race ---
 
 
-def raced(*contestants: Contestant[str], rounds: int = 1) -> Race[str]:
-    return race(contestants, "12", rounds, warm_up="12")
+def raced(
+    *contestants: Contestant[str], rounds: int = 1, said: list[str] | None = None
+) -> Race[str]:
+    progress = [] if said is None else said
+    return race(contestants, "12", rounds, warm_up="12", progress=progress.append)
+
+
+def test_what_a_race_does_is_said_prompt_by_prompt() -> None:
+    said: list[str] = []
+    raced(contestant("none"), contestant("b"), said=said)
+    assert said[:4] == [f"Warming up: {c}, {i} of 2 prompts" for c in ("none", "b") for i in (1, 2)]
+    assert said[4:6] == ["1 of 2 prompts: none", "1 of 2 prompts: b"]
+    said.clear()
+    raced(contestant("none"), rounds=2, said=said)
+    assert said[-1] == "Round 2 of 2, 2 of 2 prompts: none"
 
 
 def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
@@ -181,7 +187,7 @@ def judged(answers: Any) -> Scores | None:
 
 
 def summed_up(judge: Judge | None = None) -> list[Row]:
-    return Summary(LIVE, small_race(), ["summarize", "ask"], judge).rows()
+    return summarized(LIVE, small_race(), ["summarize", "ask"], judge)
 
 
 def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
@@ -226,7 +232,7 @@ def test_percentiles_are_interpolated() -> None:
         "replay", contestant("a"), "t", [0],
         {("a", 0): [Record("a", 0, 0, answer(1, draft_us=[3.0, 1.0, 2.0]))]},
     )  # fmt: skip
-    assert group.draft_us(50) == 2.0 and group.draft_acceptance_rate() == 0.0
+    assert group.draft_us(50) == 2.0 and group.acceptance_rate() == 0.0
 
 
 def test_prompts_keep_their_own_median_and_quartiles() -> None:
@@ -238,7 +244,8 @@ def test_prompts_keep_their_own_median_and_quartiles() -> None:
 
 def test_the_time_is_split_into_prefill_and_the_parts_of_a_step() -> None:
     split = {"draft": 0.1, "tree": 0.1, "forward": 0.6, "verify": 0.15, "cache": 0.05}
-    row = split_row("trie", 8, [answer(1, 2, steps=2, prefill_s=1.0, split_s=split)])
+    parts = Record("trie", 0, 0, answer(1, 2, steps=2, prefill_s=1.0, split_s=split))
+    (row,) = split_rows(Race([contestant("none"), contestant("trie")], splits=[parts]))
     assert row.prefill_ms == 1000.0 and row.step_us["forward"] == 300000.0
     assert row.share == {
         "prefill": 0.5, "draft": 0.05, "tree": 0.05, "forward": 0.3, "verify": 0.075,

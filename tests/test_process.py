@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warm
@@ -72,12 +73,6 @@ def test_a_process_that_starts_without_streams_ends_as_any_other() -> None:
     assert subprocess.run([*command, "nonsense"], timeout=120).returncode == 2
 
 
-def test_exit_codes_are_kept_with_streams_missing() -> None:
-    assert warm.run("summarize", "nowhere.txt", closed=[2]).returncode == 3
-    assert warm.run("nonsense", closed=[1, 2]).returncode == 2
-    assert warm.run("summarize", closed=[0]).returncode == 3
-
-
 @needs_model
 def test_the_answer_goes_to_stdout_when_stderr_is_closed() -> None:
     done = warm.run("summarize", HARBOUR, "--max-tokens", "5", closed=[2])
@@ -95,11 +90,13 @@ def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
 
 
 @needs_linux
-def test_an_errors_own_code_is_kept_when_stderr_is_full() -> None:
-    with open("/dev/full", "wb") as full:
-        assert warm.run("summarize", "nowhere.txt", stderr=full).returncode == 3
-        assert warm.run("nonsense", stderr=full).returncode == 2
-        assert warm.run("presets", "list", stderr=full).returncode == 0
+@pytest.mark.parametrize("streams", [{"closed": [2]}, {"closed": [1, 2]}, {"stderr": "/dev/full"}])
+def test_exit_codes_are_kept_with_streams_missing_or_full(streams: dict[str, Any]) -> None:
+    with open(streams.get("stderr", "/dev/null"), "wb") as full:
+        given = {"stderr": full} if "stderr" in streams else streams
+        assert warm.run("summarize", "nowhere.txt", **given).returncode == 3
+        assert warm.run("nonsense", **given).returncode == 2
+        assert warm.run("presets", "list", **given).returncode == 0
 
 
 def test_help_into_a_closed_pipe_is_silent() -> None:
@@ -176,34 +173,31 @@ def test_sigterm_wipes_the_status_line() -> None:
     assert shown.endswith(b"\r\x1b[K")
 
 
+IN_LIBRARY = (
+    "import hashlib\nprint('ready', flush=True)\n"
+    "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 100_000_000)\n"
+)
+WRITING = (
+    "with process.unbroken():\n    print('ready', flush=True)\n    time.sleep(0.5)\n"
+    "    open({path!r}, 'w').close()\nprint('after', flush=True)\n"
+)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_library_that_does_not_return_is_ended(number: int, code: int) -> None:
+@pytest.mark.parametrize("work", [IN_LIBRARY, WRITING], ids=["in a library", "while writing"])
+def test_a_signal_ends_a_library_that_does_not_return_and_a_file_is_written_to_its_end(
+    tmp_path: Path, work: str, number: int, code: int
+) -> None:
     """A hundred million rounds of a hash take a minute, in which Python runs no handler."""
-    process = python(
-        "import hashlib\nprint('ready', flush=True)\n"
-        "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 100_000_000)\n"
-    )
+    process = python(work.format(path=str(tmp_path / "whole")))
     wait_ready(process)
     time.sleep(0.1)
     clock = time.monotonic()
     process.send_signal(number)
-    process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=60)
     assert process.returncode == code and time.monotonic() - clock < 10
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_file_is_written_to_its_end(tmp_path: Path, number: int, code: int) -> None:
-    process = python(
-        "with process.unbroken():\n"
-        "    print('ready', flush=True)\n    time.sleep(0.5)\n"
-        f"    open({str(tmp_path / 'whole')!r}, 'w').close()\n"
-        "print('after', flush=True)\n"
-    )
-    wait_ready(process)
-    process.send_signal(number)
-    out, errors = process.communicate(timeout=30)
-    assert process.returncode == code and (tmp_path / "whole").exists()
     assert out == b"" and b"Traceback" not in errors
+    assert (tmp_path / "whole").exists() == (work == WRITING)
 
 
 KEEPS = (
@@ -212,33 +206,39 @@ KEEPS = (
 )
 
 
-def test_what_there_is_is_kept_at_the_first_ctrl_c_and_not_at_the_second() -> None:
-    process = python(KEEPS + "    time.sleep(30)\n")
-    wait_ready(process)
-    process.send_signal(signal.SIGINT)
-    assert process.stdout and process.stdout.readline() == b"kept True\n"
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    assert b"Traceback" not in process.communicate(timeout=10)[1]
-    assert process.returncode == 130
+SLOW_END = (
+    "class Slow:\n    def __del__(self):\n        print('ready', flush=True)\n"
+    "        time.sleep(30)\n" + KEEPS.replace("    print('ready', flush=True)\n", "    Slow()\n")
+)
+OUTSIDE = "process.unwind_on_interrupt()\nprint('ready', flush=True)\ntime.sleep(30)\n"
 
 
-def test_two_signals_of_one_key_press_are_one() -> None:
-    process = python(KEEPS + "    time.sleep(0.5)\n    print('done', flush=True)\n")
+@pytest.mark.parametrize(
+    ("code", "again_s", "kept", "told", "exit_code"),
+    [
+        pytest.param(OUTSIDE, [], b"", b"\nngt: interrupted\n", 130, id="outside of every block"),
+        pytest.param(SLOW_END, [], b"kept True\n", b"", 0, id="in a finalizer it comes again"),
+        pytest.param(
+            KEEPS + "    time.sleep(0.5)\n    print('done', flush=True)\n",
+            [0.02], b"kept True\ndone\n", b"", 0, id="two of one key press are one",
+        ),
+        pytest.param(
+            KEEPS + "    time.sleep(30)\n",
+            [0.6], b"kept True\n", b"\nngt: interrupted\n", 130, id="the second one ends it",
+        ),
+    ],
+)  # fmt: skip
+def test_the_first_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
+    code: str, again_s: list[float], kept: bytes, told: bytes, exit_code: int
+) -> None:
+    process = python(code)
     wait_ready(process)
-    for _ in range(2):
+    process.send_signal(signal.SIGINT)
+    for pause_s in again_s:
+        time.sleep(pause_s)
         process.send_signal(signal.SIGINT)
-        time.sleep(0.02)
-    assert process.communicate(timeout=10)[0] == b"kept True\ndone\n"
-    assert process.returncode == 0
-
-
-def test_a_ctrl_c_outside_of_every_block_leaves_no_traceback() -> None:
-    process = python("process.unwind_on_interrupt()\nprint('ready', flush=True)\ntime.sleep(30)\n")
-    wait_ready(process)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=25)[1] == b"\nngt: interrupted\n"
-    assert process.returncode == 130
+    assert process.communicate(timeout=25) == (kept, told)
+    assert process.returncode == exit_code
 
 
 def test_a_ctrl_c_that_another_thread_gets_ends_what_the_main_one_waits_for() -> None:
@@ -252,18 +252,6 @@ def test_a_ctrl_c_that_another_thread_gets_ends_what_the_main_one_waits_for() ->
     )
     out, errors = process.communicate(timeout=90)
     assert (out, errors, process.returncode) == (b"True\n", b"", 0)
-
-
-def test_a_ctrl_c_in_a_finalizer_comes_again() -> None:
-    process = python(
-        "class Slow:\n    def __del__(self):\n        print('ready', flush=True)\n"
-        "        time.sleep(30)\n"
-        + KEEPS.replace("    print('ready', flush=True)\n", "    Slow()\n")
-    )
-    wait_ready(process)
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=10)
-    assert out == b"kept True\n" and errors == b"" and process.returncode == 0
 
 
 def test_ending_a_forked_child_does_not_end_its_parent() -> None:

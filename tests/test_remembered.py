@@ -158,33 +158,28 @@ def test_a_gpu_is_named_and_threads_of_its_host_do_not_count(
     assert kept(device=gpu).path != first
 
 
-def measured(busy: bool, number: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The result of another process, which would measure `number`."""
-    monkeypatch.setattr(remembered, "busy", lambda threads: busy)
-    return kept().find(lambda: Result("s", number), timed=True).number
-
-
-def test_what_a_busy_machine_measured_is_measured_again_at_the_next_use(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("busy", "numbers"),
+    [
+        ([(True, True), (False, False), (True, True)], [1, 2, 2]),  # sure once it was idle
+        ([(True, True)] * 5, [1, 2, 3, 3, 3]),  # a machine that is always busy
+        ([(False, True), (False, False)], [1, 2]),  # it got busy meanwhile
+    ],
+)
+def test_what_a_busy_machine_measured_is_measured_again_at_the_next_uses(
+    busy: list[tuple[bool, bool]], numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert measured(True, 1, monkeypatch) == 1
-    assert measured(False, 2, monkeypatch) == 2
-    assert measured(True, 3, monkeypatch) == measured(False, 4, monkeypatch) == 2
-
-
-def test_a_machine_that_is_always_busy_is_measured_three_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert [measured(True, n, monkeypatch) for n in range(1, 6)] == [1, 2, 3, 3, 3]
-
-
-def test_a_machine_that_gets_busy_meanwhile_counts_as_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers = iter([False, True])
-    monkeypatch.setattr(remembered, "busy", lambda threads: next(answers))
-    assert kept().find(lambda: Result("s", 1), timed=True).number == 1
-    assert measured(False, 2, monkeypatch) == 2
+    """Each use is another process's, on a machine that is busy before and after it measures."""
+    for number, (answers, wanted) in enumerate(zip(busy, numbers, strict=True), 1):
+        states = iter(answers)
+        monkeypatch.setattr(remembered, "busy", lambda threads, states=states: next(states))
+        found = kept().find(lambda number=number: Result("s", number), timed=True)
+        assert found.number == wanted
+        if wanted == 1:  # saving what was learned since does not make it sure
+            kept_now = kept()
+            kept_now.load()
+            kept_now.save(Result("s", 7))
+            assert kept().load() == Result("s", 7)
 
 
 def test_what_is_not_a_time_is_stored_from_a_busy_machine_too(
@@ -192,12 +187,3 @@ def test_what_is_not_a_time_is_stored_from_a_busy_machine_too(
 ) -> None:
     monkeypatch.setattr(remembered, "busy", lambda threads: True)
     assert kept().find(lambda: Result("a", 1)) == kept().find(lambda: Result("b", 2))
-
-
-def test_saving_what_was_learned_does_not_make_it_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "busy", lambda threads: True)
-    file = kept()
-    file.find(lambda: Result("s", 1), timed=True)
-    file.save(Result("s", 7))
-    assert kept().load() == Result("s", 7)
-    assert measured(False, 2, monkeypatch) == 2

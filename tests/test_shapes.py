@@ -18,10 +18,9 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
 from ngtcli.measure import records, shape_model
 from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
-from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
 from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.shape_model import build, check_memory, make_hf, plan
-from ngtcli.measure.shape_replay import PromptCache, run_shape
+from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from ngtcli.measure.traces import TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
 
@@ -160,7 +159,7 @@ def test_acceptance_is_that_of_the_replay_without_passes(
 ) -> None:
     options = asked(shape_file, num_drafts=(16,), against=True, rounds=rounds)
     found = to_json(run_shape(recording, options, SETTINGS))
-    truth = to_json(run_replay(recording, options, SETTINGS))
+    truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
     rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
     assert found["questions"] == 3 and not found["refused"] and not found["notes"]

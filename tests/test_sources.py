@@ -341,11 +341,6 @@ def test_a_document_of_one_repeated_word_takes_little_time() -> None:
     assert span.end - span.start == 999
 
 
-def test_fewer_than_four_words_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 4"):
-        spans("a", ["a"], 3)
-
-
 def test_the_share_counts_characters_without_white_space() -> None:
     answer = "one two three four five"
     assert share_copied(answer, spans(answer, ["one two three four"])) == pytest.approx(15 / 19)

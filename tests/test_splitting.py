@@ -25,7 +25,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.splitting import (
-    Excerpt,
     Part,
     _groups,
     _Piece,
@@ -34,6 +33,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
+from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.session.answer import failed
 from ngtcli.session.parts import KeptParts
 from ngtcli.system.storage import home

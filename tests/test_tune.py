@@ -21,19 +21,22 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.contestants import Running
-from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.contestants import running
+from ngtcli.measure.grid import Axis, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.measure.options import BenchOptions
-from ngtcli.measure.ranking import behind, judge, summarize
-from ngtcli.measure.records import Contestant, Generation, by_contestant, run
+from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
 from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
 from ngtcli.measure.state import Figures, State, figures
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.measure.tune import (
     DEFAULT_COSTS,
-    Recording,
+    Source,
+    behind,
     check_replayable,
+    judge,
     read_costs,
+    recording,
+    summarize,
 )
 from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -160,12 +163,11 @@ def test_a_name_may_come_once_and_cells_are_bounded() -> None:
 
 
 def test_cells_that_cannot_be_are_skipped_and_named() -> None:
-    cells, skipped = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
-    assert [c.label for c in cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
-    assert [dict(s.values) for s in skipped] == [{"n": 3, "lp": 3}]
-    assert skipped[0].reason == "lp is 3 and n is 3"
-    cells, skipped = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
-    assert [dict(s.values) for s in skipped] == [{"method": "trie:n=4", "lp": 5}]
+    made = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
+    assert [c.label for c in made.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
+    assert made.skipped == [SkippedCell({"n": 3, "lp": 3}, "lp is 3 and n is 3")]
+    made = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
+    assert [dict(s.values) for s in made.skipped] == [{"method": "trie:n=4", "lp": 5}]
     with pytest.raises(UsageError, match="no cell"):
         grid(parse_sweep(["n=2", "lp=2..3"]), Settings())
 
@@ -249,70 +251,60 @@ def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little()
 
 # --- running, stopping, going on ---
 
-AXES = parse_sweep(["n=8..10", "lp=2,3"])
-CELLS, SKIPPED = grid(AXES, Settings())
-
-
+GRID = grid(parse_sweep(["n=8..10", "lp=2,3"]), Settings())
 ABOUT = SweepData(
     source="replay", model="m", device="d", data="x", data_sha256="0", prompts=9, costs={1: 0.5}
 )
 
 
-class Counting:
-    """A source that makes figures up and stops after a number of answers."""
+def measured(path: Path, stop: int = 10**9) -> tuple[SweepReport, list[str], list[int]]:
+    """A sweep that stops after a number of answers, of 60 tokens and 40, whose figures are made up.
 
-    about = ABOUT
-    prompts = (60, 40)  # tokens of answer
+    The report, what was said of progress, and the answers.
+    """
+    state, said, answers = State(path, "key", 2), list[str](), list[int]()
 
-    def __init__(self, stop: int = 10**9) -> None:
-        self.answers, self.stop = 0, stop
-
-    def contestant(self, cell: Cell) -> Contestant[int]:
+    def begin(settings: Settings) -> Answering[int]:
         def answer(tokens: int) -> Generation:
-            if self.answers == self.stop:
+            if len(answers) == stop:
                 raise KeyboardInterrupt
-            self.answers += 1
-            return Generation([1] * tokens, tokens // 2, decode_s=tokens / cell.settings.n)
+            answers.append(tokens)
+            return Generation([1] * tokens, tokens // 2, decode_s=tokens / settings.n)
 
-        return Contestant(cell.label, None, lambda: answer)
+        return answer
 
-
-def measured(source: Counting, path: Path, rounds: int = 2) -> tuple[SweepReport, list[str]]:
-    """The report, and what was said of progress."""
-    state, said = State(path, "key", 2), []
     try:
-        tuning.measure(source, CELLS, rounds, state, said.append)
+        tuning.measure(Source(ABOUT, (60, 40), begin), GRID, 2, state, said.append)
     except KeyboardInterrupt:
         pass
-    return tuning.report(ABOUT, AXES, CELLS, SKIPPED, rounds, state), said
+    return tuning.report(ABOUT, GRID, 2, state), said, answers
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 15, 23])
 def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
     stop: int, tmp_path: Path
 ) -> None:
-    partial, _ = measured(Counting(stop), tmp_path / "s")
+    partial, _, _ = measured(tmp_path / "s", stop)
     assert (partial.measured, partial.complete) == (stop // 2, False)
     assert partial.chosen is None and "beyond the noise" not in partial.reason
     if stop > 1:
         assert partial.reason.startswith("so far: ") and "no noise estimate" in partial.reason
-    rest = Counting()
-    whole, said = measured(rest, tmp_path / "s")
-    assert rest.answers == 24 - stop // 2 * 2
+    whole, said, answers = measured(tmp_path / "s")
+    assert len(answers) == 24 - stop // 2 * 2
     assert whole.complete and whole.chosen == "n=10 lp=2"
     assert said[0] == f"{stop // 2} of 12 measurements"
     assert stop > 20 or said[-1] == "11 of 12 measurements · about 0 s left"
-    straight, _ = measured(Counting(), tmp_path / "whole")
+    straight, _, _ = measured(tmp_path / "whole")
     assert straight.cells == whole.cells and straight.reason == whole.reason
 
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
-    state_key, about, base = tuning.state_key, ABOUT, Settings()
-    key = state_key(about, AXES, base)
-    assert key == state_key(about, AXES, replace(base, color="never", n=20))
-    assert key != state_key(replace(about, model="c"), AXES, base)
-    assert key != state_key(about, AXES, replace(base, num_draft=8))
-    assert key != state_key(about, AXES[:1], base)
+    def key(about: SweepData = ABOUT, grid: Any = GRID, **base: Any) -> str:
+        return tuning.state_key(about, replace(grid, base=replace(GRID.base, **base)))
+
+    assert key() == key(color="never", n=20)
+    others = key(replace(ABOUT, model="c")), key(num_draft=8), key(grid=replace(GRID, axes=()))
+    assert key() not in others and key(grid=grid(parse_sweep(["color=never"]), GRID.base))
 
 
 # --- what is measured ---
@@ -327,8 +319,9 @@ def record(folder: Path, count: int = 4) -> Path:
     return folder
 
 
-def answers_of(source: Any, settings: Settings) -> list[Figures]:
-    turns = by_contestant([source.contestant(Cell((), settings))], len(source.prompts), 1)
+def answers_of(source: Source[Any], settings: Settings) -> list[Figures]:
+    people = [Contestant("", None, lambda: source.begin(settings))]
+    turns = by_contestant(people, len(source.prompts), 1)
     return [figures(record) for record in run(turns, source.prompts)]
 
 
@@ -339,10 +332,10 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
 
     folder = record(tmp_path / "r")
     (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')
-    source = Recording(folder, costs=tmp_path / "costs.json")
+    source = recording(folder, costs=tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
     records = answers_of(source, settings)
-    row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings()).rows[-1]
+    row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings(), print, print).rows[-1]
     total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
     assert total == (row.new_tokens, row.steps) and len(records) == 4
     rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
@@ -355,9 +348,9 @@ def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
 
 def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
     folder = record(tmp_path / "r")
-    whole, odd = Recording(folder), Recording(folder, ids="odd")
+    whole, odd = recording(folder), recording(folder, ids="odd")
     assert (whole.about.prompts, odd.about.prompts) == (4, 2)
-    assert Recording(folder, tasks=["b"]).about.data_sha256 == odd.about.data_sha256
+    assert recording(folder, tasks=["b"]).about.data_sha256 == odd.about.data_sha256
     assert whole.about.data_sha256 != odd.about.data_sha256
     assert "odd ids" in odd.about.data
 
@@ -385,9 +378,8 @@ def test_the_default_cost_curve_says_what_it_was_measured_on() -> None:
 
 @pytest.mark.parametrize("text", ["temperature=0,1", "method=recycling"])
 def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
-    axes = parse_sweep([text])
     with pytest.raises(UsageError, match="a recording cannot"):
-        check_replayable(axes, grid(axes, Settings())[0])
+        check_replayable(grid(parse_sweep([text]), Settings()))
 
 
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
@@ -415,7 +407,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
     items = items_of([], preset, 2)
     said: list[str] = []
-    source = Running(settings, preset, items, said.append, said.append)
+    source = running(settings, preset, items, said.append, said.append)
     loading = len(said)
     session = LocalSession(settings)
     trie = replace(settings, method="trie")  # what auto drafts depends on what passes take
@@ -462,7 +454,7 @@ def screen(report: SweepReport, width: int, colour: bool = False, every: bool = 
     return sweep_forms(report, every).terminal(width, colour).replace("\xa0", " ")
 
 
-GRID = """\
+SCREEN = """\
 tokens/s                acceptance length
 
 n \\ lp       2     3    n \\ lp       2      3
@@ -485,7 +477,7 @@ def bare(text: str) -> str:
 def test_two_names_are_a_grid_that_reads_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     plain, painted = (screen(shown_report(), 64, colour) for colour in (False, True))
-    assert plain == GRID
+    assert plain == SCREEN
     assert "\x1b[" in painted and "48;5;" in painted
     assert bare(painted).split() == plain.split()
     monkeypatch.setenv("NO_COLOR", "1")
@@ -579,18 +571,20 @@ def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(tmp_path: Pat
 def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contestant, left = Recording.contestant, [3]
+    left = [3]
 
-    def interrupted(self: Recording, cell: Cell) -> Contestant[Any]:
-        def begin() -> Any:
+    def interrupted(*given: Any, **more: Any) -> Source[Any]:
+        source = recording(*given, **more)
+
+        def begin(settings: Settings) -> Any:
             if not left[0]:
                 raise KeyboardInterrupt
             left[0] -= 1
-            return contestant(self, cell).begin()
+            return source.begin(settings)
 
-        return Contestant(cell.label, None, begin)
+        return replace(source, begin=begin)
 
-    monkeypatch.setattr(Recording, "contestant", interrupted)
+    monkeypatch.setattr(tuning, "recording", interrupted)
     folder = record(tmp_path / "r")
     sweep = ("--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
     code, out, errors = tune(*sweep)

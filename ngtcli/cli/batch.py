@@ -20,7 +20,7 @@ from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
-from ngtcli.cli.answer_report import answer_object, copied
+from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.options import (
@@ -28,7 +28,6 @@ from ngtcli.cli.options import (
     VerboseOption,
     file_option,
     resolve_tasks,
-    with_flags,
     with_settings,
 )
 from ngtcli.cli.output import check_output_file, print_line
@@ -91,8 +90,7 @@ class BatchFlags:
         return Choice(part, parts, self.limit)
 
 
-@with_settings
-@with_flags(BatchFlags)
+@with_settings()
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
@@ -199,7 +197,7 @@ class _Batch:
             lines = StreamLines(stream, name, self._most, self._choice)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
             self._answer(lines, None, output, "what is done is put out")
-        self._run.check_failed(output.failed, lines.count, self._hint)
+        self._run.check_failed(self._run.failed, lines.count, self._hint)
 
     def _answer(
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
@@ -225,7 +223,7 @@ class _Batch:
 
 def _row(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
-    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject
+    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
     error, question = answer.answer.error, answer.question
     try:
@@ -289,7 +287,7 @@ class Run:
         self._before = self._total = 0  # done by earlier runs, and in all; 0: not known
         self._began: float | None = None
         self._shown = time.monotonic()
-        self._done = self._failed = self._documents = self._tokens = 0
+        self._done = self.failed = self._documents = self._tokens = 0
         self._remarks = 0
         # For remarks on texts: each once, and without -v only the first few.
         self.warn = once(self._remark)
@@ -346,7 +344,7 @@ class Run:
     def _add(self, answer: LineAnswer, failed: bool) -> None:
         """A text is done."""
         self._done += 1
-        self._failed += failed
+        self.failed += failed
         self._documents += len(answer.question.documents) if answer.question else 0
         self._tokens += answer.answer.statistics.new_tokens
         self._tokens += sum(part.new_tokens for part in answer.answer.parts)
@@ -369,8 +367,8 @@ class Run:
         done, seconds = self._before + self._done, self._seconds
         of_all = f"{done} of {counted(self._total, self._what)}"
         facts = [of_all if self._total else counted(done, self._what)]
-        if self._failed:
-            facts.append(f"{self._failed} failed")
+        if self.failed:
+            facts.append(f"{self.failed} failed")
         if self._done:
             facts.append(counted(self._documents, "document"))
             facts.append(f"{short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")

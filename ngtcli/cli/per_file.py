@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import AnswerFolder
@@ -29,6 +30,9 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
+
+if TYPE_CHECKING:
+    from ngtcli.session.answer import FinishedAnswer
 
 # Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
 _LONGEST = 200
@@ -71,6 +75,7 @@ def run_per_file(
     130 when interrupted.
     """
     notes = Notes(request.verbose)
+    run = Run(request.settings, 0, notes, "file")
     documents, bad = _documents(request, paths, hint, notes)
     with closing(AnswerFolder(folder, restart)) as written:
         documents = _not_written(documents, written, folder, notes)
@@ -80,69 +85,47 @@ def run_per_file(
             [d.path for d in documents if d.path],
             "Name another folder with -o.",
         )
-        run = Run(request.settings, 0, notes, "file")
-        failed = bad + _PerFile(request, folder, written, targets, notes).make(run)
-    again = "The same command tries them again, and no others."
-    run.check_failed(failed, len(targets) + bad, again)
-
-
-class _PerFile:
-    """One run: the targets that are not in the folder as they would be made are made."""
-
-    def __init__(
-        self,
-        request: AnswerRequest,
-        folder: Path,
-        written: AnswerFolder,
-        targets: list[_Target],
-        notes: Notes,
-    ) -> None:
-        self._request, self._folder, self._written = request, folder, written
-        self._targets, self._notes, self._failed = targets, notes, 0
-
-    def make(self, run: Run) -> int:
-        """Make the files; how many failed. Raises NgtError for what ends the run."""
         lines = [
             Line(i, i + 1, target.name)
-            for i, target in enumerate(self._targets)
-            if not self._written.has(target.name, target.key)
+            for i, target in enumerate(targets)
+            if not written.has(target.name, target.key)
         ]
-        self._written.check(str(line.id) for line in lines)
-        run.set_total(len(self._targets), len(lines), "made before and not again")
-        run.answer(
-            Lines(lines), self._question, self._deliver, "the same command goes on from there"
-        )
-        return self._failed
+        written.check(str(line.id) for line in lines)
+        run.set_total(len(targets), len(lines), "made before and not again")
 
-    def _question(self, line: Line) -> Question:
-        return replace(self._request, loaded=Loaded((self._targets[line.index].document,)))
+        def question(line: Line) -> Question:
+            return replace(request, loaded=Loaded((targets[line.index].document,)))
 
-    def _deliver(self, answer: LineAnswer) -> bool:
-        """Write the file of an answer, or say why there is none; returns whether it failed.
+        def deliver(answer: LineAnswer) -> bool:
+            """Write the file of an answer, or say why there is none; whether it failed.
 
-        Raises NgtError where the file cannot be written: the next one could not be, either.
-        """
-        target = self._targets[answer.line.index]
-        if answer.answer.error is not None:
-            return self._fail(target, answer.answer.error)
-        own = replace(self._request, loaded=Loaded((target.document,)))
-        try:
-            body = body_of(own, answer.answer, copied(answer.answer, own.documents))
-        except NgtError as error:
-            return self._fail(target, error)
-        try:
-            with process.unbroken():
-                self._written.write(target.name, target.key, body + "\n")
-        except UsageError as error:  # a file of that name came while this was answered
-            return self._fail(target, error)
-        where = f"({answer.line.number} of {len(self._targets)}) → {self._folder / target.name}"
-        self._notes.say(f"{target.document.name} {where}")
-        return False
+            Raises NgtError where the file cannot be written: the next one could not be, either.
+            """
+            target = targets[answer.line.index]
+            try:
+                body = _body(request, target.document, answer.answer)
+            except NgtError as error:
+                return _warn_of(notes, target.document.name, error)
+            try:
+                with process.unbroken():
+                    written.write(target.name, target.key, f"{body}\n")
+            except UsageError as error:  # a file of that name came while this was answered
+                return _warn_of(notes, target.document.name, error)
+            where = f"({answer.line.number} of {len(targets)}) → {folder / target.name}"
+            notes.say(f"{target.document.name} {where}")
+            return False
 
-    def _fail(self, target: _Target, error: NgtError) -> bool:
-        _warn_of(self._notes, target.document.name, error)
-        self._failed += 1
-        return True
+        run.answer(Lines(lines), question, deliver, "the same command goes on from there")
+    again = "The same command tries them again, and no others."
+    run.check_failed(run.failed + bad, len(targets) + bad, again)
+
+
+def _body(request: AnswerRequest, document: Document, answer: "FinishedAnswer") -> str:
+    """What the file of a document's summary gets. Raises NgtError, also that of the answer."""
+    if answer.error is not None:
+        raise answer.error
+    own = replace(request, loaded=Loaded((document,)))
+    return body_of(own, answer, copied(answer, own.documents))
 
 
 def _documents(
@@ -181,10 +164,11 @@ def _not_written(
     return left
 
 
-def _warn_of(notes: Notes, name: str, error: NgtError) -> None:
-    """One line for a file that failed."""
+def _warn_of(notes: Notes, name: str, error: NgtError) -> bool:
+    """One line for a file that failed; True."""
     where = "" if not name or name in str(error) else f"{name}: "
     notes.warn(f"{where}{error}. {error.hint}".rstrip())
+    return True
 
 
 def _targets(request: AnswerRequest, documents: Sequence[Document]) -> Iterator[_Target]:

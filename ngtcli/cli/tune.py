@@ -11,14 +11,14 @@ import typer
 from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination, check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
+    OF_OWN_ENGINE,
     JsonOption,
     PresetOption,
     VerboseOption,
     command_line,
     file_option,
     resolve,
-    with_flags,
-    with_own_engine,
+    with_settings,
 )
 from ngtcli.cli.output import aim, check_not_read
 from ngtcli.cli.reading import read_documents
@@ -27,10 +27,10 @@ from ngtcli.config import Resolved, Settings, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import INTERRUPTED, InputError, UsageError
-from ngtcli.measure.grid import Axis, Cell, grid, is_axis, parse_sweep
+from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, items_from
-from ngtcli.measure.results import SkippedCell, SweepReport
-from ngtcli.measure.winner import preset_path, provenance, write_winner
+from ngtcli.measure.results import SweepReport
+from ngtcli.measure.winner import preset_path, write_winner
 from ngtcli.prompt.preset import Preset, can_ask
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system import process
@@ -79,19 +79,15 @@ class TuneFlags:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sweep: its axes, its cells, the settings below them, the preset, and texts to answer."""
+    """The sweep, the preset, and texts to answer."""
 
-    axes: tuple[Axis, ...]
-    cells: list[Cell]
-    skipped: list[SkippedCell]
-    base: Settings
+    grid: Grid
     preset: Preset
     texts: list[str]
     remark: str  # what of it was not asked for in so many words
 
 
-@with_own_engine
-@with_flags(TuneFlags)
+@with_settings(OF_OWN_ENGINE)
 def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None = None) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if given.replay else LIVE)
@@ -105,12 +101,13 @@ def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None 
     if plan.remark and (notes.terminal or given.verbose):
         notes.say(plan.remark, dim=True)
     if report is not None:
-        destination.deliver(sweep_forms(report, given.verbose), plan.base.color)
+        destination.deliver(sweep_forms(report, given.verbose), plan.grid.base.color)
     if report is None or not report.complete:
         notes.warn("interrupted; run the same command again to go on")
         raise typer.Exit(INTERRUPTED)
     if saved is not None:
-        _write(saved, plan, report, notes)
+        write_winner(saved, plan.preset, plan.grid, report)
+        notes.say(f"Saved as {saved}; use it with -p {saved.stem}.")
 
 
 def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
@@ -118,9 +115,10 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     from ngtcli.measure.state import State
     from ngtcli.measure.tune import default_state, measure, report, state_key
 
+    grid = plan.grid
     try:
-        source, skipped = open_source(given, plan, notes)
-        key = state_key(source.about, plan.axes, plan.base)
+        source, skipped = _open(given, plan, notes)
+        key = state_key(source.about, grid)
         path = given.state or default_state(key)
         kept = State(path, key, len(source.prompts), given.fresh)
     except KeyboardInterrupt:
@@ -131,23 +129,20 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     process.unwind_on_interrupt()
     try:
         # Without a terminal nothing is said of progress, not even with --verbose.
-        progress = notes.status if notes.terminal else lambda _: None
-        measure(source, plan.cells, given.rounds, kept, progress)
+        measure(
+            source, grid, given.rounds, kept, notes.status if notes.terminal else lambda _: None
+        )
     except KeyboardInterrupt:
         pass
     notes.clear()
-    made = report(source.about, plan.axes, plan.cells, plan.skipped, given.rounds, kept)
-    method, preset = plan.base.method, plan.preset.name
-    told = replace(made, preset=preset, method=method, command=command_line(), skipped=skipped)
-    return told if made.cells else None
-
-
-def _write(path: Path, plan: Plan, report: SweepReport, notes: Notes) -> None:
-    chosen = next(cell for cell in plan.cells if cell.label == report.chosen)
-    swept = [axis.name for axis in plan.axes]
-    origin = provenance(report, plan.preset)
-    write_winner(path, plan.preset, chosen.settings, swept, origin)
-    notes.say(f"Saved as {path}; use it with -p {path.stem}.")
+    made = replace(
+        report(source.about, grid, given.rounds, kept),
+        preset=plan.preset.name,
+        method=grid.base.method,
+        command=command_line(),
+        skipped=skipped,
+    )
+    return made if made.cells else None
 
 
 def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
@@ -162,11 +157,17 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     swept = [axis.name for axis in axes]
     if clash := next((name for name in swept if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
-    resolved, chosen = resolve(flags, given.preset, "summarize")
+    resolved, preset = resolve(flags, given.preset, "summarize")
     base, remark = _base(resolved, swept)
-    cells, skipped = grid(axes, base)
-    _check_data(given, texts, axes, cells)
-    return Plan(axes, cells, skipped, base, chosen, texts, remark)
+    cells = grid(axes, base)
+    if texts and (given.prompts or given.replay):
+        what = "a recording" if given.replay else "--prompts"
+        raise UsageError(f"texts and {what} are given", "Leave out one of them.")
+    if given.replay is not None:
+        from ngtcli.measure.tune import check_replayable
+
+        check_replayable(cells)
+    return Plan(cells, preset, texts, remark)
 
 
 def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
@@ -191,48 +192,33 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     return base, "Measured with --method trie, which reads what is swept."
 
 
-def _check_data(
-    given: TuneFlags, texts: Sequence[str], axes: Sequence[Axis], cells: Sequence[Cell]
-) -> None:
-    """Raise UsageError for data that contradict each other or the sweep."""
-    if texts and (given.prompts or given.replay):
-        what = "a recording" if given.replay else "--prompts"
-        raise UsageError(f"texts and {what} are given", "Leave out one of them.")
-    if given.replay is not None:
-        from ngtcli.measure.tune import check_replayable
-
-        check_replayable(axes, cells)
-
-
-def open_source(
-    given: TuneFlags, plan: Plan, notes: Notes
-) -> tuple["Source[Any]", Sequence[Skipped]]:
+def _open(given: TuneFlags, plan: Plan, notes: Notes) -> tuple["Source[Any]", Sequence[Skipped]]:
     """What is measured on, and the files that were left out of folders."""
-    outputs = given.output, given.html
+    outputs, base, cells = (given.output, given.html), plan.grid.base, plan.grid.cells
     if given.replay is not None:
         from ngtcli.measure.traces import recorded_files
-        from ngtcli.measure.tune import DEFAULT_COSTS, Recording
+        from ngtcli.measure.tune import DEFAULT_COSTS, recording
 
         costs = [given.costs.expanduser()] if given.costs else []
         check_not_read(outputs, [*recorded_files(given.replay), *costs])
         notes.status(f"Reading {given.replay} …")
-        recording = Recording(
+        recorded = recording(
             given.replay,
             tasks=given.task or [],
             limit=given.limit,
             ids=given.ids,
             costs=given.costs or DEFAULT_COSTS,
-            max_mb=plan.base.max_mb,
+            max_mb=base.max_mb,
         )
-        return recording, ()
-    for cell in {(c.settings.method, c.settings.background): c for c in plan.cells}.values():
+        return recorded, ()
+    for cell in {(c.settings.method, c.settings.background): c for c in cells}.values():
         check_session(cell.settings)
-    texts = read_documents(plan.texts, piped_stdin(), plan.base, notes, outputs)
-    items = items_of(texts.documents, plan.preset, given.limit, given.prompts, plan.base, outputs)
-    from ngtcli.measure.contestants import Running  # here: it loads torch
+    texts = read_documents(plan.texts, piped_stdin(), base, notes, outputs)
+    items = items_of(texts.documents, plan.preset, given.limit, given.prompts, base, outputs)
+    from ngtcli.measure.contestants import running  # here: it loads torch
 
-    running = Running(plan.cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
-    return running, tuple(dict.fromkeys(texts.skipped))
+    live = running(cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
+    return live, tuple(dict.fromkeys(texts.skipped))
 
 
 def items_of(

@@ -8,6 +8,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import is_packed
+from ngtcli.decode.trials import what_matters
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_costs
 from ngtcli.draft.tree import chain
 from ngtcli.system.remembered import Remembered
@@ -27,28 +28,22 @@ def remembered_costs(model: TargetModel) -> Remembered[Costs]:
 
     def read(stored: Any) -> Costs:
         costs = read_costs(stored, _sizes(model))
-        _check_believable(model, costs)
+        weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
+        for length, curve in costs.curves.items():
+            slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
+            for known in (curve.by_rows(), curve.measured):
+                if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
+                    raise ValueError("impossible costs")
         return costs
 
-    config = model.config.to_json_string(use_diff=False)
-    run = (model.dtype, model.attention, model.passes.kind, is_packed(model.hf))
-    parts = (*run, model.name, config)
+    run = (model.passes.kind, is_packed(model.hf), model.name)
+    parts = (*what_matters(model.hf), *run)
     return Remembered("costs", model.device, parts, read, Costs.as_json, most=MOST)
 
 
 def _sizes(model: TargetModel) -> tuple[int, ...]:
     """All sizes of a pass that a setting allows."""
     return row_sizes(model.device.type, int(SETTINGS["num_draft"].within[1]) + 1)
-
-
-def _check_believable(model: TargetModel, costs: Costs) -> None:
-    """Raise ValueError for seconds that a pass of a model of this size takes on no device."""
-    weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
-    for length, curve in costs.curves.items():
-        slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
-        for known in (curve.by_rows(), curve.measured):
-            if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
-                raise ValueError("impossible costs")
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:

@@ -15,9 +15,9 @@ the same experts. That finds what happens to one row in a hundred; it proves not
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,10 +27,10 @@ from ngtcli.decode.layout import capacity_for, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
 from ngtcli.decode.probe import use_attention
+from ngtcli.decode.trials import remembered
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.system.json_form import from_json
 from ngtcli.system.remembered import Remembered
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
@@ -46,45 +46,48 @@ REASON = "tokens get other scores where passes group them differently"
 class Exactness:
     """`reason`: why decoding cannot be exact, "" if it can; `attention`: with which one it can.
 
-    An empty `attention` is the one that the model was loaded with.
+    An empty `attention` is the one that the model was loaded with. Raises ValueError for others.
     """
 
     reason: str = ""
     attention: str = ""
 
+    def __post_init__(self) -> None:
+        if self.reason not in ("", REASON) or self.attention not in ("", EAGER):
+            raise ValueError("another result")
+
 
 def find_exactness(
-    model: TargetModel, rows: int, places: int, progress: Callable[[str], None] = lambda _: None
+    model: TargetModel, rows: int, places: int, progress: Callable[[str], None]
 ) -> Exactness:
     """Whether passes of `rows` rows over `places` places are exact, as stored or checked now.
 
     The model is left with the attention that the result names, and its cache empty.
     """
+    own = model.attention
+
+    def attend(name: str) -> None:
+        if name != model.attention:
+            use_attention(model, name, progress)
 
     def check() -> Exactness:
         progress(f"Checking once that {model.name} decodes exactly in passes of {rows} rows …")
-        return _check(model, rows, places, progress)
+        for name in dict.fromkeys((own, EAGER)):
+            attend(name)
+            if not model.plain_reason and gives_equal_bits(model, rows, places):
+                return Exactness("", "" if name == own else name)
+        return Exactness(REASON)
 
     found = _remembered(model, rows, places).find(check)
-    if found.attention and found.attention != model.attention:
-        use_attention(model, found.attention, progress)
+    attend(found.attention or own)
     return found
 
 
 def _remembered(model: TargetModel, rows: int, places: int) -> Remembered[Exactness]:
     """Where a result is kept: for the weights too, by which a fault shows or stays hidden."""
     kinds = Counter(f"{type(m).__module__}.{type(m).__name__}" for m in model.hf.modules())
-    ways = (model.dtype, model.attention, model.passes.kind, sorted(kinds.items()))
-    config = model.config.to_json_string(use_diff=False)
-    parts = (*ways, config, _weights(model.hf), rows, places)
-    return Remembered("exact", model.device, parts, _read, asdict)
-
-
-def _read(stored: Any) -> Exactness:
-    found: Exactness = from_json(Exactness, stored)
-    if found.reason not in ("", REASON) or found.attention not in ("", EAGER):
-        raise ValueError("another result")
-    return found
+    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
+    return remembered("exact", model.hf, Exactness, *parts)
 
 
 def _weights(hf: Any) -> str:
@@ -95,20 +98,6 @@ def _weights(hf: Any) -> str:
         some = flat[torch.arange(_SAMPLED, device=flat.device) * len(flat) // _SAMPLED]
         digest.update(name.encode() + some.cpu().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _check(
-    model: TargetModel, rows: int, places: int, progress: Callable[[str], None]
-) -> Exactness:
-    own = model.attention
-    for attention in ("", EAGER) if own != EAGER else ("",):
-        if attention:
-            use_attention(model, attention, progress)
-        if not model.plain_reason and gives_equal_bits(model, rows, places):
-            return Exactness("", attention)
-    if model.attention != own:
-        use_attention(model, own, progress)
-    return Exactness(REASON)
 
 
 @torch.inference_mode()
@@ -156,7 +145,8 @@ class _Case:
         truth = self._read(None)
         with self.model.passes.capturing_at_once():  # eager passes are compared with captured ones
             seeds = (self.text,) if self.alike else range(_GROUPINGS)
-            return all(_equal(self._read(random.Random(seed)), truth) for seed in seeds)
+            found = (self._read(random.Random(seed)) for seed in seeds)
+            return all(all(map(torch.equal, one, truth)) for one in found)
 
     def _read(self, rng: random.Random | None) -> list[Tensor]:
         """The scores after each token of the path, and its rows in the cache.
@@ -193,10 +183,6 @@ class _Case:
         return DraftTree(tuple(tokens), tuple(parents))
 
 
-def _equal(found: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(found, truth, strict=True))
-
-
 # With --exact auto, a pass over all rows may take this many times as long as one over a single row.
 # Guess: two measurements on a machine in use differ by more.
 _MOST_COST = 1.05
@@ -222,7 +208,7 @@ class ExactRows:
         progress: Callable[[str], None],
     ) -> None:
         self._model, self._costs, self._progress = model, costs, progress
-        self._known: dict[tuple[int, int, str], Exactness] = {}
+        self._reasons: dict[tuple[int, int, str], str] = {}  # by rows, places and attention
 
     def with_costs(self, costs: Callable[[], Costs | None]) -> "ExactRows":
         """The same model by other costs; what was found of it is shared."""
@@ -241,7 +227,11 @@ class ExactRows:
             return None
         if wanted == "auto" and not self._costs_nothing(rows):
             return None
-        reason = self._found(rows, capacity_for(tokens + rows)).reason
+        places = capacity_for(tokens + rows)
+        key = rows, places, model.attention
+        if key not in self._reasons:
+            self._reasons[key] = find_exactness(model, rows, places, self._progress).reason
+        reason = self._reasons[key]
         if reason and wanted == "on":
             raise ModelError(
                 f"{model.name} cannot decode exactly here: {reason}, with eager attention as well",
@@ -251,17 +241,8 @@ class ExactRows:
 
     def _costs_nothing(self, rows: int) -> bool:
         """Whether a pass over `rows` rows was measured to take no longer than one over one row."""
-        model = self._model
-        if model.device.type == "cpu" and model.dtype == torch.float32:
-            return False
-        costs = self._costs()
-        if costs is None:
+        single = self._model.device.type == "cpu" and self._model.dtype == torch.float32
+        if single or (costs := self._costs()) is None:
             return False
         table = costs.at_length(SHORT).table_measured(rows)
         return bool(table[rows - 1] <= _MOST_COST * table[0])
-
-    def _found(self, rows: int, places: int) -> Exactness:
-        key = (rows, places, self._model.attention)
-        if key not in self._known:
-            self._known[key] = find_exactness(self._model, rows, places, self._progress)
-        return self._known[key]

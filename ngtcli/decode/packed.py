@@ -13,14 +13,15 @@ model on this machine is measured at first load, and stored.
 import ctypes
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ngtcli.draft.costs import read_points
+from ngtcli.decode.trials import remembered
 from ngtcli.system.remembered import Remembered
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
@@ -31,8 +32,19 @@ _MARKS = 256  # whole numbers that each of `DTYPES` has; derived: bfloat16 has 8
 _COMPARED, _TAIL = 4096, 128  # rows compared where there are more, the last ones among them; guess
 
 
-class PackedLinear(nn.Module):
-    """What `linear` computes, on a packed copy of its weight. `packed` is opaque to most of torch.
+class _Packed(nn.Module):
+    """A layer on a packed weight; `packed` is opaque to most of torch."""
+
+    packed: nn.Parameter
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight (out, in), unpacked into a new tensor."""
+        return self.packed.detach().to_dense()
+
+
+class PackedLinear(_Packed):
+    """What `linear` computes, on a packed copy of its weight.
 
     Raises RuntimeError for a dtype that oneDNN does not support on this CPU.
     """
@@ -42,11 +54,6 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.packed = nn.Parameter(_packed_weight(linear.weight.detach()), requires_grad=False)
         self.bias = linear.bias
-
-    @property
-    def weight(self) -> Tensor:
-        """The weight (out_features, in_features), unpacked into a new tensor."""
-        return self.packed.detach().to_dense()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(…, in_features) to (…, out_features)."""
@@ -63,7 +70,7 @@ class PackedLinear(nn.Module):
         return out if rows is inputs else out[:count].view(*inputs.shape[:-1], self.out_features)
 
 
-class PackedEmbedding(nn.Module):
+class PackedEmbedding(_Packed):
     """An embedding that reads its rows from the packed weight of the layer it is tied to."""
 
     def __init__(self, head: PackedLinear, layout: "WeightLayout") -> None:
@@ -71,11 +78,6 @@ class PackedEmbedding(nn.Module):
         self.packed = head.packed  # owns the memory that `_elements` reads
         self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
         self._elements, self._layout = elements(head.packed), layout
-
-    @property
-    def weight(self) -> Tensor:
-        """The weight (num_embeddings, embedding_dim), unpacked into a new tensor."""
-        return self.packed.detach().to_dense()
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…) to (…, embedding_dim)."""
@@ -107,27 +109,35 @@ def elements(packed: Tensor) -> Tensor:
     return torch.frombuffer((ctypes.c_char * size).from_address(start), dtype=packed.dtype)
 
 
-def find_layout(outputs: int, inputs: int, dtype: torch.dtype) -> WeightLayout | None:
-    """How weights of a size are packed on this CPU; None where no `WeightLayout` describes it.
+def find_layout(layer: PackedLinear, weight: Tensor) -> WeightLayout | None:
+    """How the weight of a layer is packed; None where no `WeightLayout` describes it.
 
-    Takes as much memory as two such weights. Raises RuntimeError for a dtype that oneDNN does not
-    support.
+    A weight of the same size is packed that is 0 but for its first row and column, which are
+    numbered. What is found counts if it gives rows of `weight`. Takes as much memory as two such
+    weights. Raises RuntimeError for a dtype that oneDNN does not support.
     """
-    marked = torch.zeros(outputs, inputs, dtype=dtype)
-    column, row = torch.arange(outputs) % _MARKS, torch.arange(inputs) % _MARKS
-    marked[0] = -(row + 1).to(dtype)
-    marked[:, 0] = (column + 1).to(dtype)
+    outputs, inputs = layer.out_features, layer.in_features
+    marked = torch.zeros(outputs, inputs, dtype=weight.dtype)
+    column, row = torch.arange(outputs) % _MARKS + 1, torch.arange(inputs) % _MARKS + 1
+    marked[0], marked[:, 0] = -row.to(weight.dtype), column.to(weight.dtype)
     packed = _packed_weight(marked)
-    found = elements(packed)
+    found = elements(packed)  # as long as `packed` is there
     places = found.nonzero()[:, 0]
     marks = found[places].to(torch.int64)
-    below = _in_order(places[marks > 0], marks[marks > 0], column + 1)
-    above = _in_order(places[marks < 0], -marks[marks < 0], row[1:] + 1)
+    below = _in_order(places[marks > 0], marks[marks > 0], column)
+    above = _in_order(places[marks < 0], -marks[marks < 0], row[1:])
     if below is None or above is None:
         return None
     along = torch.cat([below[:1], above]) - below[0]
     lowest, highest = below.min() + along.min(), below.max() + along.max()
-    return WeightLayout(below, along) if 0 <= lowest <= highest < len(found) else None
+    if not 0 <= lowest <= highest < len(found):
+        return None
+    layout, compared = WeightLayout(below, along), torch.arange(outputs)
+    if outputs > _COMPARED:
+        spread = torch.linspace(0, outputs - 1, _COMPARED, dtype=torch.float64)
+        compared = torch.cat([spread.to(torch.int64), compared[-_TAIL:]])
+    rows = layout.rows(elements(layer.packed), compared)
+    return layout if torch.equal(rows, weight.detach()[compared]) else None
 
 
 def _in_order(places: Tensor, found: Tensor, marks: Tensor) -> Tensor | None:
@@ -173,19 +183,24 @@ def packable(hf: nn.Module) -> list[Place]:
     Left out: other classes, whose weights may be of another form; layers with hooks; weights that
     are shared, but for one shared by an embedding and one linear layer, which go together.
     """
+    layers = [(p, name, layer) for p in hf.modules() for name, layer in p.named_children()]
     users: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
-    for parent in hf.modules():
-        for name, child in parent.named_children():
-            for parameter in child.parameters(recurse=False):
-                users[id(parameter)].append((parent, name))
-    return [
-        Place(parent, name, _embedding(others))
-        for parent in hf.modules()
-        for name, child in parent.named_children()
-        if type(child) is nn.Linear and _is_plain(child)
-        for others in [[u for u in users[id(child.weight)] if u != (parent, name)]]
-        if not others or _embedding(others)
-    ]
+    for parent, name, layer in layers:
+        for parameter in layer.parameters(recurse=False):
+            users[id(parameter)].append((parent, name))
+    found = []
+    for parent, name, layer in layers:
+        if type(layer) is nn.Linear and _is_plain(layer):
+            others = [user for user in users[id(layer.weight)] if user != (parent, name)]
+            if not others:
+                found.append(Place(parent, name, None))
+            elif len(others) == 1 and _is_usual_embedding(getattr(*others[0])):
+                found.append(Place(parent, name, others[0]))
+    return found
+
+
+def _is_usual_embedding(layer: Any) -> bool:
+    return type(layer) is nn.Embedding and layer.max_norm is None and _is_plain(layer)
 
 
 def _is_plain(layer: Any) -> bool:
@@ -200,17 +215,8 @@ def _is_plain(layer: Any) -> bool:
     )
 
 
-def _embedding(users: list[tuple[nn.Module, str]]) -> tuple[nn.Module, str] | None:
-    """The only one of `users` (parent and name), if it is an embedding of the usual kind."""
-    if len(users) != 1:
-        return None
-    child = getattr(*users[0])
-    usual = type(child) is nn.Embedding and child.max_norm is None and _is_plain(child)
-    return users[0] if usual else None
-
-
-def pack_layers(places: Sequence[Place]) -> Iterator[int]:
-    """Replace the layers that stand there, one at a time; yields the bytes packed so far.
+def pack_layers(places: Sequence[Place]) -> int:
+    """Replace the layers that stand there, one at a time; returns the bytes packed.
 
     Each weight is freed when its layer is replaced, so that few copies of one layer are the most
     that lie in memory at once. A layer that this CPU has no kernel for stays as it is, and so does
@@ -222,14 +228,14 @@ def pack_layers(places: Sequence[Place]) -> Iterator[int]:
         if packed is None:
             continue
         if place.tied is not None:
-            layout = _layout_of(packed, weight)
+            layout = find_layout(packed, weight)
             if layout is None:
                 continue
             setattr(*place.tied, PackedEmbedding(packed, layout))
         setattr(place.parent, place.name, packed)
         done += weight.nbytes
         del weight
-        yield done
+    return done
 
 
 def is_packed(hf: nn.Module) -> bool:
@@ -237,23 +243,8 @@ def is_packed(hf: nn.Module) -> bool:
     return any(isinstance(module, PackedLinear) for module in hf.modules())
 
 
-def _layout_of(layer: PackedLinear, weight: Tensor) -> WeightLayout | None:
-    """The layout found, if the rows of the packed weight that it tells are those of `weight`."""
-    count = layer.out_features
-    layout = find_layout(count, layer.in_features, weight.dtype)
-    rows = torch.arange(count)
-    if count > _COMPARED:
-        spread = torch.linspace(0, count - 1, _COMPARED, dtype=torch.float64)
-        rows = torch.cat([spread.to(torch.int64), rows[-_TAIL:]])
-    if layout is None or not torch.equal(
-        layout.rows(elements(layer.packed), rows), weight.detach()[rows]
-    ):
-        return None
-    return layout
-
-
 Notify = Callable[[str], None]
-ONE, FEW, MANY = 1, 8, 32  # rows timed: plain decoding, a short draft, a long one or a prompt
+ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt
 _REPEATS, _LIMIT_S = 5, 0.15  # of the products of one shape, rows and way; a busy machine is slow
 # Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
 # built-in model, whose layers have up to 180,000, took 14% longer (measured, one thread).
@@ -269,26 +260,35 @@ _LEAST_GAIN, _LEAST_OF_ONE, _LEAST_OF_ONE_PLAIN = 1.1, 0.8, 0.97
 _SLOW = 4.0  # times one row that eight cost where the dtype is called slow; float32 is below 3.2
 
 
+Times = tuple[float, float, float]
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Seconds of a model's linear layers by rows, unpacked and packed, and whether both agree."""
+    """Seconds of a model's linear layers over ROWS, unpacked and packed, and whether both agree.
+
+    Raises ValueError for seconds that are not above zero.
+    """
 
     agrees: bool
-    unpacked: dict[int, float]
-    packed: dict[int, float]
+    unpacked: Times
+    packed: Times
 
-    def gain(self, rows: int) -> float:
-        """How many times as quick packed layers are; 0 where they do not agree."""
-        return self.unpacked[rows] / self.packed[rows] if self.agrees else 0.0
+    def __post_init__(self) -> None:
+        if not all(0 < seconds < 1e9 for seconds in self.unpacked + self.packed):
+            raise ValueError("seconds that are not above zero")
+
+    @property
+    def gains(self) -> Times:
+        """How many times as quick packed layers are."""
+        one, few, many = (a / b for a, b in zip(self.unpacked, self.packed, strict=True))
+        return one, few, many
 
     def pays(self, drafts: bool) -> bool:
         """Whether to pack a model; `drafts`: drafts will be verified, so most passes have rows."""
+        one, few, many = self.gains
         least = _LEAST_OF_ONE if drafts else _LEAST_OF_ONE_PLAIN
-        return (
-            self.gain(ONE) >= least
-            and self.gain(FEW) >= _LEAST_GAIN
-            and self.gain(MANY) >= _LEAST_GAIN
-        )
+        return self.agrees and one >= least and min(few, many) >= _LEAST_GAIN
 
 
 def pack_if_it_pays(
@@ -309,63 +309,56 @@ def pack_if_it_pays(
     places = [place for place in places if place.layer.weight.numel() >= _SMALLEST]
     if not places:
         return False
-    trial = _trial(hf, places, progress)
-    packs = wanted and trial.pays(drafts)
-    if half:
-        _warn_of_slow(trial.packed if packs else trial.unpacked, hf.dtype, warn)
-    return packs and _pack(places, trial, progress)
 
-
-def _trial(hf: Any, places: Sequence[Place], progress: Notify) -> Trial:
     def make() -> Trial:
         progress("Trying whether packed weights are quicker …")
         return try_packing(places)
 
-    return remembered_trial(hf).find(make, timed=True)
-
-
-def _warn_of_slow(seconds: dict[int, float], dtype: torch.dtype, warn: Notify) -> None:
-    times = seconds[FEW] / seconds[ONE]
-    if times > _SLOW:
-        name = str(dtype).removeprefix("torch.")
+    trial = remembered_trial(hf).find(make, timed=True)
+    packs = wanted and trial.pays(drafts)
+    one, few, _ = trial.packed if packs else trial.unpacked
+    if half and (times := few / one) > _SLOW:
+        name = str(hf.dtype).removeprefix("torch.")
         warn(
-            f"{name} is slow on this CPU: checking a draft of {FEW - 1} tokens takes {times:.0f}"
-            " times as long as one token, so drafts hardly pay; --dtype float32 does better"
+            f"{name} is slow on this CPU: checking a draft of {ROWS[1] - 1} tokens takes"
+            f" {times:.0f} times as long as one token, so drafts hardly pay; --dtype float32 does"
+            " better"
         )
-
-
-def _pack(places: Sequence[Place], trial: Trial, progress: Notify) -> bool:
+    if not packs:
+        return False
     begin = time.perf_counter()
     progress("Packing weights …")
-    done = max(pack_layers(places), default=0)
-    if not done:
-        return False
-    progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
-    if trial.gain(ONE) < _LEAST_OF_ONE_PLAIN:
+    done = pack_layers(places)
+    if done:
+        progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
+    one, few, _ = trial.gains
+    if done and one < _LEAST_OF_ONE_PLAIN:
         progress(
-            f"They check a draft of {FEW - 1} tokens {trial.gain(FEW):.1f} times as fast, but one"
-            f" token without a draft takes {1 / trial.gain(ONE):.1f} times as long: where few"
-            " drafts are accepted, --no-packed is faster."
+            f"They check a draft of {ROWS[1] - 1} tokens {few:.1f} times as fast, but one token"
+            f" without a draft takes {1 / one:.1f} times as long: where few drafts are accepted,"
+            " --no-packed is faster."
         )
-    return True
+    return done > 0
 
 
 @torch.inference_mode()
 def try_packing(places: Sequence[Place]) -> Trial:
     """Time and compare layers of the most common shapes, a few of each in turn."""
-    unpacked, packed = (dict.fromkeys((ONE, FEW, MANY), 0.0) for _ in range(2))
+    seconds = np.zeros((2, len(ROWS)))  # unpacked and packed
     agrees = True
     for layers, count in _samples(places):
-        copies = [packed_copy(layer) for layer in layers]
-        others = [copy for copy in copies if copy is not None]
-        agrees = agrees and len(others) == len(layers)
-        for rows in unpacked:
-            inputs = _inputs(layers[0], rows)
-            agrees = agrees and _agree(layers[0](inputs), others[0](inputs))
-            before, after = _seconds((layers, others or layers), inputs)
-            unpacked[rows] += before * count
-            packed[rows] += after * count
-    return Trial(agrees, unpacked, packed)
+        copies = [copy for layer in layers if (copy := packed_copy(layer)) is not None]
+        agrees = agrees and len(copies) == len(layers)
+        shape, dtype = (layers[0].in_features,), layers[0].weight.dtype
+        for at, rows in enumerate(ROWS):
+            source = torch.Generator().manual_seed(0)
+            inputs = torch.randn((1, rows, *shape), generator=source).to(dtype)
+            if agrees:
+                true, found = (way[0](inputs).double() for way in (layers, copies))
+                error, scale = (of.square().mean().sqrt() for of in (found - true, true))
+                agrees = bool(error <= _TOLERANCE[dtype] * scale)
+            seconds[:, at] += np.multiply(_seconds((layers, copies or layers), inputs), count)
+    return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
 
 
 def _samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
@@ -373,25 +366,13 @@ def _samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     shapes: dict[tuple[int, ...], list[Any]] = defaultdict(list)
     for place in places:
         shapes[tuple(place.layer.weight.shape)].append(place.layer)
-    timed = [layers for layers in shapes.values() if _bytes(layers[:1]) <= _LARGEST]
-    largest = sorted(timed or shapes.values(), key=_bytes, reverse=True)[:_SHAPES]
-    return [(layers[: max(1, int(_COLD / _bytes(layers[:1])))], len(layers)) for layers in largest]
-
-
-def _bytes(layers: Sequence[Any]) -> int:
-    return sum(layer.weight.nbytes for layer in layers)
-
-
-def _inputs(layer: Any, rows: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    shape = (1, rows, layer.in_features)
-    return torch.randn(shape, generator=generator).to(layer.weight.dtype)
-
-
-def _agree(true: Tensor, found: Tensor) -> bool:
-    error = (found.double() - true.double()).square().mean().sqrt()
-    scale = true.double().square().mean().sqrt()
-    return bool(error <= _TOLERANCE[true.dtype] * scale)
+    each = {shape: layers[0].weight.nbytes for shape, layers in shapes.items()}
+    timed = [shape for shape in shapes if each[shape] <= _LARGEST] or list(shapes)
+    largest = sorted(timed, key=lambda shape: each[shape] * len(shapes[shape]), reverse=True)
+    return [
+        (shapes[shape][: max(1, int(_COLD / each[shape]))], len(shapes[shape]))
+        for shape in largest[:_SHAPES]
+    ]
 
 
 def _seconds(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
@@ -411,15 +392,4 @@ def _seconds(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
 
 def remembered_trial(hf: Any) -> Remembered[Trial]:
     """Where the trial of a model is kept."""
-    config = hf.config.to_json_string(use_diff=False)
-    parts = (hf.dtype, type(hf).__name__, config)
-    return Remembered("packed", hf.device, parts, _read, asdict)
-
-
-def _read(stored: Any) -> Trial:
-    if stored.keys() != {"agrees", "unpacked", "packed"} or type(stored["agrees"]) is not bool:
-        raise ValueError("another form")
-    unpacked, packed = (read_points(stored[name]) for name in ("unpacked", "packed"))
-    if not unpacked.keys() == packed.keys() == {ONE, FEW, MANY}:
-        raise ValueError("seconds of other rows")
-    return Trial(stored["agrees"], unpacked, packed)
+    return remembered("packed", hf, Trial)

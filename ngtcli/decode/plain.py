@@ -21,7 +21,7 @@ class Way:
 
     `window`: the tree mask applies the configuration's window (kind TREES). For the other kinds:
     `positions`: the model takes position ids; `cache`: it takes a new cache at the first pass;
-    `chunks`: it may read a prompt in several passes.
+    `chunks`: it may read a prompt in several passes. Raises ValueError for another kind or reason.
     """
 
     kind: str = TREES
@@ -30,6 +30,11 @@ class Way:
     positions: bool = True
     cache: bool = False
     chunks: bool = True
+
+    def __post_init__(self) -> None:
+        plain = self.kind in (STEPS, REREAD) and 0 < len(self.reason) < 200
+        if not (plain and self.reason.isprintable()) and (self.kind, self.reason) != (TREES, ""):
+            raise ValueError("no way to run a model")
 
 
 class PlainRows:

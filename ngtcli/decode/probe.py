@@ -13,7 +13,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,10 +23,10 @@ from transformers import GenerationConfig
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
 from ngtcli.decode.scores import runs_exactly, same_scores, scores_are_not_numbers
+from ngtcli.decode.trials import remembered
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
-from ngtcli.system.json_form import from_json
 from ngtcli.system.remembered import Remembered
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -45,12 +45,6 @@ _WIDEST, _NARROWEST = 512, 40
 _END = 2304  # tokens of context up to which its end is probed: learned positions end at 2,048
 _EMPTY = DraftTree()
 
-_STATE_KINDS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}
-_CHOOSING_KINDS = {
-    "indexed_attention", "compressed_sparse_attention", "heavily_compressed_attention",
-    "minimax_m3_sparse",
-}  # fmt: skip
-_KNOWN_KINDS = {"full_attention", "sliding_attention"}
 KEEPS_STATE = "its layers keep a running state that cannot be rolled back"
 ATTENDS_IN_CHUNKS = (
     "its layers attend within chunks, which the mask of a draft tree does not follow"
@@ -58,6 +52,14 @@ ATTENDS_IN_CHUNKS = (
 CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
 NO_TREE_MASK = "it does not honour a tree attention mask"
 NO_CACHE = "it keeps no cache: everything is read again at each token"
+_KNOWN_KINDS = {"full_attention", "sliding_attention"}  # of layers
+# Why a model with layers of a kind cannot verify drafts; of several reasons the first counts.
+_PLAIN_KINDS = {
+    "linear_attention": KEEPS_STATE, "conv": KEEPS_STATE, "hybrid": KEEPS_STATE,
+    "hybrid_sliding": KEEPS_STATE, "chunked_attention": ATTENDS_IN_CHUNKS,
+    "indexed_attention": CHOOSES_TOKENS, "compressed_sparse_attention": CHOOSES_TOKENS,
+    "heavily_compressed_attention": CHOOSES_TOKENS, "minimax_m3_sparse": CHOOSES_TOKENS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,6 @@ class Reference:
     tokens: list[int]
     scores: Tensor
     exact: bool
-
-    def agrees(self, rows: Sequence[Tensor], start: int = 0) -> bool:
-        """Whether `rows`, each (vocabulary,), are the scores from token `start` on."""
-        return same_scores(rows, self.scores[start : start + len(rows)], self.exact)
 
 
 def target_model(
@@ -100,75 +98,57 @@ def use_attention(
 
 
 def _use_way_found(model: TargetModel, progress: Callable[[str], None]) -> None:
-    """Run a model of a family that the tests do not cover in the way that probing finds."""
+    """Run a model in the way that probing finds, unless the tests cover it.
+
+    They do by its family, its kinds of layers and its windows.
+    """
 
     def probe() -> Way:
         progress(f"Trying once how {model.name} takes drafts …")
         return find_way(model)
 
-    if not _proven(model.config):
+    slides = _PROVEN.get(model.config.model_type)
+    windows = window_numbers(model.config) and not slides
+    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS:
         model.use(remembered_way(model.hf).find(probe))
 
 
-def _proven(config: Any) -> bool:
-    """Whether the tests cover this model: its family, its kinds of layers and its windows."""
-    kinds = set(getattr(config, "layer_types", None) or ())
-    slides = _PROVEN.get(config.model_type)
-    return slides is not None and kinds <= _KNOWN_KINDS and (slides or not window_numbers(config))
+def _kinds(model: TargetModel) -> set[str]:
+    return set(getattr(model.config, "layer_types", None) or ())
 
 
 def remembered_way(hf: Any) -> Remembered[Way]:
     """Where the way of a model is kept."""
-    config = hf.config.to_json_string(use_diff=False)
-    attention = getattr(hf.config, "_attn_implementation", None)
-    parts = (hf.dtype, attention, type(hf).__name__, config)
-    return Remembered("ways", hf.device, parts, _read, asdict, threads=False)
+    return remembered("ways", hf, Way, threads=False)
 
 
-def _read(stored: Any) -> Way:
-    way: Way = from_json(Way, stored)
-    drafts = way.kind == TREES and not way.reason
-    plain = way.kind in (STEPS, REREAD) and 0 < len(way.reason) < 200 and way.reason.isprintable()
-    if not (drafts or plain):
-        raise ValueError("no way to run a model")
-    return way
+def sizes(model: TargetModel) -> tuple[int, int]:
+    """How many prompt tokens, and wrong siblings before the path, a probe uses.
 
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How many prompt tokens, and wrong siblings before the path, a probe uses."""
-
-    prompt: int
-    siblings: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of cache that the probe needs, some to spare."""
-        return self.prompt + self.siblings + 2 * NEW_TOKENS
-
-
-def sizes(model: TargetModel) -> Sizes:
-    """A prompt longer than every window below LONGEST tokens, as far as the context allows."""
+    The prompt is longer than every window below LONGEST tokens, as far as the context allows.
+    """
     known = [n for n in window_numbers(model.config).values() if n < min(model.context, LONGEST)]
     window = max(known, default=0)
     room = model.context - 2 * NEW_TOKENS
     siblings = min(max(window, _NARROWEST), _WIDEST, max(2, room // 2))
-    return Sizes(max(1, min(max(window + 8, _SHORTEST), LONGEST, room - siblings)), siblings)
+    return max(1, min(max(window + 8, _SHORTEST), LONGEST, room - siblings)), siblings
 
 
 @torch.inference_mode()
 def find_way(model: TargetModel) -> Way:
     """The way to run `model`. Changes `model.way` while it probes. Raises ModelError."""
-    taken = sizes(model)
+    length, siblings = sizes(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for truth in references(model.hf, model.name, taken.prompt, model.vocabulary):
-            check_causal(model.hf, model.name, truth.prompt)
-            reason = _why_plain(model) or _tree_reason(model, truth, taken)
+        for truth in _references(model, length):
+            _check_causal(model, truth.prompt)
+            reason = _why_plain(model) or _tree_reason(model, truth, siblings)
             if not reason:
                 return model.way
-            if way := _plain_way(model, truth, reason):
-                return way
+            for way in _plain_ways(reason):
+                model.use(way)
+                if _holds(_steps_agree, model, truth, siblings):
+                    return way
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
         " neither what transformers' generate gives nor what they give in one pass",
@@ -178,16 +158,12 @@ def find_way(model: TargetModel) -> Way:
 
 def _why_plain(model: TargetModel) -> str:
     """Why, by its configuration, the model cannot verify drafts; "" where a probe must tell."""
-    kinds = set(getattr(model.config, "layer_types", None) or ())
-    for reason, of in (
-        (KEEPS_STATE, _STATE_KINDS),
-        (ATTENDS_IN_CHUNKS, {"chunked_attention"}),
-        (CHOOSES_TOKENS, _CHOOSING_KINDS),
-    ):
-        if kinds & of:
+    kinds = _kinds(model)
+    for kind, reason in _PLAIN_KINDS.items():
+        if kind in kinds:
             return reason
-    if kinds - _KNOWN_KINDS:
-        return f"its layers are of a kind unknown here ({min(kinds - _KNOWN_KINDS)})"
+    if unknown := kinds - _KNOWN_KINDS:
+        return f"its layers are of a kind unknown here ({min(unknown)})"
     for name, number in window_numbers(model.config).items():
         # The tree mask applies a sliding window of any length; another window must be probed.
         if "window" in name and name != "sliding_window" and LONGEST <= number < model.context:
@@ -195,54 +171,72 @@ def _why_plain(model: TargetModel) -> str:
     return ""
 
 
-def _tree_reason(model: TargetModel, truth: Reference, taken: Sizes) -> str:
+def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
     """Why the model cannot verify drafts, "" if it can; `model.way` is the last one probed."""
+    claims = (_steps_agree, _tree_agrees, _end_agrees)
     for window in (True, False) if model.window is not None else (True,):
         model.use(Way(TREES, window=window))
-        if (
-            _holds(lambda: _steps_agree(model, truth, taken.rows))
-            and _holds(lambda: _tree_agrees(model, truth, taken))
-            and _holds(lambda: _end_agrees(model, truth))
-        ):
+        if all(_holds(claim, model, truth, siblings) for claim in claims):
             return ""
     return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
 
 
-def _holds(claim: Callable[[], bool]) -> bool:
+def _plain_ways(reason: str) -> Iterator[Way]:
+    """The ways to run a model token by token, in the order in which they are tried."""
+    for positions, cache in ((True, False), (True, True), (False, False)):
+        for chunks in (True, False):
+            yield Way(STEPS, reason, positions=positions, cache=cache, chunks=chunks)
+    reason = reason if reason == KEEPS_STATE else NO_CACHE
+    for positions in (True, False):
+        yield Way(REREAD, reason, positions=positions)
+
+
+Claim = Callable[[TargetModel, Reference, int], bool]
+
+
+def _holds(claim: Claim, model: TargetModel, truth: Reference, siblings: int) -> bool:
     """Whether `claim` is true; it is false of a model that raises an error meanwhile."""
     try:
-        return claim()
+        return claim(model, truth, siblings)
     except (MemoryError, torch.OutOfMemoryError, ModelError):
         raise
     except Exception:
         return False
 
 
-def _steps_agree(model: TargetModel, truth: Reference, rows: int) -> bool:
+def _steps_agree(model: TargetModel, truth: Reference, siblings: int) -> bool:
     """Whether single steps after a prompt read in chunks give the reference's scores."""
-    model.start(rows)
+    model.start(len(truth.prompt) + siblings + 2 * NEW_TOKENS)
     model.prefill(truth.prompt[:-1], max(1, len(truth.prompt) // 3))
+    found = _one_by_one(model, (truth.prompt[-1], *truth.tokens[:-1]))
+    return same_scores(found, truth.scores, truth.exact)
+
+
+def _one_by_one(model: TargetModel, tokens: Sequence[int]) -> list[Tensor]:
+    """Scores (vocabulary,) after each of the tokens, one a pass; their rows are kept."""
     found = []
-    for token in (truth.prompt[-1], *truth.tokens[:-1]):
+    for token in tokens:
         found.append(model.forward(token, _EMPTY)[0].clone())
         model.keep(())
-    return truth.agrees(found)
+    return found
 
 
-def _tree_agrees(model: TargetModel, truth: Reference, taken: Sizes) -> bool:
+def _tree_agrees(model: TargetModel, truth: Reference, siblings: int) -> bool:
     """Whether the path after all its wrong siblings, and two of these, have the right scores."""
-    model.truncate(len(truth.prompt) - 1)
-    tree = _wide_tree(truth, taken.siblings, model.vocabulary)
-    rows = model.forward(truth.prompt[-1], tree)
+    start, root = len(truth.prompt) - 1, truth.prompt[-1]
+    model.truncate(start)
+    tree = _wide_tree(truth, siblings, model.vocabulary)
+    rows = model.forward(root, tree)
     deep = [rows[0], *rows[-(NEW_TOKENS - 1) :]]
-    if len(rows) != len(tree) + 1 or not truth.agrees(deep):
+    if len(rows) != len(tree) + 1 or not same_scores(deep, truth.scores, truth.exact):
         return False
-    return all(
-        same_scores(
-            [rows[node + 1]], [_step_by_step(model, truth, (tree.tokens[node],))], truth.exact
-        )
-        for node in (0, taken.siblings - 1)
-    )
+    wrong = [(tree.tokens[node], rows[node + 1].clone()) for node in (0, siblings - 1)]
+    for token, found in wrong:
+        model.truncate(start)
+        true = _one_by_one(model, (root, token))[-1]
+        if not same_scores([found], [true], truth.exact):
+            return False
+    return True
 
 
 def _wide_tree(truth: Reference, siblings: int, vocabulary: int) -> DraftTree:
@@ -253,19 +247,7 @@ def _wide_tree(truth: Reference, siblings: int, vocabulary: int) -> DraftTree:
     return DraftTree((*wrong, *path), tuple(parents))
 
 
-def _step_by_step(model: TargetModel, truth: Reference, path: tuple[int, ...]) -> torch.Tensor:
-    """Scores after prompt and `path`, one token a pass; the cache holds the prompt."""
-    start = len(truth.prompt) - 1
-    model.truncate(start)
-    for token in (truth.prompt[-1], *path[:-1]):
-        model.forward(token, _EMPTY)
-        model.keep(())
-    scores = model.forward(path[-1], _EMPTY)[0].clone()
-    model.truncate(start)
-    return scores
-
-
-def _end_agrees(model: TargetModel, truth: Reference) -> bool:
+def _end_agrees(model: TargetModel, truth: Reference, _: int) -> bool:
     """Whether a tree at the context's end has the scores that its path has token by token.
 
     The rows before the tree are zeros: no prompt is read.
@@ -274,44 +256,22 @@ def _end_agrees(model: TargetModel, truth: Reference) -> bool:
     start = model.context - siblings - NEW_TOKENS
     if model.context > _END or start < 1:
         return True
-    tree = _wide_tree(truth, siblings, model.vocabulary)
     model.start(model.context)
     model.cache.length = start
-    rows = model.forward(truth.prompt[-1], tree)
-    single = []
-    for token in (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]):
-        single.append(model.forward(token, _EMPTY)[0].clone())
-        model.keep(())
+    rows = model.forward(truth.prompt[-1], _wide_tree(truth, siblings, model.vocabulary))
+    single = _one_by_one(model, (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]))
     return same_scores([rows[0], *rows[-(NEW_TOKENS - 1) :]], single, truth.exact)
 
 
-def _plain_way(model: TargetModel, truth: Reference, reason: str) -> Way | None:
-    """The first way that gives the reference's scores token by token; None if no way does."""
-    for way in _plain_ways(reason):
-        model.use(way)
-        if _holds(lambda: _steps_agree(model, truth, 0)):
-            return way
-    return None
-
-
-def _plain_ways(reason: str) -> Iterator[Way]:
-    for positions, cache in ((True, False), (True, True), (False, False)):
-        for chunks in (True, False):
-            yield Way(STEPS, reason, positions=positions, cache=cache, chunks=chunks)
-    reason = reason if reason == KEEPS_STATE else NO_CACHE
-    for positions in (True, False):
-        yield Way(REREAD, reason, positions=positions)
-
-
-def references(hf: Any, name: str, length: int, vocabulary: int) -> Iterator[Reference]:
+def _references(model: TargetModel, length: int) -> Iterator[Reference]:
     """The scores of `generate` after `length` arbitrary tokens, then of one pass without cache.
 
     One that the model fails to give is left out. Raises ModelError where it fails to give both,
     and for scores that are not numbers.
     """
-    rng = random.Random(0)
-    prompt = [rng.randrange(vocabulary) for _ in range(length)]
-    spoken = [rng.randrange(vocabulary) for _ in range(NEW_TOKENS)]
+    rng, hf, name = random.Random(0), model.hf, model.name
+    prompt = [rng.randrange(model.vocabulary) for _ in range(length)]
+    spoken = [rng.randrange(model.vocabulary) for _ in range(NEW_TOKENS)]
     failed, had = Exception("no scores"), False
     for source in (_generated, _passed):
         try:
@@ -330,18 +290,18 @@ def references(hf: Any, name: str, length: int, vocabulary: int) -> Iterator[Ref
         ) from failed
 
 
-def check_causal(hf: Any, name: str, prompt: Sequence[int]) -> None:
+def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
     """Raise ModelError where scores depend on tokens that come later: then it is not a decoder.
 
     Passes a model that cannot be run without a cache.
     """
     try:
-        long, short = _whole_pass(hf, prompt[:16]), _whole_pass(hf, prompt[:8])
+        long, short = _whole_pass(model.hf, prompt[:16]), _whole_pass(model.hf, prompt[:8])
     except Exception:
         return
-    if not same_scores([long[7]], [short[7]], runs_exactly(hf)):
+    if not same_scores([long[7]], [short[7]], runs_exactly(model.hf)):
         raise ModelError(
-            f"{name}: no decoder: its scores depend on the tokens that follow",
+            f"{model.name}: no decoder: its scores depend on the tokens that follow",
             "Give a causal language model; an encoder such as BERT does not generate text.",
         )
 
@@ -382,9 +342,7 @@ def _passed(hf: Any, prompt: list[int], spoken: list[int]) -> tuple[list[int], T
 
 
 def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        scores: Tensor = hf(
-            input_ids=torch.tensor([list(ids)], device=hf.device), use_cache=False
-        ).logits[0]
+    scores: Tensor = hf(
+        input_ids=torch.tensor([list(ids)], device=hf.device), use_cache=False
+    ).logits[0]
     return scores

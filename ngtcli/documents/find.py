@@ -27,7 +27,7 @@ Read = TypeVar("Read")
 STDIN = "-"
 WRITTEN = "this command writes it"  # why a file is left out
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
-_SHOWN = 3  # unreadable files that an error names; guess
+_SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
 _AHEAD = 64  # files that are being read before what is in them is asked for; guess
 _INTERVAL_S = 0.3  # between two status lines; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
@@ -63,15 +63,15 @@ class Skipped:
     needs: str = field(default="", metadata=HIDDEN)
 
 
-def kinds(skipped: Sequence[Skipped], most: int = 5) -> str:
-    """The number of skipped files of each kind, the most frequent first; at most `most` kinds.
+def kinds(skipped: Sequence[Skipped]) -> str:
+    """The number of skipped files of each kind, the most frequent first; a few by name.
 
     >>> kinds([Skipped("a.pdf", "", ".pdf"), Skipped("b.pdf", "", ".pdf"), Skipped("c", "", ".x")])
     '.pdf 2, .x 1'
     """
     counts = sorted(Counter(s.kind for s in skipped if s.kind).items(), key=lambda c: (-c[1], c[0]))
-    rest = sum(count for _, count in counts[most:])
-    shown = [f"{kind} {count}" for kind, count in counts[:most]]
+    rest = sum(count for _, count in counts[_KINDS_SHOWN:])
+    shown = [f"{kind} {count}" for kind, count in counts[:_KINDS_SHOWN]]
     return ", ".join([*shown, f"others {rest}"] if rest else shown)
 
 

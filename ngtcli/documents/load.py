@@ -9,10 +9,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from itertools import count as count_from
 from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import Catalog, Entry
+from ngtcli.documents.catalog import Entry
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.files import Files, Reader
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped
@@ -31,36 +33,22 @@ def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) 
     ['a/notes.txt', 'notes.txt', 'b.txt']
     """
     parts = [[p for p in os.path.abspath(path).split(os.sep) if p] for path, _ in files]
-    # 0: the file's name; 1: the path below the named one; 2: a part more ….
-    steps = [0] * len(files)
     names = [utf8(part[-1]) for part in parts]
-    while repeated := _repeated(names, taken):
-        wider = [i for i in repeated if steps[i] == 0 or len(names[i].split("/")) < len(parts[i])]
+    more = [iter(range(below, len(p) + 1)) for p, (_, below) in zip(parts, files, strict=True)]
+    while True:
+        counts = Counter(names) + Counter(taken)
+        repeated = (i for i, name in enumerate(names) if counts[name] > 1)
+        wider = [(i, count) for i in repeated if (count := next(more[i], 0))]
         if not wider:
-            return _numbered(names, taken)
-        for i in wider:
-            steps[i] += 1
-            names[i] = utf8("/".join(parts[i][-(files[i][1] + steps[i] - 1) :]))
+            break
+        for i, count in wider:
+            names[i] = utf8("/".join(parts[i][-count:]))
+    used = set(taken)
+    for i, name in enumerate(names):  # some may still repeat, as where different bytes became "?"
+        numbered = (f"{name} ({number})" for number in count_from(2))
+        names[i] = next(new for new in chain([name], numbered) if new not in used)
+        used.add(names[i])
     return names
-
-
-def _repeated(names: Sequence[str], taken: Iterable[str]) -> list[int]:
-    """The indices of names that are not unique or are in `taken`."""
-    counts = Counter(names) + Counter(taken)
-    return [i for i, name in enumerate(names) if counts[name] > 1]
-
-
-def _numbered(names: Sequence[str], taken: Iterable[str]) -> list[str]:
-    """`names` with numbers after repeated ones, as where different bytes became "?"."""
-    used, numbered = set(taken), []
-    for name in names:
-        number, numbered_name = 1, name
-        while numbered_name in used:
-            number += 1
-            numbered_name = f"{name} ({number})"
-        used.add(numbered_name)
-        numbered.append(numbered_name)
-    return numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,43 +163,39 @@ def survey(
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
-    listing, surveyor = Listing(settings, paths), _Surveyor(Files(settings), counter)
+    listing, files = Listing(settings, paths), Files(settings)
+    read = 0
+
+    def begin(found: Found) -> Callable[[], Entry]:
+        """The file's entry, which may have to be waited for; that raises Unreadable."""
+        nonlocal read
+        catalog = files.catalog(found)
+        known = catalog.known(found.real)
+        if known and (known.reason or counter.key in known.tokens):
+            return known.checked
+        read += 1
+        text = files.submit(found)
+
+        def counted() -> Entry:
+            extracted = text()
+            entry = catalog.entry(found.real) or Entry().described(extracted)  # a pipe has none
+            if counter.key in entry.tokens:
+                return entry
+            tokens = {**entry.tokens, counter.key: counter.count(extracted.text)}
+            return catalog.with_tokens(found.real, entry, tokens)
+
+        return counted
+
     try:
-        entries = listing.each(surveyor.begin, status)
+        entries = listing.each(begin, status)
         for root, real in listing.roots().items():
-            surveyor.files.keep_only(root, real)
+            files.keep_only(root, real)
     finally:
-        remarks = surveyor.files.close()
+        remarks = files.close()
     names = distinct_names([(found.path, found.below) for found, _ in entries.values()])
     rows = tuple(
         Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
             entry.tokens[counter.key], entry.dropped, entry.warnings)
         for name, (found, entry) in zip(names, entries.values(), strict=True)
     )  # fmt: skip
-    return Survey(rows, listing.all_skipped(), tuple(remarks), surveyor.read)
-
-
-class _Surveyor:
-    """Has files read of which something is not known; `read` counts them."""
-
-    def __init__(self, files: Files, counter: TokenCounter) -> None:
-        self.files, self._counter = files, counter
-        self.read = 0
-
-    def begin(self, found: Found) -> Callable[[], Entry]:
-        """The file's entry, which may have to be waited for; that raises Unreadable."""
-        catalog = self.files.catalog(found)
-        entry = catalog.known(found.real)
-        if entry is not None and (entry.reason or self._counter.key in entry.tokens):
-            return entry.checked
-        self.read += 1
-        text = self.files.submit(found)
-        return lambda: self._counted(text(), found, catalog)
-
-    def _counted(self, text: Extracted, found: Found, catalog: Catalog) -> Entry:
-        """The entry of a file that was read, with its number of tokens."""
-        entry = catalog.entry(found.real) or Entry().described(text)  # a pipe has none
-        if self._counter.key not in entry.tokens:
-            tokens = {**entry.tokens, self._counter.key: self._counter.count(text.text)}
-            entry = catalog.with_tokens(found.real, entry, tokens)
-        return entry
+    return Survey(rows, listing.all_skipped(), tuple(remarks), read)

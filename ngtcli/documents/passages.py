@@ -23,6 +23,7 @@ _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _MARKDOWN = (".md", ".markdown")
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*?)[ \t#]*$", re.MULTILINE)
+_WORD_START = re.compile(r"(?<=\s)\S")
 # Where a long paragraph is cut, the best first.
 _ENDS = (re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？]"), re.compile(r"\n"), re.compile(r"\s+"))
 
@@ -51,8 +52,9 @@ def passages(document: Document, cutting: Cutting) -> list[Passage]:
     ([Passage(start=0, end=9), Passage(start=11, end=17)], [Passage(start=0, end=17)])
     """
     packing = _Packing(document.text, cutting)
-    borders = [*(s.start for s in _headed(document)), len(document.text)]
-    for first, last in pairwise([0, *borders]):
+    pairs = pairwise([Section(0), *_sections(document)])  # a page alone is no border
+    borders = [section.start for before, section in pairs if section.heading != before.heading]
+    for first, last in pairwise([0, *borders, len(document.text)]):
         packing.border()
         for start, end in _blocks(document.text, first, last, cutting.tokens * _LETTERS):
             packing.add(start, end)
@@ -74,15 +76,6 @@ def _sections(document: Document) -> tuple[Section, ...]:
     return tuple(Section(m.start(), 0, m.group(1)) for m in _HEADING.finditer(document.text))
 
 
-def _headed(document: Document) -> Iterator[Section]:
-    """The sections that begin with a heading, not with a page alone."""
-    before = ""
-    for section in _sections(document):
-        if section.heading != before:
-            before = section.heading
-            yield section
-
-
 class _Packing:
     """Puts neighbouring blocks together as long as they stay within the size."""
 
@@ -99,8 +92,9 @@ class _Packing:
         if self._start >= 0 and self._size + size > self._most:
             self.close()
             low = max(self.done[-1].start + 1, start - self._overlap)
-            back = _word_start(self._text, low, start) if self._overlap else start
-            self._start, self._size = back, _size(self._text[back:start])
+            word = _WORD_START.search(self._text, low, start) if self._overlap else None
+            self._start = word.start() if word else start
+            self._size = _size(self._text[self._start : start])
         elif self._start < 0:
             self._start, self._size = start, 0
         self._end = end
@@ -125,12 +119,6 @@ def _size(text: str) -> int:
     return len(text) + (_LETTERS - 1) * len(_UNSPACED.findall(text))
 
 
-def _word_start(text: str, low: int, high: int) -> int:
-    """The first place from `low` on, before `high`, where a word begins; else `high`."""
-    found = re.compile(r"(?<=\s)\S").search(text, low, high)
-    return found.start() if found else high
-
-
 def _blocks(text: str, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
     """The paragraphs of `text[first:last]`, and long ones in pieces of at most `most`."""
     at = first
@@ -149,7 +137,8 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     """A paragraph, cut behind sentences, lines or words where it is too long for one passage."""
     body = text[start:end]
-    is_table = _is_table(body)
+    lines = body.splitlines()
+    is_table = len(lines) > 1 and all(BETWEEN_CELLS in line or "\t" in line for line in lines)
     size = _size(body)
     if is_table and size <= _TABLE * most:
         yield start, end
@@ -171,13 +160,5 @@ def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, i
 
 def _last(pattern: re.Pattern[str], text: str, start: int, limit: int) -> int:
     """Where the last match before `limit` ends, in the second half of the piece; 0: nowhere."""
-    found = 0
-    for match in pattern.finditer(text, start + (limit - start) // 2, limit):
-        found = match.end()
-    return found
-
-
-def _is_table(body: str) -> bool:
-    """Whether all lines, two at least, have cells."""
-    lines = body.splitlines()
-    return len(lines) > 1 and all(BETWEEN_CELLS in line or "\t" in line for line in lines)
+    matches = pattern.finditer(text, start + (limit - start) // 2, limit)
+    return max((match.end() for match in matches), default=0)

@@ -26,6 +26,7 @@ _STREAMS = (
     ("Workbook", "an old Excel workbook", ".xls"),
     ("Book", "an old Excel workbook", ".xls"),
 )
+_BINARY = "binary, not text", "Give a text file (.txt, .md, .rst)."
 # Encodings among which is guessed, the most likely first, and names that iconv has for some.
 _GUESSES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"
@@ -67,13 +68,13 @@ def decode_text(data: bytes) -> str:
     other encodings, and text that is only white space.
     """
     check_format(data)
-    mark, encoding = next((m for m in _MARKS if data.startswith(m[0])), (b"", ""))
-    encoding = encoding or _unmarked(data)
+    marked = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "")
+    encoding = marked or _unmarked(data)
     try:
-        text = data.decode(encoding).removeprefix("\ufeff") if mark else data.decode(encoding)
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise _undecodable(data, encoding, error.start) from None
-    return checked_text(text)
+    return checked_text(text.removeprefix("\ufeff") if marked else text)
 
 
 def check_format(data: bytes) -> None:
@@ -104,7 +105,7 @@ def _old(data: bytes) -> Unreadable:
 def checked_text(text: str) -> str:
     """`text` with line ends as "\\n". Raises Unreadable for binary data and white space alone."""
     if "\0" in text:
-        raise Unreadable("binary, not text", "Give a text file (.txt, .md, .rst).")
+        raise Unreadable(*_BINARY)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text or text.isspace():  # `strip` would copy it
         raise Unreadable("empty", "Give a document with text in it.")
@@ -128,14 +129,13 @@ def _is_utf16(data: bytes, encoding: str) -> bool:
     ASCII characters each, as in tables whose fields end with zeros.
     """
     try:
-        characters = set(data.decode(encoding))
+        characters = set(data.decode(encoding)) - set("\t\n\v\f\r")
     except UnicodeDecodeError:
-        return False
-    if any(unicodedata.category(c) in _FOREIGN and c not in "\t\n\v\f\r" for c in characters):
         return False
     wide = {c for c in characters if "\xff" < c <= "\uffff"}
     pairs = {c for c in wide if 0x20 <= ord(c) >> 8 < 0x7F and 0x20 <= ord(c) & 0xFF < 0x7F}
-    return 2 * len(pairs) <= len(wide)
+    is_clean = _FOREIGN.isdisjoint(map(unicodedata.category, characters))
+    return is_clean and 2 * len(pairs) <= len(wide)
 
 
 def _undecodable(data: bytes, encoding: str, at: int) -> Unreadable:
@@ -143,22 +143,20 @@ def _undecodable(data: bytes, encoding: str, at: int) -> Unreadable:
         name = encoding[:6].upper()
         return Unreadable(f"damaged {name} (byte {at})", "Save it again, as UTF-8.")
     if b"\0" in data:
-        return Unreadable("binary, not text", "Give a text file (.txt, .md, .rst).")
+        return Unreadable(*_BINARY)
     if not data[:at].isascii():  # other encodings rarely begin with valid UTF-8
         return Unreadable(
             f"not UTF-8 (byte {at}), though it is before that byte",
             "Mend the file, or leave out what is damaged with iconv -c -f utf-8 -t utf-8.",
         )
     sample = data[max(0, at - _SAMPLE // 2) : at + _SAMPLE // 2]
-    return Unreadable(f"not UTF-8 (byte {at})", lambda: _conversion(sample))
 
-
-def _conversion(sample: bytes) -> str:
-    """How to convert a file that contains `sample` to UTF-8, as one sentence."""
-    guess = guess_encoding(sample)
-    if not guess:
+    def advice() -> str:
+        if guess := guess_encoding(sample):
+            return f"It looks like {guess}; convert it with iconv -f {guess} -t utf-8."
         return "Convert it first, as with iconv -f ENCODING -t utf-8."
-    return f"It looks like {guess}; convert it with iconv -f {guess} -t utf-8."
+
+    return Unreadable(f"not UTF-8 (byte {at})", advice)
 
 
 def checked_encoding(data: bytes, declared: str) -> str:

@@ -59,21 +59,15 @@ def _confine(memory: int) -> None:
     sys.setrecursionlimit(_DEPTH)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    try:
+    with suppress(OSError, ValueError):  # macOS knows no such limit
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    except (OSError, ValueError):  # macOS knows no such limit
-        pass
-    sandbox.confine(_readable())
-    sys.addaudithook(_refuse)
-
-
-def _readable() -> list[str]:
-    """The folders from which Python and libraries are loaded; of a checkout the package alone."""
+    # From where Python and libraries are loaded; of a checkout the package alone.
     package = Path(ngtcli.__file__).parent
     checkout = package.parent if (package.parent / "pyproject.toml").exists() else None
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     places = [place for place in (*sys.path, *libraries) if place and place != str(checkout)]
-    return [sys.prefix, sys.base_prefix, str(package), *places]
+    sandbox.confine([sys.prefix, sys.base_prefix, str(package), *places])
+    sys.addaudithook(_refuse)
 
 
 def _refuse(event: str, arguments: Any) -> None:

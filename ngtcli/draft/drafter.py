@@ -86,21 +86,22 @@ def draft_settings(settings: Settings) -> DraftSettings:
 class Drafter:
     """Anything that proposes a draft tree: subclasses write `propose`, and what else they want.
 
-    The other methods do nothing here. What is learned may
-    outlive `reset`, if a drafter says so. `origins` names what its drafts may come from; `top_k` is
-    how many of the best ids of each row `learn` is to be given after a proposal, 0 for none.
+    `options` are the method's own. The other methods do nothing here; `reset` comes before all of
+    them. What is learned may outlive it, if a drafter says so. `origins` names what its drafts may
+    come from; `top_k` is how many of the best ids of each row `learn` is to be given after a
+    proposal, 0 for none. Raises UsageError if something is missing.
     """
 
     origins: tuple[str, ...] = ()
     top_k: int = 0
 
-    def __init__(self, options: Any = None) -> None:
-        pass
+    def __init__(self, settings: DraftSettings, options: Any) -> None:
+        self.settings, self.options = settings, options
 
     @classmethod
     def make(cls, settings: DraftSettings, options: Any) -> Self:
-        """By the shared settings and the own options. Raises UsageError if something is missing."""
-        return cls(options)
+        """A drafter with all that it needs compiled."""
+        return cls(settings, options)
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt."""

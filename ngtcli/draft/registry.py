@@ -1,6 +1,6 @@
 """The registry of drafting methods by name. A method is one file and one line of `_METHODS`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -13,14 +13,14 @@ from ngtcli.errors import UsageError, nearest
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An entry of the registry. `needs` says in words what a drafter cannot do without.
+    """An entry of the registry: the class `drafter` of `module`, below ngtcli.draft.
 
-    `module`, below ngtcli.draft, has the class `drafter` and the dataclass `Options`, if the method
-    has some. Where importing it loads numba, `Options` stands in `options_module`, and `many` has
-    `make_many(settings, options)` for drafters of several texts that know of each other. All are
-    imported when the method is named, and not before.
-    `documents`: the method drafts from the documents' cached trie. `live`: it works only with a
-    running model. `costs`: it reads the measured cost of passes and the pool of earlier answers.
+    Its dataclass `Options`, if it has some, stands in `module` or, where importing that loads
+    numba, in `options`. `many` is a class of `module` for drafters of several texts that know of
+    each other. All are imported when the method is named, and not before.
+    `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
+    documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
+    measured cost of passes and the pool of earlier answers.
     """
 
     module: str
@@ -29,13 +29,8 @@ class Method:
     documents: bool = False
     live: bool = False
     costs: bool = False
-    options_module: str = ""
+    options: str = ""
     many: str = ""
-
-    def read(self, options: dict[str, str]) -> Any:
-        """The method's own options as its dataclass. Raises UsageError; compiles nothing."""
-        module = _module(self.options_module or self.module)
-        return read_options(getattr(module, "Options", MethodOptions)(), options)
 
 
 def _module(name: str) -> Any:
@@ -46,9 +41,7 @@ _SCORES = "scores of a running model"
 _METHODS = {
     "none": Method("methods.none", "NoDrafts"),
     "trie": Method("methods.trie", "TrieDrafter", documents=True),
-    "auto": Method(
-        "auto.drafter", "Auto", costs=True, options_module="auto.config", many="auto.batch"
-    ),
+    "auto": Method("auto.drafter", "Auto", costs=True, options="auto.config", many="AutoDrafters"),
     "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
     "llma": Method("methods.llma", "Llma"),
     "akunu": Method("methods.akunu", "Akunu"),
@@ -86,23 +79,20 @@ class MethodSpec:
 
     def build(self) -> Drafter:
         """A new drafter. Raises UsageError where something that it needs is missing."""
-        drafter: Drafter
         with _named(self.name):
-            kind = getattr(_module(self.entry.module), self.entry.drafter)
-            drafter = kind.make(self.settings, self.options)
-        return drafter
+            kind: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
+            return kind.make(self.settings, self.options)
 
     def build_many(self) -> Drafters[Any]:
         """New drafters for the texts of one pass. Raises UsageError as `build` does."""
         if not self.entry.many:
             return Drafters(self.build, self.settings.num_draft)
-        drafters: Drafters[Any]
-        drafters = _module(self.entry.many).make_many(self.settings, self.options)
-        return drafters
+        kind: Callable[..., Drafters[Any]] = getattr(_module(self.entry.module), self.entry.many)
+        return kind(self.settings, self.options)
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""
-        if not self.entry.options_module:
+        if not self.entry.options:
             self.build()
 
 
@@ -124,9 +114,11 @@ def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
             raise UsageError(f"method {spec!r}: {pair!r} is not an option", "Write NAME:KEY=VALUE.")
         options[key] = value
     shared = read_options(settings, {k: v for k, v in options.items() if k in _SHARED})
+    entry = _METHODS[name]
     with _named(name):
-        own = _METHODS[name].read({k: v for k, v in options.items() if k not in _SHARED})
-    return MethodSpec(spec, name, _METHODS[name], shared, own)
+        defaults = getattr(_module(entry.options or entry.module), "Options", MethodOptions)()
+        own = read_options(defaults, {k: v for k, v in options.items() if k not in _SHARED})
+    return MethodSpec(spec, name, entry, shared, own)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
-from ngtcli.prompt.build import Excerpt
+from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
 
 _SPACE = re.compile(r"\s+")
@@ -98,18 +98,15 @@ def sources_of(
     numbers: dict[tuple[int, int, int], int] = {}
     sources = []
     for span in found:
-        key = (span.document, span.source_start, span.source_end)
-        number = numbers.setdefault(key, len(numbers) + 1)
-        document = documents[span.document]
-        start, end = span.source_start, span.source_end
-        section = place(document, span.source_start)
+        document, start, end = documents[span.document], span.source_start, span.source_end
+        section = place(document, start)
         sources.append(
             Source(
-                number,
-                span,
-                document.name,
-                document.path,
-                quote=_line(document.text[start:end]),
+                number=numbers.setdefault((span.document, start, end), len(numbers) + 1),
+                span=span,
+                name=document.name,
+                path=document.path,
+                quote=" ".join(document.text[start:end].split()),
                 before=_before(document.text, start),
                 after=_after(document.text, end),
                 page=section.page,
@@ -126,20 +123,11 @@ def _spans(
 
     if excerpts is None:
         return spans(answer, [d.text for d in documents])
-    texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
+    found = spans(answer, [documents[e.document].text[e.start : e.end] for e in excerpts])
     return [
-        replace(
-            span,
-            document=excerpts[span.document].document,
-            source_start=span.source_start + excerpts[span.document].start,
-            source_end=span.source_end + excerpts[span.document].start,
-        )
-        for span in spans(answer, texts)
+        Span(s.start, s.end, e.document, s.source_start + e.start, s.source_end + e.start)
+        for s, e in ((span, excerpts[span.document]) for span in found)
     ]
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _before(text: str, start: int) -> str:

@@ -4,7 +4,6 @@ generate."""
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from ngtcli.errors import NgtError, counted
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.records import BASELINE, Answering, Contestant, Generation, Notify
 from ngtcli.measure.results import SweepData
-from ngtcli.measure.tune import Source, digest, timed_trie, with_trie
+from ngtcli.measure.tune import Source, digest, timed_trie
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
 from ngtcli.session.answer import AnswerOptions, AnswerRun
@@ -33,25 +32,17 @@ def ours(session: LocalSession, method: str, num_draft: int) -> Contestant[Promp
     The drafter and its pool are the contestant's own: shared with another one, it would draft from
     what that one has just answered.
     """
-    spec = method if method == BASELINE else _with_num_draft(method, num_draft)
+    spec, own = method, None
+    if method != BASELINE:
+        spec = method if ":num_draft=" in method else f"{method}:num_draft={num_draft}"
+        own = session.parse_method(spec).settings.num_draft
 
     def begin(split: bool = False) -> Answering[Prompt]:
-        options = AnswerOptions(
-            spec, split_times=split, drafter=session.new_drafter(spec), to_the_end=True
-        )
-        return lambda prompt: answered(session, prompt, options)
+        drafter = session.new_drafter(spec)
+        options = AnswerOptions(spec, split_times=split, drafter=drafter, to_the_end=True)
+        return lambda prompt: decoded(session.answer(prompt, options).run)
 
-    own = None if method == BASELINE else session.parse_method(spec).settings.num_draft
     return Contestant(method, own, begin, partial(begin, True))
-
-
-def _with_num_draft(method: str, num_draft: int) -> str:
-    return method if ":num_draft=" in method else f"{method}:num_draft={num_draft}"
-
-
-def answered(session: LocalSession, prompt: Prompt, options: AnswerOptions) -> Generation:
-    """The session's whole answer to `prompt`."""
-    return decoded(session.answer(prompt, options).run)
 
 
 def decoded(run: AnswerRun) -> Generation:
@@ -75,8 +66,7 @@ def decoded(run: AnswerRun) -> Generation:
 
 def generate(session: LocalSession, name: str) -> Contestant[Prompt]:
     """`transformers`' greedy generate on the same weights; `name` is one of AGAINST."""
-    model = session.model
-    options = AGAINST[name]
+    model, settings = session.model, session.settings
 
     def answer(prompt: Prompt) -> Generation:
         ids = torch.tensor([prompt.ids], device=model.device)
@@ -85,7 +75,15 @@ def generate(session: LocalSession, name: str) -> Contestant[Prompt]:
         try:
             # Plain greedy search, whatever the checkpoint suggests: as ours.
             with torch.inference_mode(), plain_generation(model.hf):
-                out = model.hf.generate(ids, **_greedily(session, prompt, ids), **options)
+                out = model.hf.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=False,
+                    max_new_tokens=min(settings.max_tokens, model.context - len(prompt.ids)),
+                    eos_token_id=sorted(model.end_ids),
+                    pad_token_id=min(model.end_ids, default=0),
+                    **AGAINST[name],
+                )
         except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
             raise NgtError(str(error).strip().split("\n")[0]) from error
         finally:
@@ -95,80 +93,63 @@ def generate(session: LocalSession, name: str) -> Contestant[Prompt]:
     return Contestant(name, None, lambda: answer)
 
 
-def _greedily(session: LocalSession, prompt: Prompt, ids: Any) -> dict[str, Any]:
-    model = session.model
-    return {
-        "attention_mask": torch.ones_like(ids),
-        "do_sample": False,
-        "max_new_tokens": min(session.settings.max_tokens, model.context - len(prompt.ids)),
-        "eos_token_id": sorted(model.end_ids),
-        "pad_token_id": min(model.end_ids, default=0),
-    }
+def running(
+    settings: Settings, preset: Preset, items: Sequence[Item], progress: Notify, warn: Notify
+) -> Source[Item]:
+    """A model that answers; every prompt is one document, or one of the questions about it.
 
+    `progress` is told what a session does, but while cells are measured: how far that is says more.
+    """
+    sessions: dict[tuple[str, ...], LocalSession] = {}
+    loading = False
 
-class Running(Source[Item]):
-    """A model that answers; every prompt is one document, or one of the questions about it."""
+    def prompt_of(session: LocalSession, item: Item) -> Prompt:
+        return session.prompt(preset, item.documents, item.question)
 
-    def __init__(
-        self,
-        settings: Settings,
-        preset: Preset,
-        items: Sequence[Item],
-        progress: Notify,
-        warn: Notify,
-    ) -> None:
-        self._preset, self.prompts = preset, items
-        self._progress, self._warn = progress, warn
-        self._sessions: dict[tuple[str, ...], LocalSession] = {}
-        self._loading = False
-        model = self._session(settings).model
-        prompts = [(i.id, [d.text for d in i.documents], i.question) for i in items]
-        self.about = SweepData(
-            source="live",
-            model=settings.model,
-            device=f"{_device(model.device)}, {str(model.dtype).removeprefix('torch.')}",
-            data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
-            data_sha256=digest([preset.template, prompts]),
-            prompts=len(items),
-        )
-
-    def _session(self, settings: Settings) -> LocalSession:
+    def session_of(settings: Settings) -> LocalSession:
         """A new session of a model, which is loaded and warmed up once."""
+        nonlocal loading
         key = (settings.model, settings.draft_model, settings.device, settings.dtype)
-        if key not in self._sessions:
-            self._loading = True
-            session = LocalSession(settings, self._say, self._warn, persist=False)
-            self._sessions[key] = session
+        if key not in sessions:
+            loading = True
+            session = LocalSession(
+                settings, lambda words: progress(words) if loading else None, warn, persist=False
+            )
+            sessions[key] = session
             short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
-            prompt = self._prompt(short, self.prompts[0])
-            short.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).finish()
-            self._loading = False
-        return self._sessions[key].with_settings(settings)
+            options = AnswerOptions(BASELINE, to_the_end=True)
+            short.answer(prompt_of(short, items[0]), options).finish()
+            loading = False
+        return sessions[key].with_settings(settings)
 
-    def _prompt(self, session: LocalSession, item: Item) -> Prompt:
-        return session.prompt(self._preset, item.documents, item.question)
-
-    def _say(self, message: str) -> None:
-        """What a session is doing, but while cells are measured: how far that is says more."""
-        if self._loading:
-            self._progress(message)
-
-    def begin(self, settings: Settings) -> Answering[Item]:
-        session = self._session(settings)
+    def begin(settings: Settings) -> Answering[Item]:
+        session = session_of(settings)
         method, drafter = session.parse_method(), session.new_drafter(settings.method)
         own, options = method.settings, AnswerOptions(drafter=drafter, to_the_end=True)
         tries = method.entry.documents and not session.model.plain_reason
 
         def answer(item: Item) -> Generation:
-            prompt = self._prompt(session, item)
+            prompt = prompt_of(session, item)
             if not tries:
-                return answered(session, prompt, options)
+                return decoded(session.answer(prompt, options).run)
             ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
-            trie, seconds, size = timed_trie(ids, own.n, own.lp)
-            made = answered(session, prompt, replace(options, trie=(trie, TrieReport("built"))))
-            return with_trie(made, seconds, size)
+            trie, figures = timed_trie(ids, own.n, own.lp)
+            given = replace(options, trie=(trie, TrieReport("built")))
+            return replace(decoded(session.answer(prompt, given).run), **figures)
 
         return answer
+
+    model = session_of(settings).model
+    prompts = [(i.id, [d.text for d in i.documents], i.question) for i in items]
+    about = SweepData(
+        source="live",
+        model=settings.model,
+        device=f"{_device(model.device)}, {str(model.dtype).removeprefix('torch.')}",
+        data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
+        data_sha256=digest([preset.template, prompts]),
+        prompts=len(items),
+    )
+    return Source(about, items, begin)
 
 
 def _device(device: torch.device) -> str:

@@ -10,7 +10,7 @@ as in `trtllm:max_draft_len=8`) are listed with commas. What is wrong is shown w
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
@@ -24,9 +24,10 @@ from ngtcli.measure.results import SkippedCell
 Value = int | float | str | bool | tuple[str, ...]
 MOST = 1000  # values of one name, and cells in all: more are a typing error
 
-_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
+# Three marks (the first is empty), each with the number behind it, which may be missing.
+_RANGE = re.compile(rf"()({_NUMBER})?(?:(\.\.)({_NUMBER})?(?:([+*])({_NUMBER})?)?)?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z_-]*=")
-_DEFAULTS = Settings()
 _FORMS = "Write NAME=A..B, NAME=A..B+STEP, NAME=A..B*FACTOR or NAME=A,B,C."
 
 
@@ -62,6 +63,16 @@ class Cell:
         return " ".join(f"{name}={as_written(value)}" for name, value in self.values)
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """All combinations of the axes' values, those that no settings can have (lp >= n) `skipped`."""
+
+    axes: tuple[Axis, ...]
+    base: Settings  # below the cells
+    cells: list[Cell]
+    skipped: list[SkippedCell]
+
+
 def is_axis(text: str) -> bool:
     """Whether an argument is meant as an axis and not as a file."""
     return _NAME.match(text) is not None
@@ -73,148 +84,115 @@ def parse_axis(text: str) -> Axis:
     >>> parse_axis("num_draft=8..64*2").values
     (8, 16, 32, 64)
     """
-    head, equals, body = text.partition("=")
+    head, _, body = text.partition("=")
     name = head.replace("-", "_")
     if name not in SETTINGS:
         raise GrammarError(f"no setting {head!r} to sweep", text, 0, nearest(name, SETTINGS))
-    if not equals or not body:
+    if not body:
         raise GrammarError(f"{name} is given no values", text, len(text), _FORMS)
     values: dict[Value, None] = {}
     at = len(head) + 1
     for part in body.split(","):
-        if not part:
-            raise GrammarError("a value is missing", text, at, _FORMS)
-        values |= dict.fromkeys(_checked(name, text, at, part))
+        try:
+            for value in _values(name, part):
+                SETTINGS[name].check(value)
+                if name == "method":
+                    _check_method(replace(Settings(), method=str(value)))
+                values[value] = None
+        except UsageError as error:
+            place = error.place if isinstance(error, GrammarError) else 0
+            raise GrammarError(str(error), text, at + place, error.hint) from None
         at += len(part) + 1
     return Axis(name, tuple(values))
 
 
-def _checked(name: str, text: str, at: int, part: str) -> list[Value]:
-    values = _values(name, text, at, part)
-    try:
-        for value in values:
-            SETTINGS[name].check(value)
-            if name == "method":
-                _check_method(str(value))
-    except UsageError as error:
-        raise GrammarError(str(error), text, at, error.hint) from None
-    return values
-
-
-def _check_method(spec: str) -> None:
-    from ngtcli.draft.drafter import DraftSettings  # here: numpy comes with it
+def _check_method(settings: Settings) -> None:
+    """Raise UsageError where the method of `settings` is none, or does not go with the others."""
+    from ngtcli.draft.drafter import draft_settings  # here: numpy comes with it
     from ngtcli.draft.registry import parse_method
 
-    parse_method(spec, DraftSettings())
+    parse_method(settings.method, draft_settings(settings))
 
 
-def _values(name: str, text: str, at: int, part: str) -> list[Value]:
-    """The values that one part between commas stands for."""
-    kind = type(getattr(_DEFAULTS, name))
+def _values(name: str, part: str) -> list[Value]:
+    """The values that one part between commas stands for. Raises GrammarError."""
+    kind = type(getattr(Settings(), name))
+    if not part:
+        raise GrammarError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
         return [(part,)]
     if kind is str:
         return [part]
     if kind is bool:
-        known = {"true": True, "false": False}
-        if part.lower() not in known:
-            raise GrammarError(f"{name} is {part!r}", text, at, "It is true or false.")
-        return [known[part.lower()]]
-    numbers = _range(_Part(name, text, at, part, kind is int))
-    return [kind(x) for x in numbers]
+        if part.lower() not in ("true", "false"):
+            raise GrammarError(f"{name} is {part!r}", part, 0, "It is true or false.")
+        return [part.lower() == "true"]
+    return [kind(x) for x in _range(name, part, kind is int)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A part of `text` that begins at `at` and holds numbers; whole ones only, if `whole`."""
+def _range(name: str, part: str, whole: bool) -> list[Decimal]:
+    """The numbers of `a`, `a..b`, `a..b+step` or `a..b*factor`, whole ones only, if `whole`."""
+    found = _RANGE.match(part)
+    assert found is not None  # it matches any text
+    numbers: list[Decimal] = []
 
-    name: str
-    text: str
-    at: int
-    part: str
-    whole: bool
+    def check(right: bool, message: str, place: int) -> None:
+        if not right:
+            raise GrammarError(message, part, place, _FORMS)
 
-    def number(self, place: int) -> tuple[Decimal, int]:
-        """The number at `place` of the part, and where it ends."""
-        found = _NUMBER.match(self.part, place)
-        if found is None:
-            raise self.wrong("a number is missing", place)
-        value = Decimal(found.group())
-        if self.whole and value != value.to_integral_value():
-            raise self.wrong(f"{self.name} takes whole numbers", place)
-        if value and not -20 <= value.adjusted() <= 20:
-            raise self.wrong("such a number is out of range", place)
-        return value, found.end()
-
-    def wrong(self, message: str, place: int) -> GrammarError:
-        """The error to raise about a place of the part."""
-        return GrammarError(message, self.text, self.at + place, _FORMS)
-
-
-def _range(read: _Part) -> list[Decimal]:
-    """The numbers of `a`, `a..b`, `a..b+step` or `a..b*factor`."""
-    first, end = read.number(0)
-    if end == len(read.part):
-        return [first]
-    if not read.part.startswith("..", end):
-        raise read.wrong("this cannot stand here", end)
-    last, place = read.number(end + 2)
-    if last < first:
-        raise read.wrong("the range runs backwards", end + 2)
-    sign, by, end = read.part[place : place + 1], Decimal(1), place
-    if sign in ("+", "*"):
-        place += 1
-        by, end = read.number(place)
-    if end < len(read.part):
-        raise read.wrong("this cannot stand here", end)
-    if by <= (sign == "*"):
-        what = "the factor must be over 1" if sign == "*" else "the step must be over 0"
-        raise read.wrong(what, place)
-    if sign == "*" and first <= 0:
-        raise read.wrong("a factor needs a range of numbers over 0", place)
+    for mark in (1, 3, 5):
+        if found[mark] is not None:
+            place = found.end(mark)
+            check(found[mark + 1] is not None, "a number is missing", place)
+            number = Decimal(found[mark + 1])
+            is_whole = number == number.to_integral_value()
+            check(is_whole or not whole, f"{name} takes whole numbers", place)
+            in_range = not number or -20 <= number.adjusted() <= 20
+            check(in_range, "such a number is out of range", place)
+            numbers.append(number)
+    check(found.end() == len(part), "this cannot stand here", found.end())
+    if len(numbers) == 1:
+        return numbers
+    first, last, by = (*numbers, Decimal(1))[:3]
+    factor = found[5] == "*"
+    check(last >= first, "the range runs backwards", found.end(3))
+    check(by > 1 or not factor, "the factor must be over 1", place)
+    check(by > 0, "the step must be over 0", place)
+    check(first > 0 or not factor, "a factor needs a range of numbers over 0", place)
     values = [first]
-    while (following := values[-1] * by if sign == "*" else values[-1] + by) <= last:
-        if len(values) == MOST:
-            raise read.wrong(f"these are over {MOST} values", place)
+    while (following := values[-1] * by if factor else values[-1] + by) <= last:
+        check(len(values) < MOST, f"these are over {MOST} values", place)
         values.append(following)
     return values
 
 
 def parse_sweep(texts: Sequence[str]) -> tuple[Axis, ...]:
     """All axes. Raises GrammarError, also where a name comes twice or the cells are too many."""
-    axes: list[Axis] = []
+    axes: dict[str, Axis] = {}
     for text in texts:
         axis = parse_axis(text)
-        if any(axis.name == other.name for other in axes):
-            raise GrammarError(
-                f"{axis.name} is swept twice", text, 0, "Give its values in one list."
-            )
-        axes.append(axis)
-    count = prod(len(axis.values) for axis in axes)
+        if axis.name in axes:
+            hint = "Give its values in one list."
+            raise GrammarError(f"{axis.name} is swept twice", text, 0, hint)
+        axes[axis.name] = axis
+    count = prod(len(axis.values) for axis in axes.values())
     if count > MOST:
         raise UsageError(f"these are {count} cells, over {MOST}", "Sweep fewer values.")
-    return tuple(axes)
+    return tuple(axes.values())
 
 
-def grid(axes: Sequence[Axis], base: Settings) -> tuple[list[Cell], list[SkippedCell]]:
-    """Every combination over `base`; those that no settings can have (lp >= n) apart."""
-    cells: list[Cell] = []
-    skipped: list[SkippedCell] = []
+def grid(axes: tuple[Axis, ...], base: Settings) -> Grid:
+    """Every combination over `base`. Raises UsageError where no settings can have any."""
+    made = Grid(axes, base, [], [])
     for values in product(*(axis.values for axis in axes)):
-        named = tuple((axis.name, value) for axis, value in zip(axes, values, strict=True))
+        named = tuple(zip((axis.name for axis in axes), values, strict=True))
         try:
-            cells.append(Cell(named, _settings(base, dict(named))))
+            settings = replace(base, **dict[str, Any](named))
+            _check_method(settings)
+            made.cells.append(Cell(named, settings))
         except UsageError as error:
-            skipped.append(SkippedCell(dict(named), str(error)))
-    if not cells:
-        raise UsageError(f"no cell is left to measure: {skipped[0].reason}", "Sweep other values.")
-    return cells, skipped
-
-
-def _settings(base: Settings, values: Mapping[str, Any]) -> Settings:
-    from ngtcli.draft.drafter import draft_settings
-    from ngtcli.draft.registry import parse_method
-
-    made = replace(base, **values)
-    parse_method(made.method, draft_settings(made))
+            made.skipped.append(SkippedCell(dict(named), str(error)))
+    if not made.cells:
+        reason = made.skipped[0].reason
+        raise UsageError(f"no cell is left to measure: {reason}", "Sweep other values.")
     return made

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from ngtcli.measure.records import (
     BASELINE,
     Generation,
     Notify,
+    Race,
     Record,
     Refusal,
     race,
@@ -30,7 +32,7 @@ from ngtcli.measure.results import (
     RecordResult,
     SplitRow,
 )
-from ngtcli.measure.summary import LIVE, Judge, Summary, quartiles
+from ngtcli.measure.summary import LIVE, quartiles, summarized
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
@@ -65,10 +67,10 @@ def run_live(
     items: Sequence[Item],
     prompts: Sequence[Prompt],
     options: BenchOptions,
-    progress: Notify = lambda _: None,
+    progress: Notify,
 ) -> LiveResult:
     """Race, then put the figures together. Raises UsageError where no method can run."""
-    refused: list[Refusal] = []
+    model, settings, refused = session.model, session.settings, list[Refusal]()
     contestants = taking_part(
         (BASELINE, *options.methods),
         lambda method: [ours(session, method, k) for k in options.num_drafts],
@@ -76,7 +78,7 @@ def run_live(
     )
     check_some_left(options.methods, refused)
     contestants += [generate(session, name) for name in (AGAINST if options.against else ())]
-    memory = PeakMemory(session.model.device)
+    memory = PeakMemory(model.device)
     made = race(
         contestants,
         prompts,
@@ -89,57 +91,46 @@ def run_live(
     refused += made.refused
     check_some_left(options.methods, refused)
     quality = Quality() if options.quality and any(item.answers for item in items) else None
-    judge = _judge(session, items, quality) if quality is not None else None
-    summary = Summary(LIVE, made, [item.task for item in items], judge)
+    judge = partial(_scores, session, items, quality) if quality else None
+    plain = f"{settings.model} decodes without drafts: {model.plain_reason}"
+    notes = [plain if model.plain_reason else "", quality.note if quality else ""]
+    measured, answers = made.measured(), made.answers()
     return LiveResult(
-        model=session.settings.model,
-        machine=machine(session.model.device, session.model.dtype),
-        questions=len(made.measured()),
+        model=settings.model,
+        machine=machine(model.device, model.dtype),
+        questions=len(measured),
         rounds=options.rounds,
-        max_tokens=session.settings.max_tokens,
+        max_tokens=settings.max_tokens,
         fresh=options.fresh,
         interrupted=made.interrupted,
         memory=memory.kind,
-        notes=_notes(session, quality),
-        rows=summary.rows(),
-        split=[split_row(c.name, c.num_draft, own) for c, own in summary.splits()],
+        notes=[note for note in notes if note],
+        rows=summarized(LIVE, made, [item.task for item in items], judge),
+        split=split_rows(made),
         prompts=[
             PromptRow(
                 id=items[i].id,
                 task=items[i].task,
                 prompt_tokens=len(prompts[i].ids),
-                results={c.key: prompt_times(summary.records[c.key, i]) for c in made.contestants},
+                results={c.key: prompt_times(answers[c.key, i]) for c in made.contestants},
             )
-            for i in made.measured()
+            for i in measured
         ],
         refused=refused,
     )
 
 
-def _judge(session: LocalSession, items: Sequence[Item], quality: Quality) -> Judge:
-    """Scores the answers to those of `items` that have references; None where there are none."""
-
-    def judge(answers: Sequence[tuple[int, Generation]]) -> Scores | None:
-        decode = session.model.tokenizer.decode
-        judged = [
-            (decode(answer.ids).strip(), items[i].answers, bool(items[i].question))
-            for i, answer in answers
-            if items[i].answers
-        ]
-        return quality.scores(judged) if judged else None
-
-    return judge
-
-
-def _notes(session: LocalSession, quality: Quality | None) -> list[str]:
-    notes = []
-    if session.model.plain_reason:
-        notes.append(
-            f"{session.settings.model} decodes without drafts: {session.model.plain_reason}"
-        )
-    if quality is not None and quality.note:
-        notes.append(quality.note)
-    return notes
+def _scores(
+    session: LocalSession,
+    items: Sequence[Item],
+    quality: Quality,
+    answers: Sequence[tuple[int, Generation]],
+) -> Scores | None:
+    """The quality of answers to those of `items` that have references; None without any."""
+    decode = session.model.tokenizer.decode
+    judged = [(decode(g.ids).strip(), items[i]) for i, g in answers if items[i].answers]
+    found = [(text, item.answers, bool(item.question)) for text, item in judged]
+    return quality.scores(found) if found else None
 
 
 def machine(device: torch.device, dtype: torch.dtype) -> Machine:
@@ -165,20 +156,27 @@ def prompt_times(rounds: Sequence[Record]) -> PromptTimes:
     )
 
 
-def split_row(method: str, num_draft: int | None, generations: Sequence[Generation]) -> SplitRow:
+def split_rows(made: Race[Prompt]) -> list[SplitRow]:
     """Mean times over answers whose parts were timed apart (paper, Figure 5)."""
-    steps = sum(g.steps for g in generations)
-    prefill = sum(g.prefill_s or 0.0 for g in generations)
-    seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in generations) for p in PARTS}
-    whole = prefill + sum(seconds.values()) or 1.0
-    return SplitRow(
-        method=method,
-        num_draft=num_draft,
-        steps=steps,
-        prefill_ms=round(prefill / len(generations) * 1e3, 3),
-        step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
-        share={p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
-    )
+    rows = []
+    for contestant in made.contestants:
+        own = [r.generation for r in made.splits if r.contestant == contestant.key]
+        if not own:
+            continue
+        steps, prefill = sum(g.steps for g in own), sum(g.prefill_s or 0.0 for g in own)
+        seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in own) for p in PARTS}
+        whole = prefill + sum(seconds.values()) or 1.0
+        rows.append(
+            SplitRow(
+                method=contestant.name,
+                num_draft=contestant.num_draft,
+                steps=steps,
+                prefill_ms=round(prefill / len(own) * 1e3, 3),
+                step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
+                share={p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
+            )
+        )
+    return rows
 
 
 def record(

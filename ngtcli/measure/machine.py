@@ -1,6 +1,7 @@
 """What a measurement ran on, and the most memory that a run takes. Imports nothing heavy."""
 
 import platform
+import resource
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -89,9 +90,5 @@ def _status_bytes(name: str) -> int:
 
 
 def _highest() -> int:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

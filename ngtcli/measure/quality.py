@@ -80,15 +80,14 @@ class Quality:
     def scores(self, answers: Sequence[tuple[str, Sequence[str], bool]]) -> Scores:
         """Means over (answer, references, whether a question was asked).
 
-        Exact match and F1 are of the questions alone; what has no references counts nowhere.
+        Exact match and F1 are of the questions alone.
         """
-        judged = [(a, r, asked) for a, r, asked in answers if r]
-        questions = [(a, r) for a, r, asked in judged if asked]
+        questions = [(a, r) for a, r, asked in answers if asked]
         return Scores(
-            judged=len(judged),
+            judged=len(answers),
             exact_match=_mean([exact_match(a, r) for a, r in questions]),
             f1=_mean([f1(a, r) for a, r in questions]),
-            rouge_l=_mean([self._rouge(a, r) for a, r, _ in judged]) if self._rouge else None,
+            rouge_l=_mean([self._rouge(a, r) for a, r, _ in answers]) if self._rouge else None,
         )
 
 

@@ -138,12 +138,18 @@ class Race(Generic[P]):
     refused: list[Refusal] = field(default_factory=list)
     interrupted: bool = False
 
+    def answers(self) -> dict[tuple[str, int], list[Record]]:
+        """The records by contestant and prompt, in the order of rounds."""
+        found: dict[tuple[str, int], list[Record]] = {}
+        for record in self.records:
+            found.setdefault((record.contestant, record.prompt), []).append(record)
+        return found
+
     def measured(self) -> list[int]:
         """The prompts that every contestant has answered at least once."""
-        keys = {contestant.key for contestant in self.contestants}
-        answered = {(r.prompt, r.contestant) for r in self.records if r.contestant in keys}
-        counts = Counter(prompt for prompt, _ in answered)
-        return sorted(p for p, count in counts.items() if count == len(keys))
+        answered, keys = self.answers(), [contestant.key for contestant in self.contestants]
+        prompts = sorted({prompt for _, prompt in answered})
+        return [p for p in prompts if all((key, p) in answered for key in keys)]
 
 
 def by_prompt(contestants: Sequence[Contestant[P]], prompts: int, rounds: int) -> Iterator[Turn[P]]:
@@ -197,9 +203,7 @@ def run(
         yield record
 
 
-def timed(
-    turn: Turn[P], answer: Answering[P], prompt: P, memory: "PeakMemory | None" = None
-) -> Record:
+def timed(turn: Turn[P], answer: Answering[P], prompt: P, memory: "PeakMemory | None") -> Record:
     """One answer on the clock; bytes of memory only where they are measured."""
     if memory is not None:
         memory.start()
@@ -225,26 +229,29 @@ def race(
     Warming up fills the cache of tries and shows who cannot run. An interruption after the first
     answers keeps what there is; before, it is raised.
     """
-    made, of = Race(list(contestants)), counted(len(prompts), "prompt")
+    made = Race(list(contestants))
+
+    def warming(turn: Turn[Any]) -> str:
+        where = f", {turn.prompt + 1} of {counted(len(warm_up), 'prompt')}"
+        return f"Warming up: {turn.contestant.key}{where if len(warm_up) > 1 else ''}"
+
+    def words(turn: Turn[Any]) -> str:
+        of_rounds = f"Round {turn.round + 1} of {rounds}, " if rounds > 1 else ""
+        of_prompts = f"{turn.prompt + 1} of {counted(len(prompts), 'prompt')}"
+        return f"{of_rounds}{of_prompts}: {turn.contestant.key}"
+
+    how: dict[str, Any] = {"fresh": fresh, "progress": progress}
     for contestant in contestants:
-        progress(f"Warming up: {contestant.key}")
         try:
-            for _ in run(by_prompt([contestant], len(warm_up), 1), warm_up, fresh=fresh):
-                pass
+            list(run(by_prompt([contestant], len(warm_up), 1), warm_up, describe=warming, **how))
         except (NgtError, ImportError, OSError) as error:
             if contestant.name == BASELINE:
                 raise
             made.contestants.remove(contestant)
             made.refused.append(refusal(contestant.name, error))
-
-    def words(turn: Turn[Any]) -> str:
-        where = f"{turn.prompt + 1} of {of}: {turn.contestant.key}"
-        return f"Round {turn.round + 1} of {rounds}, {where}" if rounds > 1 else where
-
-    how: dict[str, Any] = {"fresh": fresh, "memory": memory, "progress": progress}
     try:
         turns = by_prompt(made.contestants, len(prompts), rounds)
-        for record in run(turns, prompts, describe=words, **how):
+        for record in run(turns, prompts, describe=words, memory=memory, **how):
             made.records.append(record)
         for contestant in made.contestants:
             if contestant.begin_split is not None:

@@ -27,16 +27,14 @@ from ngtcli.measure.records import (
     Generation,
     Notify,
     Race,
-    Refusal,
     by_prompt,
     refusal,
     run,
 )
 from ngtcli.measure.results import ReplayResult
-from ngtcli.measure.summary import REPLAY, Summary
+from ngtcli.measure.summary import REPLAY, summarized
 from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
 
 
@@ -111,11 +109,7 @@ def context_of(trace: Trace, traces: TraceSet) -> Context:
 
 
 def run_replay(
-    folder: Path,
-    options: BenchOptions,
-    settings: Settings,
-    progress: Notify = lambda _: None,
-    warn: Notify = lambda _: None,
+    folder: Path, options: BenchOptions, settings: Settings, progress: Notify, warn: Notify
 ) -> ReplayResult:
     """Replay `folder` with every method at every number of drafts.
 
@@ -124,21 +118,25 @@ def run_replay(
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
-    traces = read_traces(folder, options.template, options.turns, settings.max_mb)
-    chosen = select(traces.traces, options.tasks, options.limit, options.ids)
+    traces = chosen_traces(folder, options, settings)
+    questions = traces.traces
     made: Race[Trace] = Race([])
-    able = _able(options.methods, settings, made.refused)
-    if any(one.entry.costs for one in able):
+    methods = [parse_method(spec, draft_settings(settings)) for spec in options.methods]
+    background = None
+    if any(one.entry.costs and not one.entry.live for one in methods):
         background = recorded_background(traces, settings.background, warn)
-        able = [replace(a, settings=replace(a.settings, background=background)) for a in able]
-    for one in able:
+    pool = (lambda: None) if options.fresh else Pool
+    for one in methods:
         try:
+            if one.entry.live:
+                raise NgtError(f"it needs {one.entry.needs}")
+            one = replace(one, settings=replace(one.settings, background=background))
             for num_draft in budgets(one, options.num_drafts):
-                progress(f"{one.spec} at {num_draft} nodes, {counted(len(chosen), 'question')} …")
-                pool = (lambda: None) if options.fresh else Pool
+                words = counted(len(questions), "question")
+                progress(f"{one.spec} at {num_draft} nodes, {words} …")
                 contestant = replayed(one, num_draft, traces, pool)
-                turns = by_prompt([contestant], len(chosen), 1)
-                made.records += list(run(turns, chosen, fresh=options.fresh))
+                turns = by_prompt([contestant], len(questions), 1)
+                made.records += list(run(turns, questions, fresh=options.fresh))
                 made.contestants.append(contestant)
         except NgtError as error:
             made.refused.append(refusal(one.spec, error))
@@ -148,25 +146,20 @@ def run_replay(
     return ReplayResult(
         source=traces.source,
         model=traces.model,
-        questions=len(chosen),
+        questions=len(questions),
         inexact=traces.inexact,
         fresh=options.fresh,
         seconds=round(time.perf_counter() - clock, 2),
-        rows=Summary(REPLAY, made, [trace.task for trace in chosen]).rows(),
+        rows=summarized(REPLAY, made, [trace.task for trace in questions]),
         refused=made.refused,
     )
 
 
-def _able(methods: Sequence[str], settings: Settings, refused: list[Refusal]) -> list[MethodSpec]:
-    """The methods that a recording can measure; the others are `refused`, with the reason."""
-    able = []
-    for spec in methods:
-        one = parse_method(spec, draft_settings(settings))
-        if one.entry.live:
-            refused.append(Refusal(spec, f"it needs {one.entry.needs}"))
-        else:
-            able.append(one)
-    return able
+def chosen_traces(folder: Path, options: BenchOptions, settings: Settings) -> TraceSet:
+    """Those of the recording in `folder` that `options` choose. Raises NgtError."""
+    traces = read_traces(folder, options.template, options.turns, settings.max_mb)
+    chosen = select(traces.traces, options.tasks, options.limit, options.ids)
+    return replace(traces, traces=tuple(chosen))
 
 
 def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:
@@ -208,24 +201,18 @@ def recorded_background(
 ) -> BackgroundCounts | None:
     """The counts of these backgrounds, for the tokenizer of the recording.
 
-    None without names or where that tokenizer is not here, which `warn` is told. Raises UsageError
-    for an unknown name.
+    None without names or where that tokenizer (in the recording's folder, or of the model by its
+    name) is not here, which `warn` is told. Raises UsageError for an unknown name.
     """
     check_names(names)
     if not names:
         return None
-    tokenizer = _tokenizer(traces)
-    if tokenizer is None:
+    own = Path(traces.source) / "tokenizer"
+    try:
+        tokenizer = load_tokenizer(str(own) if own.is_dir() else traces.model)
+    except ModelError:
+        tokenizer = None
+    if tokenizer is None or tokenizer.fingerprint != traces.tokenizer:
         warn("no background: the tokenizer of the recording is not here")
         return None
     return Backgrounds(names, tokenizer, traces.vocabulary, model=traces.model, warn=warn).load()
-
-
-def _tokenizer(traces: TraceSet) -> Tokenizer | None:
-    """The tokenizer in the folder of the recording, or that of the model by its name."""
-    own = Path(traces.source) / "tokenizer"
-    try:
-        found = load_tokenizer(str(own) if own.is_dir() else traces.model)
-    except ModelError:
-        return None
-    return found if found.fingerprint == traces.tokenizer else None

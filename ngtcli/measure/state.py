@@ -39,10 +39,8 @@ class Figures:
     def __post_init__(self) -> None:
         counts = (self.new_tokens, self.steps, self.trie_bytes or 0)
         seconds = (self.decode_s, self.wall_s, self.trie_build_s or 0.0)
-        numbers = all(type(c) is int for c in counts) and all(
-            type(s) in (int, float) for s in seconds
-        )
-        if not numbers or not all(0 <= value < _LARGEST for value in (*counts, *seconds)):
+        kinds = {type(c) for c in counts} == {int} and {type(s) for s in seconds} <= {int, float}
+        if not kinds or not all(0 <= value < _LARGEST for value in (*counts, *seconds)):
             raise ValueError("figures are counts and seconds")
 
 
@@ -62,48 +60,50 @@ class State:
     """
 
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
-        self.path, self.key, self._prompts = path, key, prompts
+        self.path, self._prompts = path, prompts
         self.done: dict[tuple[str, int], tuple[Figures, ...]] = {}
         self._begun: dict[tuple[str, int], list[Figures]] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
-            if text and _object(text.split("\n")[0]).get("format") != FORMAT:
+            head, *lines = map(_object, text.split("\n"))
+            if text and head.get("format") != FORMAT:
                 raise UsageError(
                     f"{path}: not a state file of ngt tune", "Name another with --state."
                 )
             if fresh or not text:
                 self._write("w", {"format": FORMAT, "version": VERSION, "key": key})
-            else:
-                self._read(text)
+                return
+            if (head.get("version"), head.get("key")) != (VERSION, key):
+                of_ngt = head.get("version") != VERSION
+                other = "version of ngt" if of_ngt else "sweep, data, model or settings"
+                raise UsageError(
+                    f"{path}: from another {other}",
+                    "Name another with --state, or start again with --fresh.",
+                )
+            self._take_over(lines)
+            if not text.endswith("\n"):
+                with path.open("a", encoding="utf-8") as file:
+                    file.write("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not text"
             raise InputError(
                 f"{path}: cannot be used ({reason.lower()})", "Name another file with --state."
             ) from None
 
-    def _read(self, text: str) -> None:
-        lines = text.split("\n")
-        head = _object(lines[0])
-        if head.get("version") != VERSION or head.get("key") != self.key:
-            other = "sweep, data, model or settings"
-            if head.get("version") != VERSION:
-                other = "version of ngt"
-            raise UsageError(
-                f"{self.path}: from another {other}",
-                "Name another with --state, or start again with --fresh.",
-            )
-        for line in lines[1:]:
-            row = _object(line)
+    def _take_over(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
             try:
                 records = tuple(Figures(*values) for values in row["records"])
                 if len(records) == self._prompts:
                     self.done[str(row["contestant"]), int(row["round"])] = records
             except (KeyError, TypeError, ValueError):
                 continue  # cut off as the run was ended, or damaged: measured again
-        if not text.endswith("\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
+
+    def rounds(self, contestant: str, most: int) -> list[tuple[Figures, ...]]:
+        """The finished passes of a contestant in the first `most` rounds."""
+        places = ((contestant, number) for number in range(most))
+        return [self.done[place] for place in places if place in self.done]
 
     def left(self, turns: Iterable[Turn[P]]) -> Iterator[Turn[P]]:
         """Those of `turns` that are still to be taken."""

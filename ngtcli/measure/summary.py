@@ -10,10 +10,10 @@ what could not be known. Knows no torch.
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Generic, get_type_hints
+from typing import Any, get_type_hints
 
 from ngtcli.measure.quality import Scores
 from ngtcli.measure.records import BASELINE, Contestant, Generation, P, Race, Record
@@ -80,33 +80,31 @@ class Group:
         counts = [getattr(g, name) for g in self.last]
         return None if None in counts else sum(counts)
 
-    def mean_acceptance_length(self) -> float | None:
+    def length(self) -> float | None:
         """Tokens a pass of the model."""
         return _ratio(self.tokens, self.steps)
 
-    def draft_acceptance_rate(self) -> float | None:
+    def acceptance_rate(self) -> float | None:
         """Accepted by drafted tokens; without drafts None, in a replay 0."""
         rate = _ratio(self.sum_of("accepted"), self.sum_of("drafted"))
         return 0.0 if rate is None and self.kind == REPLAY else rate
 
     def histogram(self) -> Counter[int]:
         """Steps by accepted drafts."""
-        found: Counter[int] = Counter()
-        for generation in self.last:
-            found.update(generation.histogram or {})
-        return found
+        return sum((g.histogram or Counter() for g in self.last), Counter())
 
     def nodes_per_step(self) -> float | None:
         """Drafted tokens a step."""
         return _ratio(self.sum_of("drafted"), self.steps, 3 if self.kind == REPLAY else 4)
 
-    def undrafted_share(self) -> float | None:
-        """Steps without a draft, of all."""
-        return _ratio(self.sum_of("undrafted"), self.steps)
-
     def draft_us(self, percent: int) -> float:
         """Microseconds of drafting a step, at that percentile."""
         return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
+
+    def draft_ms(self) -> float | None:
+        """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
+        drafts = [g.split_s["draft"] for g in self.last if g.split_s is not None]
+        return _ratio(sum(drafts) * 1e3, self.steps) if len(drafts) == len(self.last) else None
 
     def clock(self, record: Record) -> float:
         """The seconds that count."""
@@ -141,14 +139,20 @@ class Group:
         low, middle, high = _three(ratios, 3)
         return middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3))
 
-    def setup(self) -> list[float]:
-        """Seconds before prefill of each record: the trie from the cache, the drafter."""
-        return [
-            r.seconds - r.generation.prefill_s - (r.generation.decode_s or 0.0)
-            for rounds in self.rounds
-            for r in rounds
-            if r.generation.prefill_s is not None
-        ]
+    def speedup_overall(self) -> float:
+        """All of plain decoding's time by all own time."""
+        return round(sum(self.seconds(BASELINE)) / sum(self.seconds()), 3)
+
+    def prefill_s(self) -> float | None:
+        """Seconds of prefill, in the last round."""
+        return _median([g.prefill_s for g in self.last if g.prefill_s is not None])
+
+    def setup_s(self) -> float | None:
+        """Seconds before prefill: the trie from the cache, the drafter."""
+        every = [(r.seconds, r.generation) for rounds in self.rounds for r in rounds]
+        return _median(
+            [s - g.prefill_s - (g.decode_s or 0.0) for s, g in every if g.prefill_s is not None]
+        )
 
     def same_ids(self) -> int:
         """Prompts with the ids of plain decoding, in every round."""
@@ -157,10 +161,9 @@ class Group:
             for p, rounds in zip(self.prompts, self.rounds, strict=True)
         )
 
-    def draft_ms(self) -> float | None:
-        """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
-        drafts = [g.split_s["draft"] for g in self.last if g.split_s is not None]
-        return _ratio(sum(drafts) * 1e3, self.steps) if len(drafts) == len(self.last) else None
+    def memory_mib(self) -> float:
+        """Most memory of a run."""
+        return round(max(r.memory for rounds in self.rounds for r in rounds) / MIB, 1)
 
     @cached_property
     def scores(self) -> Scores | None:
@@ -190,11 +193,19 @@ class Column:
 
 
 def column(
-    of: Callable[[Group], Any], kinds: Sequence[str] = _ALL, heading: str = "", **how: Any
+    of: Callable[[Group], Any],
+    heading: str = "",
+    form: str = "{}",
+    kinds: Sequence[str] = (),
+    **how: Any,
 ) -> Any:
-    """The field of a figure; `live=(place, rank)` and the like show it in that kind's table."""
+    """The field of a figure; `live=(place, rank)` and the like show it in that kind's table.
+
+    Without `kinds` those have it that show it, or all where none does.
+    """
     shown = {kind: how.pop(kind) for kind in _ALL if kind in how}
-    made = Column(of=of, kinds=kinds, heading=heading, shown=shown, **how)
+    kinds = kinds or tuple(shown) or _ALL
+    made = Column(of=of, kinds=kinds, heading=heading, form=form, shown=shown, **how)
     return field(default=None, metadata={"column": made})
 
 
@@ -208,12 +219,24 @@ def _score(name: str) -> Callable[[Group], Any]:
     return lambda group: getattr(group.scores, name) if group.scores else None
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.median(known), 5) if known else None
+def _median(values: Sequence[float]) -> float | None:
+    return round(statistics.median(values), 5) if values else None
 
 
-_hundred = {"form": "{:.1f}", "scale": 100.0}
+def _sum(name: str) -> Callable[[Group], Any]:
+    return lambda group: group.sum_of(name)
+
+
+def _per_step(name: str) -> Callable[[Group], Any]:
+    return lambda group: _ratio(group.sum_of(name), group.steps)
+
+
+def _over_hf(place: int) -> Callable[[Group], Any]:
+    return lambda group: group.speedup(HF)[place]
+
+
+_HF: dict[str, Any] = {"kinds": _LIVE, "needs": "speedup_over_hf"}
+_JUDGED: dict[str, Any] = {"needs": "judged", "scale": 100.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,124 +247,66 @@ class Row:
     num_draft: int | None = column(lambda g: g.contestant.num_draft)
     task: str = column(lambda g: g.task)
     questions: int = column(lambda g: len(g.prompts))
-    new_tokens: int = column(lambda g: g.tokens, heading="tokens", replay=(7, 7))
-    steps: int = column(lambda g: g.steps, heading="steps", replay=(6, 6))
-    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), _TIMED)
-    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), _TIMED)
+    new_tokens: int = column(lambda g: g.tokens, "tokens", kinds=_ALL, replay=(7, 7))
+    steps: int = column(lambda g: g.steps, "steps", kinds=_ALL, replay=(6, 6))
+    drafted_tokens: int | None = column(_sum("drafted"), kinds=_TIMED)
+    accepted_tokens: int | None = column(_sum("accepted"), kinds=_TIMED)
     mean_acceptance_length: float | None = column(
-        Group.mean_acceptance_length,
-        _ALL,
-        "accept. length",
-        form="{:.2f}",
-        live=(3, 1),
-        replay=(0, 0),
-        shape=(3, 1),
+        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), shape=(3, 1)
     )
     draft_acceptance_rate: float | None = column(
-        Group.draft_acceptance_rate,
-        _ALL,
-        "accepted",
-        form="{:.1%}",
-        live=(11, 10),
-        replay=(1, 1),
-        shape=(8, 8),
+        Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1), shape=(8, 8)
     )
     acceptance_histogram: Mapping[int, int] = column(Group.histogram)
     nodes_per_step: float | None = column(
-        Group.nodes_per_step, _ALL, "nodes/step", form="{:.1f}", replay=(2, 3), shape=(7, 7)
+        Group.nodes_per_step, "nodes/step", "{:.1f}", kinds=_ALL, replay=(2, 3), shape=(7, 7)
     )
-    draft_us_median: float = column(
-        lambda g: g.draft_us(50), _REPLAY, "draft µs", form="{:.0f}", replay=(3, 2)
-    )
-    draft_us_p99: float = column(
-        lambda g: g.draft_us(99), _REPLAY, "99th", form="{:.0f}", replay=(4, 5)
-    )
+    draft_us_median: float = column(lambda g: g.draft_us(50), "draft µs", "{:.0f}", replay=(3, 2))
+    draft_us_p99: float = column(lambda g: g.draft_us(99), "99th", "{:.0f}", replay=(4, 5))
     undrafted_share: float | None = column(
-        Group.undrafted_share,
-        _ALL,
-        "undrafted",
-        form="{:.0%}",
-        live=(12, 12),
-        replay=(5, 4),
-        shape=(9, 9),
+        _per_step("undrafted"), "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4), shape=(9, 9)
     )
     seconds_median: float = column(
-        lambda g: _three(g.seconds(), 5)[1], _LIVE, "seconds", form="{:.3f}", live=(9, 8)
+        lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", live=(9, 8)
     )
-    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2], _LIVE)
-    spread: float | None = column(Group.spread, _LIVE, "spread", form="{:.0%}", live=(10, 11))
-    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), _SHAPE)
+    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2], kinds=_LIVE)
+    spread: float | None = column(Group.spread, "spread", "{:.0%}", live=(10, 11))
+    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), kinds=_SHAPE)
     tokens_per_s: float | None = column(
-        Group.tokens_per_s, _TIMED, "tokens/s", form="{:.1f}", shape=(4, 2)
+        Group.tokens_per_s, "tokens/s", "{:.1f}", kinds=_TIMED, shape=(4, 2)
     )
     tokens_per_s_with_prefill: float = column(
-        lambda g: round(g.tokens / sum(g.seconds()), 2),
-        _LIVE,
-        "tokens/s",
-        form="{:.1f}",
-        live=(5, 3),
+        lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", live=(5, 3)
     )
-    prefill_s_median: float | None = column(lambda g: _median([a.prefill_s for a in g.last]), _LIVE)
-    setup_s_median: float | None = column(lambda g: _median(g.setup()), _LIVE)
+    prefill_s_median: float | None = column(Group.prefill_s, kinds=_LIVE)
+    setup_s_median: float | None = column(Group.setup_s, kinds=_LIVE)
     step_ms: float = column(
-        lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3),
-        _SHAPE,
-        "ms/step",
-        form="{:.1f}",
-        shape=(5, 5),
+        lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3), "ms/step", "{:.1f}", shape=(5, 5)
     )
-    draft_ms: float | None = column(Group.draft_ms, _SHAPE, "draft ms", form="{:.2f}", shape=(6, 6))
-    speedup_overall: float = column(
-        lambda g: round(sum(g.seconds(BASELINE)) / sum(g.seconds()), 3),
-        _SHAPE,
-        "of sums",
-        form="{:.2f}×",
-        shape=(2, 3),
-    )
+    draft_ms: float | None = column(Group.draft_ms, "draft ms", "{:.2f}", shape=(6, 6))
+    speedup_overall: float = column(Group.speedup_overall, "of sums", "{:.2f}×", shape=(2, 3))
     decode_spread: float | None = column(
-        Group.spread, _SHAPE, "spread", key="spread", form="{:.0%}", shape=(10, 10)
+        Group.spread, "spread", "{:.0%}", key="spread", shape=(10, 10)
     )
     speedup: float = column(
-        lambda g: g.speedup()[0], _TIMED, "speed-up", form="{:.2f}×", live=(0, 0), shape=(0, 0)
+        lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0), shape=(0, 0)
     )
     speedup_quartiles: Pair = column(
-        lambda g: g.speedup()[1],
-        _TIMED,
-        "quartiles",
-        form="{0[0]:.2f}–{0[1]:.2f}",
-        live=(1, 4),
-        shape=(1, 4),
+        lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", live=(1, 4), shape=(1, 4)
     )
-    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], _TIMED)
-    speedup_over_hf: float = column(
-        lambda g: g.speedup(HF)[0],
-        _LIVE,
-        "over hf",
-        needs="speedup_over_hf",
-        form="{:.2f}×",
-        live=(2, 9),
-    )
-    speedup_over_hf_quartiles: Pair = column(
-        lambda g: g.speedup(HF)[1], _LIVE, needs="speedup_over_hf"
-    )
-    speedup_over_hf_least_and_most: Pair = column(
-        lambda g: g.speedup(HF)[2], _LIVE, needs="speedup_over_hf"
-    )
-    same_ids: int = column(Group.same_ids, _LIVE, "same ids", form="{0}/{1.questions}", live=(4, 2))
-    peak_memory_mib: float = column(
-        lambda g: round(max(r.memory for rounds in g.rounds for r in rounds) / MIB, 1),
-        _LIVE,
-        "MiB",
-        form="{:.1f}",
-        live=(13, 13),
-    )
-    judged: int = column(_score("judged"), _LIVE, needs="judged")
+    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], kinds=_TIMED)
+    speedup_over_hf: float = column(_over_hf(0), "over hf", "{:.2f}×", live=(2, 9), **_HF)
+    speedup_over_hf_quartiles: Pair = column(_over_hf(1), **_HF)
+    speedup_over_hf_least_and_most: Pair = column(_over_hf(2), **_HF)
+    same_ids: int = column(Group.same_ids, "same ids", "{0}/{1.questions}", live=(4, 2))
+    peak_memory_mib: float = column(Group.memory_mib, "MiB", "{:.1f}", live=(13, 13))
+    judged: int = column(_score("judged"), kinds=_LIVE, needs="judged")
     exact_match: float | None = column(
-        _score("exact_match"), _LIVE, "EM", needs="judged", **_hundred, live=(6, 6)
+        _score("exact_match"), "EM", "{:.1f}", live=(6, 6), **_JUDGED
     )
-    f1: float | None = column(_score("f1"), _LIVE, "F1", needs="judged", **_hundred, live=(7, 5))
+    f1: float | None = column(_score("f1"), "F1", "{:.1f}", live=(7, 5), **_JUDGED)
     rouge_l: float | None = column(
-        _score("rouge_l"), _LIVE, "ROUGE-L", needs="rouge_l", **_hundred, live=(8, 7)
+        _score("rouge_l"), "ROUGE-L", "{:.1f}", live=(8, 7), needs="rouge_l", scale=100.0
     )
 
 
@@ -379,38 +344,23 @@ def json_rows(kind: str) -> Any:
     return field(metadata=json_key(form=form, schema=schema))
 
 
-class Summary(Generic[P]):
-    """Rows of a race over prompts of these `tasks`; `judge` scores answers."""
+def summarized(
+    kind: str, race: Race[P], tasks: Sequence[str], judge: Judge | None = None
+) -> list[Row]:
+    """A row for each contestant over all prompts, then, of several tasks, one for each.
 
-    def __init__(
-        self, kind: str, race: Race[P], tasks: Sequence[str], judge: Judge | None = None
-    ) -> None:
-        self._kind, self._race, self._tasks, self._judge = kind, race, tasks, judge
-        self._prompts = race.measured()
-        self.records: dict[tuple[str, int], list[Record]] = {}
-        for record in race.records:
-            self.records.setdefault((record.contestant, record.prompt), []).append(record)
+    Of replays first all tasks of a contestant, then what it did over all. `tasks` are those of the
+    prompts; `judge` scores answers.
+    """
+    measured, records = race.measured(), race.answers()
 
-    def rows(self) -> list[Row]:
-        """A row for each contestant over all prompts, then, of several tasks, one for each.
+    def row(contestant: Contestant[P], task: str) -> Row:
+        prompts = [i for i in measured if task in (OVERALL, tasks[i])]
+        group = Group(kind, contestant, task, prompts, records, judge)
+        return Row(**{name: one.of(group) for name, one in columns(kind).items()})
 
-        Of replays first all tasks of a contestant, then what it did over all.
-        """
-        tasks = list(dict.fromkeys(self._tasks[i] for i in self._prompts))
-        contestants = self._race.contestants
-        if self._kind == REPLAY:
-            return [self._row(c, task) for c in contestants for task in (*tasks, OVERALL)]
-        wanted = [OVERALL, *(tasks if len(tasks) > 1 else [])]
-        return [self._row(c, task) for task in wanted for c in contestants]
-
-    def _row(self, contestant: Contestant[P], task: str) -> Row:
-        prompts = [i for i in self._prompts if task in (OVERALL, self._tasks[i])]
-        group = Group(self._kind, contestant, task, prompts, self.records, self._judge)
-        return Row(**{name: one.of(group) for name, one in columns(self._kind).items()})
-
-    def splits(self) -> Iterator[tuple[Contestant[P], list[Generation]]]:
-        """The answers with the parts of a step, of each contestant that could tell them."""
-        for contestant in self._race.contestants:
-            own = [r.generation for r in self._race.splits if r.contestant == contestant.key]
-            if own:
-                yield contestant, own
+    found = list(dict.fromkeys(tasks[i] for i in measured))
+    if kind == REPLAY:
+        return [row(c, task) for c in race.contestants for task in (*found, OVERALL)]
+    wanted = [OVERALL, *(found if len(found) > 1 else [])]
+    return [row(c, task) for task in wanted for c in race.contestants]

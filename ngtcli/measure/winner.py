@@ -1,7 +1,6 @@
 """The winner of a sweep as a preset of the user's, with where it comes from written in it."""
 
 import re
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import yaml
 
 from ngtcli import __version__
-from ngtcli.config import Settings, settings_where
-from ngtcli.errors import InputError, UsageError
+from ngtcli.config import settings_where
+from ngtcli.errors import InputError, UsageError, reason_of
+from ngtcli.measure.grid import Grid
 from ngtcli.measure.results import SweepReport
 from ngtcli.prompt.preset import PROVENANCE, Preset
 from ngtcli.system.json_form import to_json
@@ -50,45 +50,34 @@ def preset_path(name: str, force: bool) -> Path:
     return path
 
 
-def provenance(report: SweepReport, preset: Preset) -> dict[str, Any]:
-    """What was run, on what, and the figures of the chosen cell."""
-    chosen = next(row for row in report.cells if row.cell == report.chosen)
-    left_out = ("cell", "values", "standing")
-    figures = {k: v for k, v in to_json(chosen).items() if k not in left_out}
-    facts = ("model", "device", "data", "data_sha256", "prompts")
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": report.command,
-        "ngt": __version__,
-        "based_on": preset.name,
-        **{name: getattr(report.about, name) for name in facts},
-        "rounds": report.rounds,
-        "chosen": chosen.cell,
-        "reason": report.reason,
-        "figures": figures,
-    }
+def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> None:
+    """Write `base` with the chosen cell's settings to `path`, whole or not at all.
 
-
-def write_winner(
-    path: Path,
-    base: Preset,
-    settings: Settings,
-    swept: Sequence[str],
-    origin: Mapping[str, Any],
-) -> None:
-    """Write `base` with the winning settings to `path`, whole or not at all. Raises InputError.
-
-    All that decides drafts is written, as it was measured, swept or not.
+    All that decides drafts is written, as it was measured, swept or not, and what was run, on what,
+    with the figures of the cell. Raises InputError.
     """
+    settings = next(cell.settings for cell in grid.cells if cell.label == report.chosen)
+    row = to_json(next(row for row in report.cells if row.cell == report.chosen))
+    facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
+    swept = (axis.name for axis in grid.axes)
     for name in dict.fromkeys((*settings_where(replayed=True), *swept)):
         value = getattr(settings, name)
         body[name] = list(value) if isinstance(value, tuple) else value
-    body[PROVENANCE] = dict(origin)
+    body[PROVENANCE] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": report.command,
+        "ngt": __version__,
+        "based_on": base.name,
+        **{name: getattr(report.about, name) for name in facts},
+        "rounds": report.rounds,
+        "chosen": report.chosen,
+        "reason": report.reason,
+        "figures": {k: v for k, v in row.items() if k not in ("cell", "values", "standing")},
+    }
     text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}", "See ngt presets path.") from None
+        raise InputError(f"{path}: {reason_of(error)}", "See ngt presets path.") from None

@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,8 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
         return str(BUILTIN_PATH)
     path = Path(os.path.expanduser(name))
     if path.suffix.lower() == ".gguf":
-        raise ModelError(
-            f"{name}: GGUF files are not read",
-            "Give the folder or hub id of the model they were made from.",
-        )
+        hint = "Give the folder or hub id of the model they were made from."
+        raise ModelError(f"{name}: GGUF files are not read", hint)
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         _check_folder(name, path, needs)
         return str(path)
@@ -55,7 +53,8 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
         raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or HINT)
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
-    if _is_path(name):
+    is_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.sep * 2 in name
+    if is_path or not _HUB_ID.fullmatch(name):
         raise ModelError(f"{name}: no such folder", _near(path) or HINT)
     return _from_hub(name)
 
@@ -93,12 +92,6 @@ def _check_template(folder: Path) -> None:
         raise ModelError("the chat template fails: nested too deeply", TEMPLATE_HINT) from None
 
 
-def _is_path(name: str) -> bool:
-    """Whether a name can only be a path, since no hub id has its form."""
-    looks = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.sep * 2 in name
-    return looks or not _HUB_ID.fullmatch(name)
-
-
 def _near(path: Path) -> str:
     """A hint with the folder next to `path` that has the most similar name; "" if none has."""
     try:
@@ -111,23 +104,16 @@ def _near(path: Path) -> str:
 
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
     """Raise ModelError if a part in `needs` is lacking."""
-    if "config" in needs and not (folder / "config.json").is_file():
-        adapter = (folder / "adapter_config.json").is_file()
-        gguf = any(folder.glob("*.gguf"))
-        more = " (it holds an adapter)" if adapter else " (GGUF files are not read)" if gguf else ""
-        raise ModelError(f"{name}: the folder has no config.json{more}", HINT)
-    if "weights" in needs and not _any(folder, _WEIGHTS):
-        raise ModelError(
-            f"{name}: the folder has no weights (model.safetensors)", "Download them as well."
-        )
-    if "tokenizer" in needs and not _any(folder, _TOKENIZERS):
-        raise ModelError(
-            f"{name}: the folder has no tokenizer (tokenizer.json)", "Download it as well."
-        )
-
-
-def _any(folder: Path, patterns: Sequence[str]) -> bool:
-    return any(next(folder.glob(pattern), None) for pattern in patterns)
+    adapter = (folder / "adapter_config.json").is_file()
+    gguf = any(folder.glob("*.gguf"))
+    more = " (it holds an adapter)" if adapter else " (GGUF files are not read)" if gguf else ""
+    for part, files, what, hint in (
+        ("config", ["config.json"], f"config.json{more}", HINT),
+        ("weights", _WEIGHTS, "weights (model.safetensors)", "Download them as well."),
+        ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
+    ):
+        if part in needs and not any(next(folder.glob(pattern), None) for pattern in files):
+            raise ModelError(f"{name}: the folder has no {what}", hint)
 
 
 @lru_cache(maxsize=8)
@@ -142,30 +128,23 @@ def _from_hub(name: str) -> str:
         return str(folder)
     except (OSError, ValueError, ModelError, errors.HfHubHTTPError):
         pass  # not in the cache, or not complete
+    close = difflib.get_close_matches(name.lower(), [BUILTIN], cutoff=0.7)
+    hint = f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or HINT
     here = " is not in the local cache, and"
     try:
         huggingface_hub.model_info(name, timeout=_HUB_WAIT_S)
     except errors.OfflineModeIsEnabled:
-        raise ModelError(f"{name}{here} HF_HUB_OFFLINE is set", _suggestion(name)) from None
+        raise ModelError(f"{name}{here} HF_HUB_OFFLINE is set", hint) from None
     except errors.GatedRepoError:
-        raise ModelError(
-            f"{name} asks for consent on the hub", "Give it there, then log in: hf auth login"
-        ) from None
+        hint = "Give it there, then log in: hf auth login"
+        raise ModelError(f"{name} asks for consent on the hub", hint) from None
     except errors.RepositoryNotFoundError:
-        raise ModelError(
-            f"{name}: no such folder, and no such model on the hub", _suggestion(name)
-        ) from None
+        what = f"{name}: no such folder, and no such model on the hub"
+        raise ModelError(what, hint) from None
     except Exception as error:  # networks fail in many ways
-        raise ModelError(
-            f"{name}: no such folder; it{here} the hub cannot be reached ({type(error).__name__})",
-            _suggestion(name),
-        ) from None
+        what = f"{name}: no such folder; it{here} the hub cannot be reached"
+        raise ModelError(f"{what} ({type(error).__name__})", hint) from None
     return name
-
-
-def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name.lower(), [BUILTIN], cutoff=0.7)
-    return f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or HINT
 
 
 def why_not_loaded(error: BaseException) -> str:

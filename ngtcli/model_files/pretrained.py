@@ -4,7 +4,7 @@ Imports no torch.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -136,10 +136,8 @@ def loading(name: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(
-            f"{name}: cannot be loaded ({why_not_loaded(error)})",
-            HINT,
-        ) from error
+        what = f"{name}: cannot be loaded ({why_not_loaded(error)})"
+        raise ModelError(what, HINT) from error
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
@@ -147,10 +145,10 @@ def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
 
     `told` is the loading report of `transformers`, which gives missing weights random values.
     """
-    for key, stored, wanted in sorted(told["mismatched_keys"]):
+    for key, *shapes in sorted(told["mismatched_keys"]):
+        stored, wanted = ("×".join(map(str, shape)) or "()" for shape in shapes)
         raise ModelError(
-            f"{name}: {key} has shape {_shape(stored)} in the weights and {_shape(wanted)} by"
-            " config.json",
+            f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json",
             "The two are not of one model; download it again.",
         )
     if missing := sorted(told["missing_keys"]):
@@ -162,16 +160,8 @@ def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
         warn(f"{name}: the model has no use for {_some(unused)} of its weights")
 
 
-def _shape(shape: Iterable[int]) -> str:
-    return "×".join(map(str, shape)) or "()"
-
-
 def _some(keys: list[str]) -> str:
-    """The first of some tensors' names, and how many more there are.
-
-    >>> _some(["a", "b", "c"])
-    'a, b and 1 more'
-    """
+    """The first of some tensors' names, and how many more there are."""
     more = f" and {len(keys) - 2} more" if len(keys) > 2 else ""
     return ", ".join(keys[:2]) + more
 
@@ -194,9 +184,8 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
         ("", _UNLIMITED),
     )
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
-        raise ModelError(
-            f"the model's configuration says {name}: {positions!r}", "Mend its config.json."
-        )
+        what = f"the model's configuration says {name}: {positions!r}"
+        raise ModelError(what, "Mend its config.json.")
     longest = getattr(tokenizer.backend, "model_max_length", None) or positions
     limit = ContextLimit(int(min(positions, longest)))
     for kind, first in _first_lengths(config):
@@ -216,11 +205,9 @@ def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
     layer.
     """
     rope = getattr(config, "rope_parameters", None) or {}
+    name = "original_max_position_embeddings"
     for parameters in (rope, *(v for v in rope.values() if isinstance(v, dict))):
-        kind = parameters.get("rope_type")
-        first = parameters.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", None
-        )
+        kind, first = parameters.get("rope_type"), parameters.get(name) or getattr(config, name, 0)
         if kind in _CHANGING_ROPES and isinstance(first, int) and first > 0:
             yield kind, first
 

@@ -8,12 +8,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import render
 from ngtcli.prompt.preset import Preset
-from ngtcli.retrieve.ranking import Scores
+from ngtcli.retrieve.ranking import Excerpt, Scores
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -59,15 +61,6 @@ class Chosen:
     page: int
     heading: str
     rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """One or more passages in a row of a document: its index, and their range there."""
-
-    document: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +164,10 @@ class Task:
         joined = self.preset.separator.join(parts)
         values = {"documents": joined, "question": self.question, "summary": self.summary}
         first = _place(self.preset.template, "documents", values)
-        known = first is not None and len(spans) == len(documents)
-        moved = (
-            tuple((first + a, first + b) for a, b in spans) if known and first is not None else ()
-        )
-        return Message(fill(self.preset.template, values), moved)
+        text = fill(self.preset.template, values)
+        if first is None or len(spans) < len(documents):
+            return Message(text, ())
+        return Message(text, tuple((first + a, first + b) for a, b in spans))
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents, in the model's chat format if it has one.
@@ -183,11 +175,16 @@ class Task:
         Raises ModelError if the chat template fails, if there are no tokens, and, unless
         `vocabulary` is 0, for ids that are not below it.
         """
-        coded = code(self.message(documents), self.tokenizer)
-        _check_ids(coded.ids, self.vocabulary)
-        references = tuple(tuple(coded.ids[first:last]) for first, last in coded.documents)
-        outside = _outside(coded.ids, coded.documents)
-        return Prompt(coded.text, coded.ids, outside, tuple(documents), references=references)
+        text, ids, spans = code(self.message(documents), self.tokenizer)
+        if not ids:
+            raise ModelError("the tokenizer makes no tokens of the prompt", _OTHER_MODEL)
+        if self.vocabulary and max(ids) >= self.vocabulary:
+            raise ModelError(
+                f"the tokenizer makes token {max(ids)}, the model knows {self.vocabulary} tokens",
+                f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
+            )
+        references = tuple(tuple(ids[first:last]) for first, last in spans)
+        return Prompt(text, ids, _outside(ids, spans), tuple(documents), references=references)
 
     @property
     def empty(self) -> list[Document]:
@@ -206,50 +203,30 @@ def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
     return None if found is None else len(fill(template[: found.start()], values))
 
 
-@dataclass(frozen=True, slots=True)
-class CodedMessage:
-    """A message as the model reads it; `documents` are spans of `ids`, empty if not known."""
+def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[tuple[int, int]]]:
+    """The message in the model's chat format, if any, its ids, and the documents' spans of them.
 
-    text: str
-    ids: list[int]
-    documents: list[tuple[int, int]]
-
-
-def code(message: Message, tokenizer: Tokenizer) -> CodedMessage:
-    """The message in the model's chat format, if any, and its ids. Raises ModelError."""
+    There are no spans if they are not known. Raises ModelError.
+    """
     if tokenizer.has_chat_template:
         chat = render(tokenizer.backend, message.text)
-        text, at = chat.text, _moved(message.text, chat.text[slice(*chat.message)])
-        shift = None if at is None else at + chat.message[0]
+        text, (first, last) = chat.text, chat.message
         coded = tokenizer.locate(text, template=chat.template)
+        if text[first:last] == message.text:
+            shift = first
+        elif text[first:last] == message.text.strip():
+            shift = first + len(message.text.lstrip()) - len(message.text)
+        else:  # the template changed the text
+            return text, coded.ids, []
     else:
         text, shift = message.text + "\n\n", 0
         coded = tokenizer.locate(text, special=True)
-    if shift is None or not coded.starts:
-        return CodedMessage(text, coded.ids, [])
+    starts = coded.starts
     spans = [
-        (bisect_left(coded.starts, first + shift), bisect_left(coded.starts, last + shift))
+        (bisect_left(starts, first + shift), bisect_left(starts, last + shift))
         for first, last in message.documents
     ]
-    return CodedMessage(text, coded.ids, spans)
-
-
-def _moved(message: str, shown: str) -> int | None:
-    """The shift of the message's text by the chat template; None if that changed the text."""
-    if shown == message:
-        return 0
-    at = len(message.lstrip()) - len(message)
-    return at if shown == message.strip() else None
-
-
-def _check_ids(ids: list[int], vocabulary: int) -> None:
-    if not ids:
-        raise ModelError("the tokenizer makes no tokens of the prompt", _OTHER_MODEL)
-    if vocabulary and max(ids) >= vocabulary:
-        raise ModelError(
-            f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens",
-            f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
-        )
+    return text, coded.ids, spans if starts else []
 
 
 def look_alikes(
@@ -272,14 +249,5 @@ def _outside(
     for first, last in spans:
         inside[first:last] = [True] * (last - first)
     near = [not all(inside[max(0, i - overlap) : i + overlap + 1]) for i in range(len(ids))]
-    return tuple(_runs(ids, near))
-
-
-def _runs(ids: list[int], is_outside: list[bool]) -> list[tuple[int, ...]]:
-    runs: list[list[int]] = [[]]
-    for token, keep in zip(ids, is_outside, strict=True):
-        if keep:
-            runs[-1].append(token)
-        elif runs[-1]:
-            runs.append([])
-    return [tuple(run) for run in runs if run]
+    runs = groupby(zip(ids, near, strict=True), key=itemgetter(1))
+    return tuple(tuple(token for token, _ in run) for is_near, run in runs if is_near)

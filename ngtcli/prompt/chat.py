@@ -23,6 +23,7 @@ _COPIES = 8  # of a message, for each of which there is memory
 # How a template that takes no list of parts writes one.
 _SPELLED_OUT = ("'text': '", '"text": "')
 Content = str | list[dict[str, str]]
+_FORMS: tuple[Callable[[str], Content], ...] = (str, lambda text: [{"type": "text", "text": text}])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,13 @@ def render(backend: Any, message: str) -> Rendered:
     """
     form, pieces = _frame(backend)
     text = _apply(backend, form(message))
-    length = _text_length(text, pieces)
+    # The copies of the message between the pieces have one length, if the template adds no more.
+    length = max(0, len(text) - sum(map(len, pieces))) // (len(pieces) - 1)
     start = len(pieces[0])
-    if length is None or _adds(text[start : start + length], message.strip()):
+    shown, own = text[start : start + length], message.strip()
+    at = shown.find(own)
+    more = at >= 0 and (shown[:at] + shown[at + len(own) :]).strip()  # the placeholder got none
+    if shown.join(pieces) != text or more:
         raise ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
     spans, at = [], 0
     for piece in pieces:
@@ -53,16 +58,10 @@ def render(backend: Any, message: str) -> Rendered:
     return Rendered(text, tuple(spans), (start, start + length))
 
 
-def _adds(shown: str, message: str) -> bool:
-    """Whether `shown` has more than the message, which the placeholder did not get."""
-    at = shown.find(message)
-    return at >= 0 and bool(shown[:at].strip() or shown[at + len(message) :].strip())
-
-
 def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
     """The form of content that the template takes, and its text before, between and after it."""
     failure: ModelError | None = None
-    for form in (_plain, _parts):
+    for form in _FORMS:
         try:
             pieces = _apply(backend, form(_PLACEHOLDER)).split(_PLACEHOLDER)
         except ModelError as error:
@@ -73,27 +72,6 @@ def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
         if len(pieces) > 1 and not pieces[0].endswith(_SPELLED_OUT):
             return form, pieces
     raise failure or ModelError("the chat template leaves the text out", TEMPLATE_HINT)
-
-
-def _plain(text: str) -> Content:
-    return text
-
-
-def _parts(text: str) -> Content:
-    return [{"type": "text", "text": text}]
-
-
-def _text_length(text: str, pieces: list[str]) -> int | None:
-    """The length in characters of each copy of the message between `pieces`; None if not equal."""
-    length, rest = divmod(len(text) - sum(map(len, pieces)), len(pieces) - 1)
-    if rest or length < 0:
-        return None
-    copy, at = text[len(pieces[0]) : len(pieces[0]) + length], 0
-    for piece in pieces[:-1]:
-        if not text.startswith(piece, at) or not text.startswith(copy, at + len(piece)):
-            return None
-        at += len(piece) + length
-    return length if text.startswith(pieces[-1], at) else None
 
 
 def _apply(backend: Any, content: Content) -> str:

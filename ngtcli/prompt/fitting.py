@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted, short
 from ngtcli.prompt.build import Cut, Prompt, Status, Task, code
 from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
@@ -83,12 +82,10 @@ def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Prog
     """The number of tokens of `texts`, each by itself; counting stops beyond `limit`."""
     tokens = 0
     for text in texts:
-        at = 0
-        while at < len(text) and tokens <= limit:
-            end = piece_end(text, at, PIECE)
-            found = len(tokenizer.encode(text[at:end]))
-            progress.add(end - at, found)
-            tokens, at = tokens + found, end
+        head = Head(text, tokenizer, progress)
+        while not head.done and tokens + len(head) <= limit:
+            head.read()
+        tokens += len(head)
         if tokens > limit:
             break
     return tokens
@@ -116,24 +113,20 @@ def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
 
 def whole_prompt(task: Task) -> Prompt | str:
     """The prompt with all documents; if that is far too long, its number of tokens in words."""
-    number = _count_beyond(task, _near(max(task.context, _EXACT)))
-    return task.build(task.documents) if number is None else number
+    characters = sum(len(d.text) for d in task.documents)
+    limit = _near(max(task.context, _EXACT))
+    if characters > limit or characters + len(task.frame.text) > limit:
+        progress = Progress(characters, task.status)
+        # The frame is made last, or not at all: for many documents that takes longer than to count.
+        texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
+        if count(texts, limit, task.tokenizer, progress) > limit:
+            return f"more than {limit}"
+    return task.build(task.documents)
 
 
 def _near(limit: int) -> int:
     """The count in pieces up to which only a count of the whole decides."""
     return limit + limit // 8  # guess: pieces add a token or two per thousand
-
-
-def _count_beyond(task: Task, limit: int) -> str | None:
-    """In words, the number of tokens of the prompt if it is beyond `limit`, else None."""
-    characters = sum(len(d.text) for d in task.documents)
-    if characters <= limit and characters + len(task.frame.text) <= limit:
-        return None  # short enough to be counted whole
-    progress = Progress(characters, task.status)
-    # The frame is made last, or not at all: that of many documents takes longer than the count.
-    texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
-    return f"more than {limit}" if count(texts, limit, task.tokenizer, progress) > limit else None
 
 
 def _cut(task: Task) -> Prompt:
@@ -149,7 +142,9 @@ def _cut(task: Task) -> Prompt:
             return prompt
     best: tuple[Prompt, list[int]] | None = None
     while target > 0 and any(kept := read_level(heads, target)):
-        prompt = task.build(_shorter(task, heads, kept))
+        starts = [head.cut(k).strip() for head, k in zip(heads, kept, strict=True)]
+        pairs = zip(task.documents, starts, strict=True)
+        prompt = task.build([replace(document, text=start) for document, start in pairs])
         spare = task.room - len(prompt.ids)
         if best and not len(best[0].ids) < len(prompt.ids) <= task.room:
             break
@@ -161,13 +156,6 @@ def _cut(task: Task) -> Prompt:
     if best is None:
         raise no_room(task)
     return replace(best[0], cuts=tuple(_cuts(task, *best)))
-
-
-def _shorter(task: Task, heads: Sequence[Head], kept: Sequence[int]) -> list[Document]:
-    return [
-        replace(d, text=head.cut(k).strip())
-        for d, head, k in zip(task.documents, heads, kept, strict=True)
-    ]
 
 
 def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
@@ -187,7 +175,7 @@ def frame_tokens(task: Task) -> int:
     progress = Progress(len(frame.text), task.status)
     if count([frame.text], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
         raise no_room(task)
-    tokens = len(code(frame, task.tokenizer).ids)
+    tokens = len(code(frame, task.tokenizer)[1])
     if tokens >= task.room:
         raise no_room(task)
     return tokens
@@ -197,12 +185,11 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
     """A sentence per document that was cut; beyond _SHOWN one for the rest."""
     for cut in cuts[:_SHOWN]:
         if cut.tokens is not None:
-            whole = counted(cut.tokens, "token")
-            yield f"{cut.name}: cut to its first {cut.kept} of {whole} to fit"
+            kept = f"{cut.kept} of {counted(cut.tokens, 'token')}"
         else:
             share = cut.kept_characters / cut.characters
-            kept = counted(cut.kept, "token")
-            yield f"{cut.name}: cut to its first {kept}, {share:.2%} of its text, to fit"
+            kept = f"{counted(cut.kept, 'token')}, {share:.2%} of its text,"
+        yield f"{cut.name}: cut to its first {kept} to fit"
     if len(cuts) > _SHOWN:
         yield f"cut to fit: {counted(len(cuts) - _SHOWN, 'more document')}"
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ngtcli.config import Settings
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
-from ngtcli.prompt.build import Chosen, Excerpt, Prompt, Selection, Task
+from ngtcli.prompt.build import Chosen, Prompt, Selection, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
-from ngtcli.retrieve.ranking import Ranked, Rankers, Scores, rank
+from ngtcli.retrieve.ranking import Excerpt, Ranked, Rankers, Scores, rank
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
@@ -92,11 +92,11 @@ def _built(
     index, ranked = ranking.index, ranking.found
     chosen = _fitting(task, index, ranked, room, most)
     while chosen:
-        excerpts = _excerpts(task, index, [ranked[at].passage for at, _ in chosen])
+        order = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
+        excerpts = joined(task.documents, [index.place(ranked[at].passage) for at in order])
         prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
         if (over := len(prompt.ids) - task.room) <= 0:
-            found = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
-            passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in found)
+            passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in order)
             return prompt, tuple(excerpts), passages
         while chosen and over > 0:  # the counts were too low: leave the last ones out
             over -= chosen.pop()[1]
@@ -112,8 +112,7 @@ def _fitting(
     for at_rank, one in enumerate(ranked):
         if len(chosen) == most or passed_over == _PASSED_OVER:
             break
-        at = index.place(one.passage)
-        document = named(task.documents, Excerpt(at.document, at.start, at.end))
+        document = named(task.documents, index.place(one.passage))
         text = f"{document.name}\n{document.text}"
         tokens = len(task.tokenizer.encode(text)) + BETWEEN
         if tokens > room:
@@ -122,12 +121,6 @@ def _fitting(
         room -= tokens
         chosen.append((at_rank, tokens))
     return chosen
-
-
-def _excerpts(task: Task, index: "Index", chosen: Sequence[int]) -> list[Excerpt]:
-    """The passages in the documents' order; those that follow one another are put together."""
-    places = map(index.place, sorted(chosen))
-    return list(joined(task.documents, [Excerpt(p.document, p.start, p.end) for p in places]))
 
 
 def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
-from ngtcli.prompt.build import Excerpt, Prompt, Task
+from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.fitting import frame_tokens, no_room, whole_prompt
-from ngtcli.system.storage import home
+from ngtcli.retrieve.ranking import Excerpt
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
 BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
@@ -57,11 +56,6 @@ class _Piece:
     excerpt: Excerpt
     tokens: int
     begins: bool
-
-
-def parts_folder() -> Path:
-    """Where finished parts are kept. Raises UsageError as `home`."""
-    return home("cache") / "parts"
 
 
 def fits(task: Task) -> Prompt | None:
@@ -161,20 +155,16 @@ def _parts(task: Task, group: Sequence[_Piece], free: int) -> Iterator[Part]:
         yield from _parts(task, group[len(group) // 2 :], free)
 
 
-def joined(documents: Sequence[Document], found: Sequence[Excerpt]) -> Iterator[Excerpt]:
+def joined(documents: Sequence[Document], found: Sequence[Excerpt]) -> list[Excerpt]:
     """Excerpts in their order, with those put together that follow one another or overlap."""
-    last: Excerpt | None = None
+    kept: list[Excerpt] = []
     for at in found:
-        if last is not None and last.document == at.document:
-            between = documents[at.document].text[last.end : at.start]
-            if not between or between.isspace():
-                last = replace(last, end=max(last.end, at.end))
-                continue
-        if last is not None:
-            yield last
-        last = at
-    if last is not None:
-        yield last
+        last = kept[-1] if kept and kept[-1].document == at.document else None
+        if last is not None and not documents[at.document].text[last.end : at.start].strip():
+            kept[-1] = replace(last, end=max(last.end, at.end))
+        else:
+            kept.append(at)
+    return kept
 
 
 def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:

@@ -10,7 +10,7 @@ imported where a model is loaded.
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,12 +48,10 @@ _POOLINGS = {  # the older form has a switch for each
     "pooling_mode_max_tokens": HIGHEST,
 }
 _PARTS = ("Transformer", "Pooling", "Normalize")
-_QUESTION, _PASSAGE = ("query",), ("document", "passage", "corpus")  # names of prompts
 # Without a `modules.json`: what a model that gives vectors of tokens is made for.
 _ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
 _OTHER = "Name another embedding model: its vectors would not be as its makers meant them."
 _OTHER_KIND = "Give the folder or hub id of an embedding model, as of sentence-transformers."
-_EXTRA = "ngtcli[dense]"
 
 Floats = npt.NDArray[np.float32]
 
@@ -70,10 +68,14 @@ class Use:
 
 def use_of(name: str, folder: Path) -> Use:
     """How the embedding model `name` is used. Raises ModelError for another kind of model."""
+    most = (_read(name, folder / "sentence_bert_config.json", dict) or {}).get("max_seq_length")
+    tokens = most if isinstance(most, int) and most > 0 else 0
     parts = _read(name, folder / "modules.json", list)
     if parts is None:
-        _check_encoder(name, folder)
-        return Use(tokens=_tokens(name, folder))
+        if kind := _other_kind(name, folder, *_ENCODERS):
+            what = f"{name} is not an embedding model: it is a {kind} without a modules.json"
+            raise ModelError(what, _OTHER_KIND)
+        return Use(tokens=tokens)
     parts = [part for part in parts if isinstance(part, dict)]
     kinds = [str(part.get("type", "")).rsplit(".", 1)[-1] for part in parts]
     if unknown := [kind for kind in kinds if kind not in _PARTS]:
@@ -81,28 +83,17 @@ def use_of(name: str, folder: Path) -> Use:
     if kinds[:2] != ["Transformer", "Pooling"] or parts[0].get("path"):
         raise ModelError(f"{name}: modules.json has other parts than are known", _OTHER)
     pooling = _read(name, folder / str(parts[1].get("path")) / "config.json", dict) or {}
-    prompts = _read(name, folder / "config_sentence_transformers.json", dict) or {}
-    return Use(
-        _pooling(name, pooling),
-        _tokens(name, folder),
-        _prompt(prompts, _QUESTION),
-        _prompt(prompts, _PASSAGE),
-    )
+    config = _read(name, folder / "config_sentence_transformers.json", dict) or {}
+    prompts = config.get("prompts")
+    prompts = prompts if isinstance(prompts, dict) else {}
 
+    def prompt(*names: str) -> str:
+        """The prompt of the first of these names, or the one that is the model's default."""
+        wanted = [*names, str(config.get("default_prompt_name"))]
+        return next((str(prompts[name]) for name in wanted if prompts.get(name)), "")
 
-def architectures(name: str, folder: Path) -> list[str]:
-    """What config.json says the model was made as. Raises ModelError if it cannot be read."""
-    found = (_read(name, folder / "config.json", dict) or {}).get("architectures")
-    return [str(kind) for kind in found] if isinstance(found, list) else []
-
-
-def _check_encoder(name: str, folder: Path) -> None:
-    for kind in architectures(name, folder):
-        if not kind.endswith(_ENCODERS):
-            raise ModelError(
-                f"{name} is not an embedding model: it is a {kind} without a modules.json",
-                _OTHER_KIND,
-            )
+    passage = prompt("document", "passage", "corpus")
+    return Use(_pooling(name, pooling), tokens, prompt("query"), passage)
 
 
 def _pooling(name: str, config: dict[str, Any]) -> str:
@@ -116,19 +107,11 @@ def _pooling(name: str, config: dict[str, Any]) -> str:
     return str(chosen[0])
 
 
-def _tokens(name: str, folder: Path) -> int:
-    config = _read(name, folder / "sentence_bert_config.json", dict) or {}
-    most = config.get("max_seq_length")
-    return most if isinstance(most, int) and most > 0 else 0
-
-
-def _prompt(config: dict[str, Any], names: Sequence[str]) -> str:
-    """The prompt of the first of these names, or the one that is the model's default."""
-    prompts = config.get("prompts")
-    if not isinstance(prompts, dict):
-        return ""
-    wanted = [*names, str(config.get("default_prompt_name"))]
-    return next((str(prompts[name]) for name in wanted if prompts.get(name)), "")
+def _other_kind(name: str, folder: Path, *ends: str) -> str:
+    """As what config.json says the model was made, if that has none of these `ends`; else ""."""
+    found = (_read(name, folder / "config.json", dict) or {}).get("architectures")
+    kinds = map(str, found if isinstance(found, list) else ())
+    return next((kind for kind in kinds if not kind.endswith(ends)), "")
 
 
 def _read(name: str, path: Path, kind: Any) -> Any:
@@ -141,31 +124,77 @@ def _read(name: str, path: Path, kind: Any) -> Any:
         raise ModelError(f"{name}: {path.name} cannot be read ({error})", _OTHER) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A model in evaluation mode, its tokenizer, its device, and the most tokens of a text."""
+class _Encoder:
+    """A model in evaluation mode, its tokenizer, and the most `tokens` of a text that it reads."""
 
-    model: Any
-    tokenizer: Any
-    device: str
-    tokens: int
+    gives, kind, hint = "", "", ""
 
-    def encode(self, *texts: list[str], cut: str) -> tuple[Any, int]:
-        """Padded tensors of texts or pairs of them, and how many were cut; `cut` says which."""
+    def __init__(self, name: str, folder: Path, device: str, tokens: int = 0) -> None:
+        import torch
+
+        self.name, self._device = name, pick_device(device)
+        self.tokenizer = load_tokenizer(str(folder)).backend
+        with loading(name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+            auto = getattr(transformers_quiet(), self.kind)
+            model, info = auto.from_pretrained(
+                str(folder), dtype=torch.float32, trust_remote_code=False,
+                output_loading_info=True, ignore_mismatched_sizes=True,
+            )  # fmt: skip
+            every = "ForSeq" in self.kind
+            needed = {k for k in info["missing_keys"] if every or _NOT_NEEDED not in k}
+            check_weights(name, {**info, "missing_keys": needed}, lambda _: None)
+            if getattr(model.config, "is_encoder_decoder", False):
+                model = model.get_encoder()
+            if self.tokenizer.pad_token is None:
+                self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._model = model.to(self._device).eval()
+        positions = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
+        longest = min(positions - _SPARE, self.tokenizer.model_max_length, _UNLIMITED)
+        self.tokens = tokens or max(_SPARE + 2, int(longest))
+
+    def encode(self, *texts: list[str]) -> tuple[Any, int]:
+        """Padded tensors of texts or pairs of them, and how many were cut."""
         coded = self.tokenizer(
-            *texts, padding=True, truncation=cut, max_length=self.tokens, return_tensors="pt",
-            split_special_tokens=True,
+            *texts, padding=True, truncation="longest_first", max_length=self.tokens,
+            return_tensors="pt", split_special_tokens=True,
         )  # fmt: skip
         longer = sum(bool(e.overflowing) for e in coded.encodings or ())
-        return coded.to(self.device), longer
+        return coded.to(self._device), longer
+
+    def _run(self, *texts: list[str], read: Callable[[Any, Any], Any]) -> tuple[Floats, int]:
+        """What `read` makes of the model's output and the mask of tokens; how many texts were cut.
+
+        Raises ModelError where the model fails, or gives no finite numbers.
+        """
+        import torch
+
+        try:
+            with torch.inference_mode():
+                coded, longer = self.encode(*texts)
+                numbers = read(self._model(**coded), coded["attention_mask"])
+                found: Floats = numbers.float().cpu().numpy()
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            line = str(error).strip().split("\n")[0]
+            raise ModelError(
+                f"{self.name}: it does not run ({line})", "Name another model."
+            ) from error
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self.name}: its {self.gives} are not numbers", self.hint)
+        return found, longer
 
 
-class Embedder:
+class Embedder(_Encoder):
     """Gives vectors of length 1, float32; `fingerprint` is another for other weights or files."""
 
-    def __init__(self, loaded: _Loaded, use: Use, name: str, fingerprint: str) -> None:
-        self._loaded, self._use = loaded, use
-        self.name, self.fingerprint, self.tokens = name, fingerprint, loaded.tokens
+    gives, kind, hint = "vectors", "AutoModel", _EMBEDDER
+
+    def __init__(self, name: str, folder: Path, device: str) -> None:
+        self._use = use_of(name, folder)
+        super().__init__(name, folder, device, self._use.tokens)
+        files = sorted(p for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file())
+        states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+        self.fingerprint = key_of(_FORMAT, os.path.realpath(folder), *states)
 
     def question(self, text: str) -> Floats:
         """The vector of a question (width,). Raises ModelError as `passages`."""
@@ -175,21 +204,18 @@ class Embedder:
     def passages(self, texts: Sequence[str]) -> tuple[Floats, int]:
         """The vectors (texts, width), made in one pass; and how many texts were cut.
 
-        Raises ModelError where the model gives no finite numbers.
+        Raises ModelError where the model fails, or gives no finite numbers.
         """
         return self._embed([self._use.passage + text for text in texts])
 
     def _embed(self, texts: list[str]) -> tuple[Floats, int]:
-        import torch
+        from torch.nn.functional import normalize
 
-        with torch.inference_mode(), _running(self.name):
-            coded, longer = self._loaded.encode(texts, cut="longest_first")
-            hidden = self._loaded.model(**coded).last_hidden_state.float()
-            pooled = _pooled(hidden, coded["attention_mask"], self._use.pooling)
-            found: Floats = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
-        if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: its vectors are not numbers", _EMBEDDER)
-        return found, longer
+        def read(output: Any, mask: Any) -> Any:
+            hidden = output.last_hidden_state.float()
+            return normalize(_pooled(hidden, mask, self._use.pooling), dim=1)
+
+        return self._run(texts, read=read)
 
 
 def _pooled(hidden: Any, mask: Any, pooling: str) -> Any:
@@ -205,45 +231,35 @@ def _pooled(hidden: Any, mask: Any, pooling: str) -> Any:
     return (hidden * inside).sum(1) / inside.sum(1).clamp(min=1)
 
 
-class Reranker:
+class Reranker(_Encoder):
     """Scores passages for a question, each in a pass with it."""
 
-    def __init__(self, loaded: _Loaded, name: str) -> None:
-        self._loaded, self.name = loaded, name
+    gives, kind, hint = "scores", "AutoModelForSequenceClassification", _RERANKER
+
+    def __init__(self, name: str, folder: Path, device: str) -> None:
+        _check_cross_encoder(name, folder)
+        super().__init__(name, folder, device)
+        if (labels := self._model.config.num_labels) != 1:
+            raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", _RERANKER)
 
     def scores(self, question: str, texts: Sequence[str]) -> Floats:
         """The model's score of each text (texts,), a logit; made in one pass. Raises ModelError."""
-        import torch
-
-        pairs = [question] * len(texts), list(texts)
-        with torch.inference_mode(), _running(self.name):
-            coded, _ = self._loaded.encode(*pairs, cut="longest_first")
-            found: Floats = self._loaded.model(**coded).logits[:, 0].float().cpu().numpy()
-        if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: its scores are not numbers", _RERANKER)
-        return found
+        questions = [question] * len(texts)
+        return self._run(questions, list(texts), read=lambda output, _: output.logits[:, 0])[0]
 
 
 @lru_cache(maxsize=1)  # the questions of one run share it
 def load_embedder(name: str, device: str = "auto") -> Embedder:
     """An embedding model, by folder or hub id. Raises ModelError."""
     with _said_of("embedder", _EMBEDDER):
-        folder = _folder(name)
-        use = use_of(name, folder)
-        loaded = _load(name, folder, "AutoModel", device, use.tokens)
-    return Embedder(loaded, use, name, _fingerprint(folder))
+        return Embedder(name, _folder(name), device)
 
 
 @lru_cache(maxsize=1)
 def load_reranker(name: str, device: str = "auto") -> Reranker:
     """A cross-encoder, by folder or hub id. Raises ModelError."""
     with _said_of("reranker", _RERANKER):
-        folder = _folder(name)
-        _check_cross_encoder(name, folder)
-        loaded = _load(name, folder, "AutoModelForSequenceClassification", device, 0)
-        if (labels := loaded.model.config.num_labels) != 1:
-            raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", _RERANKER)
-    return Reranker(loaded, name)
+        return Reranker(name, _folder(name), device)
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
@@ -264,16 +280,13 @@ def check_encoders(embedder: str, reranker: str) -> None:
 def check_installed() -> None:
     """Raise ModelError without FAISS."""
     if find_spec("faiss") is None:
-        raise ModelError(
-            "--embedder needs faiss-cpu, which is not installed",
-            f"Install it: pip install '{_EXTRA}'",
-        )
+        what = "--embedder needs faiss-cpu, which is not installed"
+        raise ModelError(what, "Install it: pip install 'ngtcli[dense]'")
 
 
 def _check_cross_encoder(name: str, folder: Path) -> None:
-    for kind in architectures(name, folder):
-        if not kind.endswith("ForSequenceClassification"):
-            raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
+    if kind := _other_kind(name, folder, "ForSequenceClassification"):
+        raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
 
 
 def _folder(name: str) -> Path:
@@ -287,40 +300,6 @@ def _folder(name: str) -> Path:
     return Path(found)
 
 
-def _load(name: str, folder: Path, kind: str, device: str, tokens: int) -> _Loaded:
-    import torch
-
-    where = pick_device(device)
-    backend = load_tokenizer(str(folder)).backend
-    with loading(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        auto = getattr(transformers_quiet(), kind)
-        model, info = auto.from_pretrained(
-            str(folder), dtype=torch.float32, trust_remote_code=False, output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )  # fmt: skip
-        needed = {k for k in info["missing_keys"] if _NOT_NEEDED not in k or "ForSeq" in kind}
-        check_weights(name, {**info, "missing_keys": needed}, lambda _: None)
-        if getattr(model.config, "is_encoder_decoder", False):
-            model = model.get_encoder()
-        if backend.pad_token is None:
-            backend.pad_token = backend.eos_token
-    return _Loaded(model.to(where).eval(), backend, where, tokens or _longest(model, backend))
-
-
-def _longest(model: Any, backend: Any) -> int:
-    """The most tokens of a text, by configuration and tokenizer."""
-    positions = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
-    return max(_SPARE + 2, int(min(positions - _SPARE, backend.model_max_length, _UNLIMITED)))
-
-
-def _fingerprint(folder: Path) -> str:
-    """A key of a model's files: where they are, and their sizes and times."""
-    files = sorted(p for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file())
-    states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    return key_of(_FORMAT, os.path.realpath(folder), *states)
-
-
 @contextmanager
 def _said_of(kind: str, hint: str) -> Iterator[None]:
     """Make a ModelError say which model it is about, and what to give in its place."""
@@ -328,13 +307,3 @@ def _said_of(kind: str, hint: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"{kind} {error}", error.hint.replace(HINT, hint)) from error
-
-
-@contextmanager
-def _running(name: str) -> Iterator[None]:
-    """Turn what a model fails with into one ModelError."""
-    try:
-        yield
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        line = str(error).strip().split("\n")[0]
-        raise ModelError(f"{name}: it does not run ({line})", "Name another model.") from error

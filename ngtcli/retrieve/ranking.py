@@ -6,6 +6,7 @@ Methods, 2009.
 This module imports numpy and the indices only where it ranks.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,13 +15,21 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 
 if TYPE_CHECKING:
-    from ngtcli.retrieve.encoders import Reranker
     from ngtcli.retrieve.index import Index
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
 Status = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """One or more passages in a row of a document: its index, and their range there."""
+
+    document: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +80,6 @@ class Ranking:
     embedded: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """A question, the index it is asked of, the text of a passage, and how many are wanted."""
-
-    index: "Index"
-    text: Callable[[int], str]
-    question: str
-    most: int
-    status: Status
-    warn: Status
-
-
 def rank(
     documents: Sequence[Document],
     cutting: Cutting,
@@ -102,53 +99,42 @@ def rank(
     index = index_of(documents, cutting, status, warn)
     if rankers != WORDS_ALONE:
         most = max(most, CANDIDATES)
-
-    def text(passage: int) -> str:
-        at = index.place(passage)
-        return documents[at.document].text[at.start : at.end]
-
-    query = _Query(index, text, question, most, status, warn)
-    ranking = _by_both(query, rankers) if rankers.embedder and len(index) else _by_words(query)
-    if not (rankers.reranker and ranking.found):
-        return ranking
-    status(f"Loading {rankers.reranker} …")
-    from ngtcli.retrieve.encoders import load_reranker  # here: it loads transformers
-
-    reranker = load_reranker(rankers.reranker, rankers.device)
-    return replace(ranking, found=_reranked(ranking.found, query, reranker))
+    by_words = index.ranked(question, most)
+    ranking = Ranking(index, [Ranked(at, Scores(score, score)) for at, score in by_words])
+    if rankers.embedder and len(index):
+        ranking = _with_vectors(ranking, question, most, rankers, status, warn)
+    if rankers.reranker and ranking.found:
+        status(f"Loading {rankers.reranker} …")
+        ranking = replace(ranking, found=_reranked(ranking, question, rankers, status))
+    return ranking
 
 
-def _by_words(query: _Query) -> Ranking:
-    found = query.index.ranked(query.question, query.most)
-    return Ranking(query.index, [Ranked(at, Scores(score, score)) for at, score in found])
-
-
-def _by_both(query: _Query, rankers: Rankers) -> Ranking:
+def _with_vectors(
+    by_words: Ranking, question: str, most: int, rankers: Rankers, status: Status, warn: Status
+) -> Ranking:
     """The ranks by BM25 and by vectors, put together."""
     import numpy as np
 
     from ngtcli.retrieve.encoders import check_installed, load_embedder
-    from ngtcli.retrieve.nearest import nearest_of
-    from ngtcli.retrieve.vectors import vectors_of
+    from ngtcli.retrieve.vectors import nearest_of, vectors_of
 
     check_installed()
-    query.status(f"Loading {rankers.embedder} …")
+    status(f"Loading {rankers.embedder} …")
     embedder = load_embedder(rankers.embedder, rankers.device)
-    vectors = vectors_of(query.index, query.text, embedder, query.status, query.warn)
-    nearest = nearest_of(vectors, query.status, query.warn)
-    question = embedder.question(query.question)
-    scores = query.index.scores(query.question)
+    vectors = vectors_of(by_words.index, embedder, status, warn)
+    nearest = nearest_of(vectors, status, warn)
+    asked = embedder.question(question)
     together = fused(
-        [p for p, _ in query.index.ranked(query.question, query.most)],
-        [p for p, _ in nearest.search(question, query.most)],
+        [one.passage for one in by_words.found], [p for p, _ in nearest.search(asked, most)]
     )
-    order = sorted(together, key=lambda passage: (-together[passage], passage))[: query.most]
-    cosines = nearest.cosines(question, np.array(order, np.int64))
+    order = sorted(together, key=lambda passage: (-together[passage], passage))[:most]
+    scores = by_words.index.scores(question)
+    cosines = nearest.cosines(asked, np.array(order, np.int64))
     found = [
         Ranked(p, Scores(together[p], float(scores[p]), float(cosine), together[p]))
         for p, cosine in zip(order, cosines, strict=True)
     ]
-    return Ranking(query.index, found, nearest.kind, vectors.embedded)
+    return Ranking(by_words.index, found, nearest.kind, vectors.embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:
@@ -157,26 +143,29 @@ def fused(*rankings: Sequence[int]) -> dict[int, float]:
     >>> {p: round(score, 4) for p, score in fused([7, 3], [3]).items()}
     {7: 0.0164, 3: 0.0325}
     """
-    scores: dict[int, float] = {}
+    scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
         for at, passage in enumerate(ranking, 1):
-            scores[passage] = scores.get(passage, 0.0) + 1 / (FUSION_K + at)
+            scores[passage] += 1 / (FUSION_K + at)
     return scores
 
 
-def _reranked(found: Sequence[Ranked], query: _Query, reranker: "Reranker") -> list[Ranked]:
+def _reranked(ranking: Ranking, question: str, rankers: Rankers, status: Status) -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
-    from ngtcli.retrieve.encoders import BATCH
+    from ngtcli.retrieve.encoders import BATCH, load_reranker  # here: it loads transformers
 
+    reranker = load_reranker(rankers.reranker, rankers.device)
+    texts = {one.passage: ranking.index.text(one.passage) for one in ranking.found[:CANDIDATES]}
     # Texts of equal lengths need no padding.
-    first = sorted(found[:CANDIDATES], key=lambda one: -len(query.text(one.passage)))
+    first = sorted(ranking.found[:CANDIDATES], key=lambda one: -len(texts[one.passage]))
     scored: list[Ranked] = []
     for at in range(0, len(first), BATCH):
-        query.status(f"Reranking passages: {at} of {len(first)} …")
+        status(f"Reranking passages: {at} of {len(first)} …")
         some = first[at : at + BATCH]
-        scores = reranker.scores(query.question, [query.text(one.passage) for one in some])
+        scores = map(float, reranker.scores(question, [texts[one.passage] for one in some]))
         scored += (
-            Ranked(one.passage, replace(one.scores, score=float(score), reranked=float(score)))
+            Ranked(one.passage, replace(one.scores, score=score, reranked=score))
             for one, score in zip(some, scores, strict=True)
         )
-    return [*sorted(scored, key=lambda one: (-one.scores.score, one.passage)), *found[CANDIDATES:]]
+    scored.sort(key=lambda one: (-one.scores.score, one.passage))
+    return [*scored, *ranking.found[CANDIDATES:]]

@@ -1,24 +1,30 @@
-"""The vectors of passages by an embedding model, stored in the cache and mapped into memory.
+"""The vectors of passages by an embedding model, and those nearest to a question's.
 
-One file for an index and a model. Vectors are stored by the text they are of, so that for other
-documents of the same folder only new texts are embedded; what is made is stored from time to time,
-and when it is interrupted.
+Vectors are stored in the cache, one file for an index and a model, and mapped into memory. They are
+stored by the text they are of, so that for other documents of the same folder only new texts are
+embedded; what is made is stored from time to time, and when it is interrupted.
+
+FAISS finds the nearest: all are compared where they are few, else by IVF-PQ, that of H. Jégou, M.
+Douze and C. Schmid, Product Quantization for Nearest Neighbor Search, 2011: vectors lie in lists
+around centroids and are coded in parts of 8 bits each; a question looks at a few lists. The best
+found are scored again by the vectors themselves.
 """
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
-from ngtcli.retrieve.index import Index
-from ngtcli.retrieve.store import FOLDER
+from ngtcli.retrieve.index import FOLDER, Index
 from ngtcli.system import process
-from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays, Metadata
+from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
 from ngtcli.system.storage import key_of
 
@@ -38,6 +44,19 @@ _PARTIAL = ""  # the key of a file that lacks vectors of some passages
 _SAVE_S = 300.0  # seconds after which what is made is stored; guess
 _TELL_S = 1.0  # seconds between two status lines; guess
 
+FLAT_MOST = 100_000  # vectors that are all compared with a question
+LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
+_EACH = 39  # vectors a centroid that FAISS trains on without a warning
+_AGAIN = 4  # times as many as wanted are scored again; guess
+CODED = ArrayFile(
+    "the index of vectors is",
+    FOLDER,
+    ".ivf-pq.safetensors",
+    format="2",
+    most=2**33,  # guess
+    arrays={"index": Array("uint8")},
+)
+
 Status = Callable[[str], None]
 
 
@@ -55,14 +74,8 @@ class Vectors:
     embedded: int = 0
 
 
-def vectors_of(
-    index: Index,
-    text: Callable[[int], str],
-    embedder: Embedder,
-    status: Status = lambda _: None,
-    warn: Status = lambda _: None,
-) -> Vectors:
-    """The vectors of an index's passages, one at least; `text` gives their texts.
+def vectors_of(index: Index, embedder: Embedder, status: Status, warn: Status) -> Vectors:
+    """The vectors of an index's passages, one at least.
 
     On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is stored.
     `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
@@ -75,87 +88,178 @@ def vectors_of(
     if stored and stored[1].get("of") == key and len(stored[0]["vectors"]) == len(index):
         renew(path)
         return Vectors(stored[0]["vectors"], name, key)
-    texts = [text(passage) for passage in range(len(index))]
-    hashes = [_hash(one) for one in texts]
-    known = _known(stored, name, set(hashes))
-    missing = {h: one for h, one in zip(hashes, texts, strict=True) if h not in known}
-    made = _Making(path, known, status, warn).make(missing, embedder) if missing else {}
-    every = {**known, **made}
-    rows = np.stack([every[h] for h in hashes])
-    status(f"Keeping {len(rows)} vectors …")
-    FILES.keep(path, _arrays(hashes, rows), {"of": key}, warn)
+    texts = [index.text(passage) for passage in range(len(index))]
+    hashes = [hashlib.blake2b(text.encode(), digest_size=_HASH).digest() for text in texts]
+    every = _known(stored[0] if stored else None, name, set(hashes))
+    missing = {h: text for h, text in zip(hashes, texts, strict=True) if h not in every}
+
+    def keep(hashes: Sequence[bytes], of: str) -> Floats:
+        rows = np.stack([every[h] for h in hashes])
+        names = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH)
+        FILES.keep(path, {"texts": names, "vectors": rows}, {"of": of}, warn)
+        return rows
+
+    if missing:
+        _embed(missing, every, lambda: keep(list(every), _PARTIAL), embedder, status, warn)
+    status(f"Keeping {len(hashes)} vectors …")
+    rows = keep(hashes, key)
     FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
-def _known(
-    stored: tuple[Arrays, Metadata] | None, name: str, wanted: set[bytes]
-) -> dict[bytes, Floats]:
+def _known(stored: Arrays | None, name: str, wanted: set[bytes]) -> dict[bytes, Floats]:
     """The vectors of wanted texts, by their hashes, from the files for a folder's documents."""
     known: dict[bytes, Floats] = {}
-    others = (FILES.find(path) for path in FILES.others(name))
-    for arrays, _ in filter(None, chain([stored], others)):
+    for path in [None, *FILES.others(name)]:
         if len(known) == len(wanted):
             break
-        texts = arrays["texts"].tobytes()
-        for i, row in enumerate(arrays["vectors"]):
-            if (text := texts[i * _HASH : (i + 1) * _HASH]) in wanted:
-                known[text] = row
+        arrays = stored if path is None else (FILES.find(path) or [None])[0]
+        for text, row in zip(arrays["texts"], arrays["vectors"], strict=True) if arrays else ():
+            if (digest := text.tobytes()) in wanted:
+                known[digest] = row
     return known
 
 
-class _Making:
-    """Makes vectors and stores them on the way."""
-
-    def __init__(
-        self, path: Path, known: Mapping[bytes, Floats], status: Status, warn: Status
-    ) -> None:
-        self._path, self._known, self._status, self._warn = path, known, status, warn
-        self._made: dict[bytes, Floats] = {}
-        self._saved, self._told = time.monotonic(), float("-inf")
-
-    def make(self, missing: Mapping[bytes, str], embedder: Embedder) -> dict[bytes, Floats]:
-        """The vectors of these texts, by the texts' hashes."""
-        process.unwind_on_interrupt()
-        order = sorted(missing, key=lambda h: -len(missing[h]))  # equal lengths need no padding
-        longer = 0
-        try:
-            for first in range(0, len(order), BATCH):
-                self._tell(f"Embedding passages: {first} of {len(order)} …")
-                own = order[first : first + BATCH]
-                vectors, cut = embedder.passages([missing[h] for h in own])
-                self._made |= zip(own, vectors, strict=True)
-                longer += cut
-                if time.monotonic() - self._saved > _SAVE_S:
-                    self._save_made()
-        except BaseException:
-            self._save_made()
-            self._warn(f"{len(self._made)} of {len(order)} passages are embedded, and kept")
-            raise
-        if longer:
-            self._warn(
-                f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
-                f" that {embedder.name} reads: only their beginnings count for it"
-            )
-        return self._made
-
-    def _tell(self, words: str) -> None:
-        if time.monotonic() - self._told > _TELL_S:
-            self._status(words)
-            self._told = time.monotonic()
-
-    def _save_made(self) -> None:
-        every = {**self._known, **self._made}
-        if self._made:
-            rows = np.stack(list(every.values()))
-            FILES.keep(self._path, _arrays(list(every), rows), {"of": _PARTIAL}, self._warn)
-        self._saved = time.monotonic()
+def _embed(
+    missing: Mapping[bytes, str],
+    every: dict[bytes, Floats],
+    keep: Callable[[], object],
+    embedder: Embedder,
+    status: Status,
+    warn: Status,
+) -> None:
+    """Add the vectors of missing texts, by the texts' hashes, to `every`, which `keep` stores."""
+    process.unwind_on_interrupt()
+    order = sorted(missing, key=lambda h: -len(missing[h]))  # equal lengths need no padding
+    made = longer = 0
+    saved, told = time.monotonic(), float("-inf")
+    try:
+        while made < len(order):
+            if time.monotonic() - told > _TELL_S:
+                status(f"Embedding passages: {made} of {len(order)} …")
+                told = time.monotonic()
+            own = order[made : made + BATCH]
+            vectors, cut = embedder.passages([missing[h] for h in own])
+            every |= zip(own, vectors, strict=True)
+            made, longer = made + len(own), longer + cut
+            if time.monotonic() - saved > _SAVE_S:
+                keep()
+                saved = time.monotonic()
+    except BaseException:
+        if made:
+            keep()
+        warn(f"{made} of {len(order)} passages are embedded, and kept")
+        raise
+    if longer:
+        warn(
+            f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
+            f" that {embedder.name} reads: only their beginnings count for it"
+        )
 
 
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=_HASH).digest()
+class Nearest:
+    """Finds the vectors nearest to one. `kind` is "flat" or "ivf-pq"."""
+
+    def __init__(self, rows: Floats, coded: Any = None) -> None:
+        self._rows, self._coded = rows, coded
+        self.kind = "flat" if coded is None else "ivf-pq"
+
+    def search(self, vector: Floats, most: int) -> list[tuple[int, float]]:
+        """The `most` passages whose vectors have the largest cosine with `vector`, the best first.
+
+        IVF-PQ may miss some, and finds fewer where the lists looked at have fewer.
+        """
+        count = len(self._rows)
+        most = min(most, count)
+        if not most:
+            return []
+        if self._coded is None:
+            faiss = _faiss()
+            _, found = faiss.knn(vector[None], self._rows, most, metric=faiss.METRIC_INNER_PRODUCT)
+        else:
+            _, found = self._coded.search(vector[None], min(_AGAIN * most, count))
+        own = found[0][(found[0] >= 0) & (found[0] < count)]  # a damaged file may have others
+        passages = np.sort(own)
+        cosines = self.cosines(vector, passages)
+        best = np.argsort(-cosines, kind="stable")[:most]
+        return list(zip(passages[best].tolist(), cosines[best].tolist(), strict=True))
+
+    def cosines(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Floats:
+        """The cosines of these passages' vectors with `vector`, float32 (passages,)."""
+        found: Floats = self._rows[passages] @ vector
+        return found
 
 
-def _arrays(hashes: Sequence[bytes], rows: Floats) -> Arrays:
-    """The arrays of a file: vectors, and the hashes of their texts."""
-    return {"texts": np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH), "vectors": rows}
+def nearest_of(
+    vectors: Vectors, status: Status = lambda _: None, warn: Status = lambda _: None
+) -> Nearest:
+    """What finds the nearest of these vectors: for many IVF-PQ, from the cache where it is there.
+
+    Lists and codes are taken from another set of vectors of the same folder, but learned again
+    where the vectors are more than twice or less than half as many as those they were learned from.
+    """
+    count, width = vectors.rows.shape
+    if count <= FLAT_MOST:
+        return Nearest(vectors.rows)
+    path = CODED.path(f"{vectors.name}.{vectors.key}")
+    stored = _load(path, width, warn)
+    if stored is not None and stored[0].ntotal == count:
+        renew(path)
+        return Nearest(vectors.rows, stored[0])
+    status(f"Building the index of {count} vectors …")
+    others = filter(None, (_load(p, width) for p in CODED.others(vectors.name)))
+    fitting = ((c, n) for c, n in others if n <= 2 * count <= 4 * n)
+    if (stored := next(fitting, None)) is not None:
+        coded, trained = stored
+        coded.reset()
+        coded.add(vectors.rows)
+    else:
+        coded, trained = ivf_pq(vectors.rows), count
+    arrays = {"index": _faiss().serialize_index(coded)}
+    if CODED.keep(path, arrays, {"trained": str(trained)}, warn):
+        CODED.keep_last(vectors.name)
+    return Nearest(vectors.rows, coded)
+
+
+def _load(path: Path, width: int, warn: Status = lambda _: None) -> tuple[Any, int] | None:
+    """The index in a file, and the number of vectors that it was learned from.
+
+    None without a file for this width; `warn` gets a line about a damaged one.
+    """
+    if (found := CODED.find(path, warn)) is None:
+        return None
+    arrays, metadata = found
+    try:
+        coded, trained = _faiss().deserialize_index(arrays["index"]), int(metadata["trained"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        warn(f"{CODED.what} made again: {error}")
+        return None
+    coded.nprobe = PROBED
+    return (coded, trained) if coded.d == width else None
+
+
+def ivf_pq(rows: Floats) -> Any:
+    """An IVF-PQ index of these vectors; with fewer lists than LISTS if there are too few vectors.
+
+    The parts are the most up to PARTS that divide a vector. Their codes are not ordered (`np`):
+    that serves comparisons of codes, which are not made, and takes most of the training.
+    """
+    faiss = _faiss()
+    count, width = rows.shape
+    lists = max(1, min(LISTS, count // _EACH))
+    parts = next(parts for parts in range(min(PARTS, width), 0, -1) if width % parts == 0)
+    built = faiss.index_factory(width, f"IVF{lists},PQ{parts}np", faiss.METRIC_INNER_PRODUCT)
+    built.train(rows)
+    built.add(rows)
+    built.nprobe = PROBED
+    return built
+
+
+def _faiss() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its bindings, about themselves
+        import faiss  # here: it is an extra
+    import torch
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return faiss

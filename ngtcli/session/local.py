@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
@@ -38,15 +38,6 @@ from ngtcli.trie.store import TrieReport, document_trie
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerStart:
-    """What an answer starts from: what its drafter knows, how its trie was had, how it is made."""
-
-    context: Context
-    trie: TrieReport
-    limits: Limits
-
-
 class LocalSession(Session):
     """Loads the model once; prepares any number of answers.
 
@@ -62,8 +53,15 @@ class LocalSession(Session):
         persist: bool = True,
         reading: Reading = lambda read, total: None,
     ) -> None:
-        super().__init__(settings, status, warn)
-        self._show_reading = reading
+        def announcing(tell: Callable[..., object]) -> Callable[..., None]:
+            def told(*what: object) -> None:
+                tell(*what)
+                compiled.announce(status)  # numba's compiling, whenever it comes between
+
+            return told
+
+        super().__init__(settings, announcing(status), warn)
+        self.reading = announcing(reading)  # how much of the prompt is read, as `status`
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
         compiled.announce(status)
@@ -73,19 +71,9 @@ class LocalSession(Session):
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
-        self.status(f"Loading {settings.model} …")
-        self.model: TargetModel = load_model(
-            settings.model,
-            settings.device,
-            settings.dtype,
-            warn,
-            self.status,
-            packed=settings.packed,
-            drafts=settings.method != "none",
-        )
-        self._capture(self.model)
+        self.model: TargetModel = self._load(settings.model, drafts=settings.method != "none")
         if settings.draft_model:
-            self._assistant = self._load_assistant()
+            self._assistant = AssistantModel(self._load_assistant(), settings)
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self.status, warn)
         self._folder = FolderCounts(self.model.tokenizer, self.model.vocabulary, self.status, warn)
@@ -101,52 +89,34 @@ class LocalSession(Session):
         """
         self.check_settings(settings, settings_where(loaded=True))
         other = copy(self)
-        other._settings, other._drafters = settings, {}
+        other.settings, other._drafters = settings, {}
         other.memory = self.memory.with_settings(settings)
         other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
         if self._assistant is not None:
             other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
-    def status(self, message: str) -> None:
-        """Say what is being done; numba's compiling is announced whenever it comes between."""
-        super().status(message)
-        compiled.announce(self._status)
-
-    def _capture(self, model: TargetModel) -> None:
-        """Capture the model's passes, if the settings want it."""
-        if self.settings.capture or self.settings.compile:
-            model.passes.switch_on(model.device, self.settings.compile, self._warn)
-
-    def reading(self, read: int, total: int) -> None:
-        """Say how much of the prompt is read, as `status` does."""
-        self._show_reading(read, total)
-        compiled.announce(self._status)
-
-    def _load_assistant(self) -> AssistantModel:
-        """The draft model. Raises ModelError unless its token ids mean the same."""
+    def _load(self, name: str, drafts: bool) -> TargetModel:
+        """A model, its passes captured if the settings want it."""
         s = self.settings
-        self.status(f"Loading {s.draft_model} …")
+        self.status(f"Loading {name} …")
         model = load_model(
-            s.draft_model,
-            s.device,
-            s.dtype,
-            self._warn,
-            self.status,
-            packed=s.packed,
-            drafts=False,
+            name, s.device, s.dtype, self.warn, self.status, packed=s.packed, drafts=drafts
         )
+        if s.capture or s.compile:
+            model.passes.switch_on(model.device, s.compile, self.warn)
+        return model
+
+    def _load_assistant(self) -> TargetModel:
+        """The draft model. Raises ModelError unless its token ids mean the same."""
+        name = self.settings.draft_model
+        model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
-                f"{s.draft_model} has another tokenizer than {s.model}",
+                f"{name} has another tokenizer than {self.settings.model}",
                 "Name a draft model of the same family.",
             )
-        self._capture(model)
-        return AssistantModel(model, s)
-
-    def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
-        """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
-        return self._trie(documents, self.parse_method(), keep)
+        return model
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
@@ -195,20 +165,20 @@ class LocalSession(Session):
 
         Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
         """
-        start = self.start(prompt, options, exact=self.settings.exact)
+        context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
         total = len(prompt.ids)
         run = Run(
             self.model,
             drafter,
-            start.context,
+            context,
             self.settings,
-            start.limits,
+            limits,
             options.split_times,
             lambda read: self.reading(read, total),
         )
         words = self.memory.backgrounds.words
-        return Answer(run, prompt, start.trie, lambda: self.save(drafter), words)
+        return Answer(run, prompt, trie, lambda: self.save(drafter), words)
 
     def answers(
         self,
@@ -221,17 +191,17 @@ class LocalSession(Session):
 
     def start(
         self, prompt: Prompt, options: AnswerOptions = AS_SET, exact: str = "off"
-    ) -> AnswerStart:
-        """What an answer to `prompt` starts from; with `exact` as in the settings of that name.
+    ) -> tuple[Context, TrieReport, Limits]:
+        """What the drafter of an answer to `prompt` knows, how its trie was had, and the limits.
 
-        Raises as `answer`.
+        `exact` is as the setting of that name. Raises as `answer`.
         """
         s, method = self.settings, self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
         tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
         rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
-        trie, report = options.trie or self._trie(prompt.documents, method, keep=whole)
+        trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         context = Context(
             prompt.ids,
             trie,
@@ -243,7 +213,7 @@ class LocalSession(Session):
             self._folder_counts(prompt, method) if num_draft else None,
         )
         limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
-        return AnswerStart(context, report, limits)
+        return context, report, limits
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""
@@ -252,17 +222,15 @@ class LocalSession(Session):
             return None
         return self._folder.of(prompt.given, self.memory.backgrounds.load())
 
-    def _trie(self, documents: Sequence[Document], method: MethodSpec, keep: bool) -> DocumentsTrie:
-        """The trie of a prompt's documents, if the method drafts from one."""
+    def documents_trie(
+        self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None
+    ) -> DocumentsTrie:
+        """As `Session.documents_trie`; the method is the settings' where none is given."""
+        method = method or self.parse_method()
         if not method.entry.documents or self.model.plain_reason:
             return NO_TRIE
         self.status("Preparing the n-gram trie …")
+        model, n, lp = self.model, method.settings.n, method.settings.lp
         return document_trie(
-            documents,
-            self.model.tokenizer,
-            self.model.vocabulary,
-            method.settings.n,
-            method.settings.lp,
-            self._warn,
-            keep=keep,
+            documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
         )

@@ -9,6 +9,7 @@ from ngtcli.decode.calibration import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.pool import TOKENS, Pool, load_pool, pool_path, save_pool
+from ngtcli.errors import reason_of
 from ngtcli.system.storage import DamagedFileError
 
 Notify = Callable[[str], None]
@@ -21,9 +22,8 @@ class PassCosts:
     the attention that the model has, which exact decoding may change.
     """
 
-    def __init__(self, model: TargetModel, stored: bool, progress: Notify, warn: Notify) -> None:
-        self._model, self._stored = model, stored
-        self._progress, self._warn = progress, warn
+    def __init__(self, model: TargetModel, stored: bool, status: Notify, warn: Notify) -> None:
+        self._model, self._stored, self._status, self._warn = model, stored, status, warn
         self._forget()
 
     def _forget(self) -> None:
@@ -43,16 +43,14 @@ class PassCosts:
         return self.known
 
     def _found(self) -> Costs:
-        if self._file is None:
-            return self._measure()
-        return self._file.find(self._measure, timed=True, damaged=self._tell_of_damage)
+        def make() -> Costs:
+            self._status("Measuring what a pass costs …")
+            return Costs({SHORT: calibrate(self._model)})
 
-    def _tell_of_damage(self, why: str) -> None:
-        self._warn(f"the cost file is measured again: {why}")
+        def damaged(why: str) -> None:
+            self._warn(f"the cost file is measured again: {why}")
 
-    def _measure(self) -> Costs:
-        self._progress("Measuring what a pass costs …")
-        return Costs({SHORT: calibrate(self._model)})
+        return self._file.find(make, timed=True, damaged=damaged) if self._file else make()
 
     def _read(self) -> Costs | None:
         try:
@@ -76,43 +74,36 @@ class AutoMemory:
     """
 
     def __init__(
-        self,
-        model: TargetModel,
-        settings: Settings,
-        persist: bool,
-        progress: Notify,
-        warn: Notify,
+        self, model: TargetModel, settings: Settings, persist: bool, status: Notify, warn: Notify
     ) -> None:
+        self._model, self._persist, self._warn = model, persist, warn
+        self._passes = PassCosts(model, persist, status, warn)
+        self._path = pool_path(model.tokenizer.fingerprint, settings.model)
+        self._begin(settings)
+
+    def _begin(self, settings: Settings) -> None:
+        self._settings = settings
         self.costs: Costs | None = None
         self.pool: Pool | None = None
-        self._model, self._settings, self._persist, self._warn = model, settings, persist, warn
-        self._passes = PassCosts(model, persist, progress, warn)
-        self._path = pool_path(model.tokenizer.fingerprint, settings.model)
-        self.backgrounds = self._backgrounds()
-
-    def with_settings(self, settings: Settings) -> "AutoMemory":
-        """A memory for other settings of the same model: without answers, its costs shared."""
-        other = copy(self)
-        other._settings, other.costs, other.pool = settings, None, None
-        other.backgrounds = other._backgrounds()
-        return other
-
-    def _backgrounds(self) -> Backgrounds:
-        model, settings = self._model, self._settings
-        return Backgrounds(
+        self.backgrounds = Backgrounds(
             settings.background,
-            model.tokenizer,
-            model.vocabulary,
+            self._model.tokenizer,
+            self._model.vocabulary,
             model=settings.model,
             persist=self._persist,
             warn=self._warn,
         )
 
+    def with_settings(self, settings: Settings) -> "AutoMemory":
+        """A memory for other settings of the same model: without answers, its costs shared."""
+        other = copy(self)
+        other._begin(settings)
+        return other
+
     def load(self) -> None:
         """Read what is stored of costs and pool, and measure costs where none are."""
         self.costs = self.pass_costs()
-        if self.pool is None:
-            self.pool = self._read_pool() if self._persist else self.empty_pool()
+        self.pool = self.pool or (self._read_pool() if self._persist else self.empty_pool())
 
     def pass_costs(self) -> Costs | None:
         """What passes cost, as stored or else measured now; None where they are not to be."""
@@ -123,10 +114,10 @@ class AutoMemory:
         return Pool(TOKENS, self._settings.pool_documents) if self._settings.pool else None
 
     def _read_pool(self) -> Pool | None:
-        quotes = self._settings.pool_documents
         if not self._settings.pool:
             return None
         try:
+            quotes = self._settings.pool_documents
             return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
         except DamagedFileError as error:
             self._warn(f"the pool of earlier answers is started again: {error}")
@@ -143,6 +134,6 @@ class AutoMemory:
             elif self.pool is not None:
                 self.pool.new.clear()
         except OSError as error:
-            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
+            self._warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
         self._passes.save()
         self.backgrounds.after_answer()

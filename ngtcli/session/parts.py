@@ -15,14 +15,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError, counted, reason_of
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.splitting import (
     Part,
     PartReport,
     fits,
-    parts_folder,
     refined,
     split,
     split_to_refine,
@@ -30,7 +29,7 @@ from ngtcli.prompt.splitting import (
 from ngtcli.session.answer import Answer, AnswerOptions
 from ngtcli.session.session import Session
 from ngtcli.system import process
-from ngtcli.system.storage import DamagedFileError, key_of, read_json, write_json
+from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 _VERSION = 2
 _BYTES = 100_000_000  # largest file of kept parts that is read; guess
@@ -45,7 +44,7 @@ class KeptParts:
         how = settings.engine, json.dumps(deciding(settings, preset), sort_keys=True)
         texts = [part for d in documents for part in (d.name, d.sha256)]
         key = key_of(_VERSION, session.model.tokenizer.fingerprint, *how, *texts)
-        self._path, self._warn = parts_folder() / f"{key}.json", session.warn
+        self._path, self._warn = home("cache") / "parts" / f"{key}.json", session.warn
         try:
             self._texts = read_json(self._path, _BYTES)
             if not all(isinstance(text, str) for text in self._texts.values()):
@@ -66,7 +65,7 @@ class KeptParts:
         try:
             write_json(self._path, self._texts)
         except OSError as error:
-            self._warn(f"the part is not kept: {error.strerror or error}")
+            self._warn(f"the part is not kept: {reason_of(error)}")
 
     def forget(self) -> None:
         """Remove the file: the whole is done."""

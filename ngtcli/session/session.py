@@ -28,31 +28,19 @@ AS_SET = AnswerOptions()
 class Session(ABC):
     """Makes prompts that fit its `model`, which a subclass loads, and answers them.
 
-    `status` is told what is being done, `warn` what the user should know and may change.
+    `status` is told what is being done, `warn` what the user should know and may change. The
+    `settings` are fixed; see `with_settings`.
     """
 
     model: Model
 
     def __init__(self, settings: Settings, status: Notify, warn: Notify) -> None:
-        self._settings, self._status, self._warn = settings, status, warn
-
-    @property
-    def settings(self) -> Settings:
-        """Fixed for the session; see `with_settings`."""
-        return self._settings
-
-    def status(self, message: str) -> None:
-        """Say what is being done."""
-        self._status(message)
-
-    def warn(self, message: str) -> None:
-        """Say what the user should know and may change."""
-        self._warn(message)
+        self.settings, self.status, self.warn = settings, status, warn
 
     def check_settings(self, settings: Settings, fixed: Iterable[str]) -> None:
         """Raise ValueError where `settings` differ in one of the `fixed` ones."""
         for name in fixed:
-            if getattr(settings, name) != getattr(self._settings, name):
+            if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"a session cannot change its {name}")
 
     def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
@@ -71,17 +59,9 @@ class Session(ABC):
         return self._task(preset, documents, question)
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
-        model, most = self.model, self.settings.max_tokens
-        return Task(
-            preset,
-            documents,
-            question,
-            model.tokenizer,
-            model.context,
-            most,
-            model.vocabulary,
-            self.status,
-        )
+        m, most = self.model, self.settings.max_tokens
+        own = preset, documents, question
+        return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):

@@ -23,10 +23,7 @@ _MAY_DIFFER = (
 
 
 def answers(
-    session: "LocalSession",
-    prompts: Iterable[NumberedPrompt],
-    size: int,
-    session_of: SessionOf,
+    session: "LocalSession", prompts: Iterable[NumberedPrompt], size: int, session_of: SessionOf
 ) -> Iterator[FinishedAnswer]:
     """As `Session.answers`.
 
@@ -34,94 +31,73 @@ def answers(
     otherwise, as whenever passes have other shapes. A text's seconds are its share of the passes
     (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
     """
-    if size != 1 and session.settings.exact == "on" and not session.model.plain_reason:
+    settings, model = session.settings, session.model
+    if size != 1 and settings.exact == "on" and not model.plain_reason:
         raise UsageError(
             "exact decoding takes one text at a time", "Leave out --exact, or give --batch-size 1."
         )
-    if size == 1:
-        return _one_by_one(prompts, session_of)
-    if reason := _why_one_by_one(session):
+    reason = ""
+    if size != 1:
+        is_followed = settings.method.startswith("draft-model")
+        reason = "a draft model follows one text at a time" if is_followed else why_not(model)
+    if reason:
         session.warn(f"prompts are answered one after another: {reason}")
-        return _one_by_one(prompts, session_of)
-    if session.settings.exact == "auto" and not runs_exactly(session.model.hf):
+    if reason or size == 1:
+        return (_alone(session_of, *one) for one in prompts)
+    if settings.exact == "auto" and not runs_exactly(model.hf):
         session.warn(_MAY_DIFFER)
     return _together(session, prompts, size, session_of)
 
 
-def _why_one_by_one(session: "LocalSession") -> str:
-    if session.settings.method.startswith("draft-model"):
-        return "a draft model follows one text at a time"
-    return why_not(session.model)
-
-
-def _one_by_one(
-    prompts: Iterable[NumberedPrompt], session_of: SessionOf
-) -> Iterator[FinishedAnswer]:
-    for key, prompt in prompts:
-        if isinstance(prompt, NgtError):
-            yield failed(key, prompt)
-        else:
-            yield _alone(session_of(key), key, prompt)
-
-
-def _alone(session: "LocalSession", key: int, prompt: Prompt) -> FinishedAnswer:
+def _alone(session_of: SessionOf, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
+    if isinstance(prompt, NgtError):
+        return failed(key, prompt)
     try:
-        answer = session.answer(prompt).finish()
+        return session_of(key).answer(prompt).finish().finished(key)
     except NgtError as error:
         return failed(key, error, prompt)
-    return answer.finished(key)
 
 
 def _together(
-    session: "LocalSession",
-    prompts: Iterable[NumberedPrompt],
-    size: int,
-    session_of: SessionOf,
+    session: "LocalSession", prompts: Iterable[NumberedPrompt], size: int, session_of: SessionOf
 ) -> Iterator[FinishedAnswer]:
     batch = Batch(session.model, session.new_drafters(), size, session.reading)
-    source = _members(prompts, session_of)
+    source = iter(prompts)
     more = True
     try:
         while more or not batch.done:
             while more and batch.takes_more:
-                member = next(source, None)
-                if member is None:
+                if (one := next(source, None)) is None:
                     more = False
-                elif isinstance(member, FinishedAnswer):
-                    yield member
-                else:
+                elif isinstance(member := _begun(session_of, *one), Member):
                     yield from (_finished(session_of, m) for m in batch.add(member))
+                else:
+                    yield member
             yield from (_finished(session_of, m) for m in batch.step())
     finally:
         session.save_memory()
 
 
-def _members(
-    prompts: Iterable[NumberedPrompt], session_of: SessionOf
-) -> Iterator[Member | FinishedAnswer]:
-    """The texts that the prompts begin; in place of one that cannot be begun its error."""
-    for key, prompt in prompts:
-        if isinstance(prompt, NgtError):
-            yield failed(key, prompt)
-            continue
-        session = session_of(key)
-        try:
-            start = session.start(prompt)
-            text = Continuation(session.model, start.context, session.settings, start.limits)
-        except NgtError as error:
-            yield failed(key, error, prompt)
-        else:
-            yield Member((key, prompt, start.trie), text, start.context)
+def _begun(session_of: SessionOf, key: int, prompt: Prompt | NgtError) -> Member | FinishedAnswer:
+    """The text that a prompt begins; its answer where it cannot be begun."""
+    if isinstance(prompt, NgtError):
+        return failed(key, prompt)
+    session = session_of(key)
+    try:
+        context, trie, limits = session.start(prompt)
+        text = Continuation(session.model, context, session.settings, limits)
+    except NgtError as error:
+        return failed(key, error, prompt)
+    return Member((key, prompt, trie), text, context)
 
 
 def _finished(session_of: SessionOf, member: Member) -> FinishedAnswer:
     key, prompt, trie = member.given
-    session = session_of(key)
     if member.crowded:
-        return _alone(session, key, prompt)
+        return _alone(session_of, key, prompt)
     if member.error is not None:
         return failed(key, member.error, prompt)
-    text, passes = member.text, session.model.passes.report()
+    text, passes = member.text, session_of(key).model.passes.report()
     return FinishedAnswer(
         key,
         prompt,

@@ -2,12 +2,13 @@
 
 They are safetensors, whose metadata have the kind's format and a SHA-256 of the contents. Read into
 memory, a file is compared with its checksum every time; mapped, when it is first read and whenever
-its size, times or inode differ from those it had then; or, with `map_unchecked`, never. What
+its size, time or inode differ from those it had then; or, with `map_unchecked`, never. What
 numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 
 import errno
 import hashlib
+import math
 import os
 import re
 import stat
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ngtcli.errors import reason_of
 from ngtcli.system.cache import keep_last, largest
 from ngtcli.system.storage import (
     DamagedFileError,
@@ -57,6 +59,7 @@ class ArrayFile:
     """One kind of array file: `folder` of the cache, end of its files' names, format, arrays.
 
     `most` is the largest size of a file in bytes. `what` begins sentences about one: "the trie is".
+    `check` raises DamagedFileError for arrays that do not belong together.
     """
 
     what: str
@@ -65,6 +68,7 @@ class ArrayFile:
     format: str
     most: int
     arrays: Mapping[str, Array]
+    check: Callable[[Arrays], None] = lambda _: None
 
     def path(self, name: str) -> Path:
         """The file of that name. Raises UsageError as `home`."""
@@ -89,7 +93,7 @@ class ArrayFile:
         about = {**metadata, "format": self.format, "checksum": checksum(ordered)}
         private_folder(path.parent)
         try:
-            write_file(path, lambda partial: tensors.save_file(ordered, partial, about), "")
+            write_file(path, lambda partial: tensors.save_file(ordered, partial, about))
         except SafetensorError as error:  # how the library words a full disk
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
@@ -107,7 +111,7 @@ class ArrayFile:
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
-            warn(f"{self.what} not cached: {error.strerror or error}")
+            warn(f"{self.what} not cached: {reason_of(error)}")
             return False
         return True
 
@@ -136,23 +140,23 @@ class ArrayFile:
         except OSError as error:
             raise DamagedFileError(f"unreadable ({error})") from None
         arrays, metadata = self._open(path, wanted or {}, "r")
-        known = _checked_stamp(path) == stamp
-        if not known and metadata.get("checksum") != checksum(arrays):
-            raise DamagedFileError("checksum differs")
-        mark_used(path)  # which changes the last time of the stamp
-        if time.time_ns() - stamp[1] > _RACE_NS:
-            with suppress(OSError):  # then it is compared again
-                now = _stamp(path)
-                if now[:-1] == stamp[:-1] and not (known and now == stamp):
-                    write_json(_stamp_path(path), {"stamp": now})
+        if not _is_known(path, stamp):
+            if metadata.get("checksum") != checksum(arrays):
+                raise DamagedFileError("checksum differs")
+            if time.time_ns() - stamp[1] > _RACE_NS:
+                with suppress(OSError):  # then it is compared again
+                    write_json(_stamp_path(path), {"stamp": stamp})
+        mark_used(path)
         return arrays, metadata
 
     def find(
         self, path: Path, warn: Callable[[str], object] = lambda _: None
     ) -> tuple[Arrays, Metadata] | None:
-        """As `map`; None without a file, and for a damaged one, which `warn` gets a line about."""
+        """As `map`, and checked; None without a file, or with a line to `warn` if damaged."""
         try:
-            return self.map(path)
+            arrays, metadata = self.map(path)
+            self.check(arrays)
+            return arrays, metadata
         except FileNotFoundError:
             return None
         except DamagedFileError as error:
@@ -180,21 +184,18 @@ class ArrayFile:
         if found.keys() != self.arrays.keys():
             raise DamagedFileError("it holds other arrays")
         self._check_shapes(found)
+        arrays: Arrays = {}
         try:
             whole = np.memmap(path, np.uint8, mode).view(np.ndarray)
+            at = 8 + int.from_bytes(whole[:8].tobytes(), "little")
+            for name, (kind, shape) in found.items():
+                end = at + math.prod(shape) * np.dtype(_TYPES[kind]).itemsize
+                arrays[name] = whole[at:end].view(_TYPES[kind]).reshape(shape)
+                at = end
         except (OSError, ValueError, MemoryError) as error:
             raise DamagedFileError(f"unreadable ({error})") from None
-        sizes = {name: _size(shape, _TYPES[kind]) for name, (kind, shape) in found.items()}
-        at = len(whole) - sum(sizes.values())  # the library has checked that they fill the rest
-        if at != 8 + int.from_bytes(whole[:8].tobytes(), "little"):
-            raise DamagedFileError("it was replaced while it was opened")
-        arrays: Arrays = {}
-        for name, (kind, shape) in found.items():
-            part = whole[at : at + sizes[name]]
-            if part.ctypes.data % np.dtype(_TYPES[kind]).itemsize:
-                raise DamagedFileError("an array at an odd place")
-            arrays[name] = part.view(_TYPES[kind]).reshape(shape)
-            at += sizes[name]
+        if at != len(whole) or not all(array.flags.aligned for array in arrays.values()):
+            raise DamagedFileError("it was replaced while it was opened, or arrays at odd places")
         return {name: arrays[name] for name in self.arrays}, metadata
 
     def _check_shapes(self, found: Mapping[str, tuple[str, list[int]]]) -> None:
@@ -258,16 +259,9 @@ def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
     return digest.hexdigest()
 
 
-def _size(shape: list[int], dtype: str) -> int:
-    """Bytes of an array."""
-    import numpy as np
-
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-
-
 def _stamp(path: Path) -> list[int]:
     about = os.stat(path)
-    return [about.st_size, about.st_mtime_ns, about.st_ino, about.st_ctime_ns]
+    return [about.st_size, about.st_mtime_ns, about.st_ino]
 
 
 def _stamp_path(path: Path) -> Path:
@@ -275,7 +269,7 @@ def _stamp_path(path: Path) -> Path:
     return path.with_suffix(".checked.json")
 
 
-def _checked_stamp(path: Path) -> Any:
+def _is_known(path: Path, stamp: list[int]) -> bool:
     with suppress(FileNotFoundError, DamagedFileError):
-        return read_json(_stamp_path(path), _SMALL).get("stamp")
-    return None
+        return read_json(_stamp_path(path), _SMALL).get("stamp") == stamp
+    return False

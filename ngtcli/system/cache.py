@@ -9,11 +9,12 @@ of a file is its time of access, which is set here, since not all systems keep i
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 from ngtcli.system.json_form import HIDDEN, json_key
 
@@ -105,15 +106,12 @@ class Removed:
     left: int = 0
     most: int = 0
 
-    def then(self, later: "Removed") -> "Removed":
-        """This and what was removed later."""
-        files, size = self.files + later.files, self.bytes + later.bytes
-        return Removed(files, size, max(self.largest, later.largest), later.left, later.most)
+
+_NOTHING = Removed()
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    used: int  # nanoseconds since 1970
+class _File(NamedTuple):
+    used_ns: int  # since 1970
     size: int
     path: str
 
@@ -126,21 +124,32 @@ def note_use(path: str | Path) -> None:
             os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
-def bound(folder: Path, most: int) -> Removed:
+def renew(path: Path) -> None:
+    """Note for `keep_last` that a file was asked for, not only searched."""
+    with suppress(OSError):
+        if time.time() - os.stat(path).st_mtime > _MARK_S:
+            os.utime(path)
+
+
+def bound(folder: Path, most: int, before: Removed = _NOTHING) -> Removed:
     """Remove files of the cache in `folder`, the longest unused first, until `most` bytes are left.
 
     Files of more than `most` go before all others, which would not make room for them. A file that
-    is being written, or that another process replaces meanwhile, stays.
+    is being written, or that another process replaces meanwhile, stays. Returns what was removed,
+    and `before`.
     """
-    files = list(_files(str(folder)))
-    total = sum(file.size for file in files)
-    count = size = largest = 0
-    for file in sorted(files, key=lambda f: (f.size <= most, f.used)) if total > most else ():
-        if total - size <= most:
+    files = list(_files(folder, _SPARED_FOLDERS))
+    left = sum(file.size for file in files)
+    count, size, largest = before.files, before.bytes, before.largest
+    for file in sorted(files, key=lambda f: (f.size <= most, f.used_ns)):
+        if left <= most:
             break
-        if _remove(file):
-            count, size, largest = count + 1, size + file.size, max(largest, file.size)
-    return Removed(count, size, largest, total - size, most)
+        with suppress(OSError):  # another process has removed it
+            if _used_ns(os.stat(file.path, follow_symlinks=False)) == file.used_ns:
+                os.unlink(file.path)
+                count, size, left = count + 1, size + file.size, left - file.size
+                largest = max(largest, file.size)
+    return Removed(count, size, largest, left, most)
 
 
 class CacheBound:
@@ -152,7 +161,7 @@ class CacheBound:
     def __init__(self, folder: Callable[[], Path]) -> None:
         self._folder = folder
         self._most = self._written = 0
-        self._removed = Removed()
+        self._removed = _NOTHING
 
     def hold_to(self, most: int) -> None:
         """The bound in bytes; of several in one command the largest holds."""
@@ -163,22 +172,22 @@ class CacheBound:
         with suppress(OSError):  # another process has removed it
             if path.is_relative_to(self._folder()):
                 self._written += max(1, path.stat().st_size)
-        if self._most and self._written * _SHARE > self._most:
-            self._hold()
+        self._hold(self._most // _SHARE)
 
     def finish(self) -> Removed:
         """Hold to the bound at the end of a command; all that was removed since the last end.
 
         Nothing is looked at where nothing was written.
         """
-        if self._most and self._written:
-            self._hold()
-        removed, self._removed, self._most = self._removed, Removed(), 0
+        self._hold(0)
+        removed, self._removed, self._most = self._removed, _NOTHING, 0
         return removed
 
-    def _hold(self) -> None:
-        self._written = 0
-        self._removed = self._removed.then(bound(self._folder(), self._most))
+    def _hold(self, written: int) -> None:
+        """Hold to the bound if more than `written` bytes were written since that was done."""
+        if self._most and self._written > written:
+            self._written = 0
+            self._removed = bound(self._folder(), self._most, self._removed)
 
 
 def largest(folder: Path, pattern: str) -> list[Path]:
@@ -187,66 +196,47 @@ def largest(folder: Path, pattern: str) -> list[Path]:
     return [Path(file.path) for file in found[:_LOOKED]]
 
 
-def renew(path: Path) -> None:
-    """Note for `keep_last` that a file was asked for, not only searched."""
-    with suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _MARK_S:
-            os.utime(path)
-
-
 def keep_last(folder: Path, pattern: str) -> None:
     """Remove files of one kind that were written or renewed before others.
 
     Left are 64 at most, of 30 days, of 256 MB together or of three times as much as the largest.
     """
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.used)
+    found = sorted(_matching(folder, pattern), key=lambda f: -f.used_ns)
     room = max([_BYTES, *(3 * file.size for file in found)])
     for number, file in enumerate(found):
         room -= file.size
-        if room < 0 or number >= _FILES or time.time() - file.used / 1e9 > _KEPT_S:
+        if room < 0 or number >= _FILES or time.time() - file.used_ns / 1e9 > _KEPT_S:
             with suppress(OSError):  # another process may have removed it
                 os.unlink(file.path)
 
 
 def _matching(folder: Path, pattern: str) -> Iterator[_File]:
-    """Files by a pattern of their names; `used` is when they were written or renewed."""
+    """Files by a pattern of their names; `used_ns` is when they were written or renewed."""
+    for entry, about in _entries(folder):
+        if fnmatch(entry.name, pattern):
+            yield _File(about.st_mtime_ns, about.st_size, entry.path)
+
+
+def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_File]:
+    """The files that count; folders of `spared` names do not."""
+    for entry, about in _entries(folder):
+        if stat.S_ISDIR(about.st_mode) and entry.name not in spared:
+            yield from _files(entry.path)
+        elif stat.S_ISREG(about.st_mode) and not entry.name.endswith(_SPARED_ENDS):
+            yield _File(_used_ns(about), about.st_size, entry.path)
+
+
+def _entries(folder: Path | str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """What is in a folder, without following links; other processes may remove some of it."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
             with suppress(OSError):
-                if fnmatch(entry.name, pattern):
-                    about = entry.stat(follow_symlinks=False)
-                    yield _File(about.st_mtime_ns, about.st_size, entry.path)
-
-
-def _files(folder: str, depth: int = 0) -> Iterator[_File]:
-    """The files that count."""
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # there is none, or another process removed it
-        return
-    for entry in entries:
-        with suppress(OSError):
-            if entry.is_dir(follow_symlinks=False):
-                if depth or entry.name not in _SPARED_FOLDERS:
-                    yield from _files(entry.path, depth + 1)
-            elif not entry.name.endswith(_SPARED_ENDS):
-                about = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(about.st_mode):
-                    yield _File(_used_ns(about), about.st_size, entry.path)
+                yield entry, entry.stat(follow_symlinks=False)
 
 
 def _used_ns(about: os.stat_result) -> int:
     """When a file was used last: read or written."""
     return max(about.st_atime_ns, about.st_mtime_ns)
-
-
-def _remove(file: _File) -> bool:
-    """Remove the file unless it was used or replaced since it was found."""
-    with suppress(OSError):  # another process may have removed it
-        if _used_ns(os.stat(file.path, follow_symlinks=False)) == file.used:
-            os.unlink(file.path)
-            return True
-    return False
 
 
 def held(root: Path, store: Store) -> Held:
@@ -267,12 +257,16 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
     count = size = 0
     failure: OSError | None = None
     for store in stores:
+        folder = root / store.folder
         try:
             with suppress(FileNotFoundError):
-                os.scandir(root / store.folder).close()  # raises where nothing in it can be seen
+                os.scandir(folder).close()  # raises where nothing in it can be seen
         except OSError as error:
             failure = failure or error
-        for path in store.files(root):
+        paths = store.files(root)
+        if store.ends:  # in a folder of several stores another command may be writing
+            paths += leftovers(folder, older_s=0.0 if store.name == "tries" else LEFT_S)
+        for path in paths:
             try:
                 bytes_ = path.lstat().st_size
                 path.unlink()
@@ -281,37 +275,23 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
                 pass
             except OSError as error:
                 failure = failure or error
-        if store.ends:  # in a folder of several stores another command may be writing
-            older_s = 0.0 if store.name == "tries" else LEFT_S
-            files, bytes_ = remove_leftovers(root / store.folder, older_s=older_s)
-            count, size = count + files, size + bytes_
-        else:
-            _remove_empty(root / store.folder)
+        for place, _, _ in () if store.ends else os.walk(folder, topdown=False):
+            with suppress(OSError):  # another run wrote to it
+                os.rmdir(place)
     if failure:
         raise failure
     return count, size
 
 
-def _remove_empty(folder: Path) -> None:
-    for place, _, _ in os.walk(folder, topdown=False):
-        with suppress(OSError):  # another run wrote to it
-            os.rmdir(place)
+def leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> list[Path]:
+    """Temporary files of killed runs whose names start with `prefix`.
 
-
-def remove_leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> tuple[int, int]:
-    """Remove temporary files of killed runs whose names start with `prefix`.
-
-    Files younger than `older_s` seconds stay, since they may be another run's. Returns the number
-    of files and bytes removed.
+    Files younger than `older_s` seconds are not among them: they may be another run's.
     """
-    now, files, size = time.time(), 0, 0
-    with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            if not (entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)):
-                continue
-            with suppress(OSError):
-                about = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s:
-                    os.unlink(entry.path)
-                    files, size = files + 1, size + about.st_size
-    return files, size
+    now = time.time()
+    return [
+        Path(entry.path)
+        for entry, about in _entries(folder)
+        if entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)
+        if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s
+    ]

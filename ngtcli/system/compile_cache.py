@@ -23,6 +23,7 @@ from typing import Any
 
 from numba.core import caching
 
+from ngtcli.errors import reason_of
 from ngtcli.system import process
 from ngtcli.system.cache import LEFT_S
 from ngtcli.system.storage import home, private_folder
@@ -91,9 +92,8 @@ class StoredFunction(caching.FunctionCache):
             with process.unbroken():  # an interruption would leave a temporary file
                 super().save_overload(sig, data)
         except Exception as error:  # a full disk; a damaged file that could not be emptied
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
             folder = Path(self.cache_path).parent.parent
-            self._tell(f"compiled functions are not kept: {folder}: {reason}")
+            self._tell(f"compiled functions are not kept: {folder}: {reason_of(error)}")
 
 
 def open_folder(versions: str, tell: Callable[[str], object]) -> str:
@@ -101,17 +101,26 @@ def open_folder(versions: str, tell: Callable[[str], object]) -> str:
 
     Raises UsageError as `home`.
     """
-    base = _folder_of(versions)
+    # All source that is compiled is in the name: numba checks only the file of a function, not
+    # those of functions that it calls.
+    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
+    package = Path(__file__).parent.parent
+    digest.update(os.fsencode(package))
+    for file in sorted([*package.glob("trie/**/*.py"), *package.glob("draft/**/*.py")]):
+        digest.update(file.read_bytes())
+    chosen = os.environ.get("NUMBA_CACHE_DIR")  # numba's own variable takes precedence
+    parent = Path(chosen) if chosen else home("cache") / "compiled"
+    base = parent / (_VERSION + digest.hexdigest()[:32])
     try:
-        _close(base)
+        if base.is_dir() and _is_open(base) and base.stat().st_uid == os.geteuid():
+            shutil.rmtree(base)
         private_folder(base)
         base.chmod(0o700)
         os.utime(base)
         _tidy(base)
     except OSError as error:
         if not base.is_dir():
-            reason = (error.strerror or str(error)).lower()
-            tell(f"compiled functions are not kept: {base.parent}: {reason}")
+            tell(f"compiled functions are not kept: {parent}: {reason_of(error)}")
             return ""
     if base.stat().st_uid not in (os.geteuid(), 0) or _is_open(base):
         tell(f"compiled functions are not kept: {base} is another user's or others may write to it")
@@ -124,35 +133,13 @@ def _is_open(folder: Path) -> bool:
     return bool(folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-def _close(base: Path) -> None:
-    """Remove a folder of the user's own that others might have written to. Raises OSError."""
-    if base.is_dir() and _is_open(base) and base.stat().st_uid == os.geteuid():
-        shutil.rmtree(base)
-
-
 def _tidy(base: Path) -> None:
     """Remove what killed processes left, pipes, and old versions. Raises OSError."""
     now = time.time()
     for file in base.glob("*/*"):
         is_left = ".tmp." in file.name and now - file.stat().st_mtime > LEFT_S
-        if is_left or not (
-            file.is_file() or file.is_dir()
-        ):  # opening a pipe would wait for a writer
+        if is_left or not (file.is_file() or file.is_dir()):  # opening a pipe would wait for ever
             file.unlink(missing_ok=True)
     for other in base.parent.glob(f"{_VERSION}*"):
         if other != base and now - other.stat().st_mtime > UNUSED_S:
             shutil.rmtree(other, ignore_errors=True)
-
-
-def _folder_of(versions: str) -> Path:
-    """The name has a hash of all source that is compiled, since numba checks only the file of a
-    function, not those of functions that it calls."""
-    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
-    package = Path(__file__).parent.parent
-    digest.update(os.fsencode(package))
-    for file in sorted([*package.glob("trie/**/*.py"), *package.glob("draft/**/*.py")]):
-        digest.update(file.read_bytes())
-    # numba's own variable takes precedence.
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    base = Path(chosen) if chosen else home("cache") / "compiled"
-    return base / (_VERSION + digest.hexdigest()[:32])

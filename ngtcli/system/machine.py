@@ -1,6 +1,5 @@
 """What a run computes with: the number of threads, and the device."""
 
-import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -27,26 +26,20 @@ def pick_threads(given: int = 0) -> int:
         if (threads := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
             return min(threads, MOST)
     cores = usable_cores()
-    return idle_cores(cores, waiting(), os.cpu_count() or cores)
-
-
-def idle_cores(cores: int, load: float, machine: int) -> int:
-    """How many of `cores` are idle if `machine` CPUs have a load of `load` threads; at least 1.
-
-    >>> [idle_cores(4, load, 4) for load in (0.2, 1, 2, 3, 50)]
-    [4, 2, 2, 1, 1]
-    """
-    idle = cores * (1 - load / max(machine, cores))
-    if idle > cores - 0.5:
-        return min(cores, MOST)
-    return int(min(2 ** int(math.log2(max(idle, 1.0))), MOST))
+    idle = _idle(cores)
+    fewer = 1 << int(max(idle, 1.0)).bit_length() - 1
+    return min(MOST, cores if idle > cores - 0.5 else fewer)
 
 
 def busy(threads: int) -> bool:
     """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
     cores = usable_cores()
-    idle = cores * (1 - waiting() / max(os.cpu_count() or cores, cores))
-    return idle < min(threads, cores) - 0.5
+    return _idle(cores) < min(threads, cores) - 0.5
+
+
+def _idle(cores: int) -> float:
+    """How many of this process's cores are idle, which share the load of the whole machine."""
+    return cores * (1 - waiting() / max(os.cpu_count() or cores, cores))
 
 
 def usable_cores() -> int:
@@ -61,9 +54,8 @@ def usable_cores() -> int:
 
 def _siblings(cpu: int) -> str:
     """A name for the physical core of a CPU; the CPU's number if the system does not tell it."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     with suppress(OSError):
-        return path.read_text()
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     return str(cpu)
 
 
@@ -99,11 +91,8 @@ def pick_device(wanted: str) -> str:
     """The device that "auto" stands for. Raises ModelError where the one named is missing."""
     import torch  # here: light commands do without
 
-    here = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    here = {"cuda": cuda, "mps": mps, "cpu": True}
     if wanted == "auto":
         return next(name for name, available in here.items() if available)
     if not here[wanted]:

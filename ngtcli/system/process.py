@@ -82,12 +82,7 @@ class unbroken:  # noqa: N801
         _state.writing.acquire()
         _state.writes += 1
 
-    def __exit__(
-        self,
-        kind: "type[BaseException] | None",
-        error: "BaseException | None",
-        trace: "TracebackType | None",
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _state.writes -= 1
         _state.writing.release()
         if not _state.writes and _state.delayed:
@@ -160,12 +155,12 @@ def _watch_signals() -> None:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     # A signal between fork and `_release` would be written to the parent's pipe.
-    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_release)
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING),
+        after_in_parent=_unblock,
+        after_in_child=_release,
+    )
     _thread.start_new_thread(_watch, (read,))
-
-
-def _block() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 
 def _unblock() -> None:
@@ -193,24 +188,20 @@ def _watch(handle: int) -> None:
                     continue
                 if not first:
                     first = time.monotonic()
-                    _wake_main()
+                    time.sleep(_HANDLED_S)
+                    # The system may hand a signal to another thread, or just before the main
+                    # thread begins to wait: then it has interrupted nothing.
+                    if not _state.interrupted and not _state.writes:
+                        _send_again()
                 if time.monotonic() - first < AGAIN_S:
                     continue
             _state.writing.acquire(timeout=WRITE_S)
             _end(number)
 
 
-def _wake_main() -> None:
-    """Send the first Ctrl-C again where it has not interrupted what the main thread waits for.
-
-    The system may hand a signal to another thread, or just before the main thread begins to wait.
-    """
-    time.sleep(_HANDLED_S)
-    if not _state.interrupted and not _state.writes:
-        _send_again()
-
-
-def _send_again() -> None:
+def _send_again(after_s: float = 0.0) -> None:
+    """Send the first Ctrl-C to the main thread again."""
+    time.sleep(after_s)
     _state.resent += 1
     signal.pthread_kill(_state.main, signal.SIGINT)
 
@@ -228,14 +219,9 @@ def _unraisable(args: "Any") -> None:
     """Hook for errors in finalizers: a KeyboardInterrupt, which is lost there, is sent again."""
     if isinstance(args.exc_value, KeyboardInterrupt):
         _state.interrupted = False
-        _thread.start_new_thread(_again, ())
+        _thread.start_new_thread(_send_again, (0.01,))  # once this hook has returned
     else:
         sys.__unraisablehook__(args)
-
-
-def _again() -> None:
-    time.sleep(0.01)  # until the hook that started this thread has returned
-    _send_again()
 
 
 def _open_missing() -> None:

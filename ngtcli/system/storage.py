@@ -3,31 +3,31 @@
 Cache files are written under a temporary name and renamed, so that a reader never sees a part of
 one and two writers cannot mix theirs. Only their owner can read them, since they contain text of
 documents and answers. A killed run leaves a temporary file, `*.partial`; the next write to that
-folder removes it. A file that is damaged in any way raises one error when it is read. What the
-cache holds is bounded (cache.py).
+folder removes it.
 """
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system import process
-from ngtcli.system.cache import PARTIAL, CacheBound, note_use, remove_leftovers
+from ngtcli.system.cache import PARTIAL, CacheBound, leftovers, note_use
 from ngtcli.system.reading import read_bounded
 
 Kind = TypeVar("Kind")
-_LARGEST = 2.0**63  # the largest number read from JSON; derived: files here contain int64 at most
+_LARGEST = 2.0**63  # the largest whole number read from JSON; derived: files have int64 at most
 _CHECKSUM = b', "checksum": "'  # before the SHA-256 of what a cache file held without it
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
 
@@ -78,22 +78,16 @@ def _own_cache(named: Path) -> Path:
     That one stays, closed to others, where a signal ends the process at once: later runs cannot
     tell it from the folder of a run that goes on.
     """
-    if not _is_others(named):
+    try:
+        is_others = os.stat(named).st_uid != os.geteuid()
+        is_others &= not os.access(named, os.R_OK | os.W_OK | os.X_OK)
+    except OSError as error:
+        is_others = isinstance(error, PermissionError)
+    if not is_others:
         return named
     folder = Path(tempfile.mkdtemp(prefix="ngt-"))
     process.before_leaving(lambda: shutil.rmtree(folder, ignore_errors=True))
     return folder
-
-
-def _is_others(folder: Path) -> bool:
-    """Whether a folder is another user's, and this one cannot write to it."""
-    try:
-        owner = os.stat(folder).st_uid
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return owner != os.geteuid() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK)
 
 
 def mark_used(path: Path) -> None:
@@ -118,40 +112,27 @@ def key_of(*parts: object) -> str:
 def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
     """The JSON value in `text`, of type `kind` (dict, list, …). Raises DamagedFileError.
 
-    It is also raised for NaN, infinities, numbers beyond 2^63, and values nested too deep to parse.
+    It is also raised for NaN, infinities, whole numbers beyond 2^63, and values nested too deep.
 
     >>> parse_json('{"1": 0.5}', dict)
     {'1': 0.5}
     """
+    whole, real = partial(_number, int, _LARGEST), partial(_number, float, sys.float_info.max)
     try:
-        value = json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=_no_number)
-    except (ValueError, RecursionError, OverflowError, MemoryError) as error:
-        raise DamagedFileError(_why_not_json(error)) from None
+        value = json.loads(text, parse_int=whole, parse_float=real, parse_constant=real)
+    except RecursionError:
+        raise DamagedFileError("nested too deep") from None
+    except (json.JSONDecodeError, UnicodeError, MemoryError):
+        raise DamagedFileError("not JSON") from None
     if not isinstance(value, kind):
         raise DamagedFileError(f"not {'an object' if kind is dict else f'a {kind.__name__}'}")
     return value
 
 
-def _why_not_json(error: BaseException) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deep"
-    return "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeError) else str(error)
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) > _LARGEST:
-        raise ValueError("a number out of range")
-    return value
-
-
-def _real(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise ValueError("a number out of range")
-    return value
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
+def _number(kind: type[float], most: float, text: str) -> float:
+    if not abs(float(text)) <= most:  # so it is for NaN
+        raise DamagedFileError("a number out of range")
+    return kind(text)
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:
@@ -166,19 +147,16 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
-        raise DamagedFileError(str(getattr(error, "strerror", None) or error)) from None
-    return parse_json(_checked(data), dict)
-
-
-def _checked(data: bytes) -> bytes:
-    """The JSON that `write_json` wrote with a checksum; of another file all. Raises as above."""
+        raise DamagedFileError(reason_of(error)) from None
     text, mark, end = data.rpartition(_CHECKSUM)
-    if not mark:
-        return data
-    text += b"}"
-    if end != f'{hashlib.sha256(text).hexdigest()}"}}'.encode():
+    if mark and end != _digest_end(text + b"}"):
         raise DamagedFileError("it was changed after it was written")
-    return text
+    return parse_json(text + b"}" if mark else data, dict)
+
+
+def _digest_end(text: bytes) -> bytes:
+    """What stands behind `_CHECKSUM` in the file of this JSON."""
+    return f'{hashlib.sha256(text).hexdigest()}"}}'.encode()
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
@@ -201,12 +179,12 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     os.umask(mask)
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
 
-    def write(partial: Path) -> None:
-        with partial.open("w", encoding="utf-8", newline="") as file:
+    def write(new: Path) -> None:
+        with new.open("w", encoding="utf-8", newline="") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        partial.chmod(mode)
+        new.chmod(mode)
 
     # The name may be as long as the file system allows, so only 40 characters of it are used.
     write_file(path, write, f".{path.name[:40]}.")
@@ -247,25 +225,23 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     what JSON does not have.
     """
     text = json.dumps(value, allow_nan=False).encode()
-    end = f'{hashlib.sha256(text).hexdigest()}"}}'.encode()
-
-    def write(partial: Path) -> None:
-        partial.write_bytes(text.removesuffix(b"}") + _CHECKSUM + end)
-
+    data = text.removesuffix(b"}") + _CHECKSUM + _digest_end(text)
     private_folder(path.parent)
-    write_file(path, write, "")
+    write_file(path, lambda new: new.write_bytes(data))
 
 
-def write_file(path: Path, write: Callable[[Path], None], prefix: str) -> None:
+def write_file(path: Path, write: Callable[[Path], object], prefix: str = "") -> None:
     """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
-    remove_leftovers(path.parent, prefix)
+    for left in leftovers(path.parent, prefix):
+        with suppress(OSError):  # another run removes it
+            left.unlink()
     with process.unbroken():  # an interruption would leave the temporary file
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
         os.close(handle)
-        partial = Path(name)
+        temporary = Path(name)
         try:
-            write(partial)
-            partial.replace(path)
+            write(temporary)
+            temporary.replace(path)
         finally:
-            partial.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     in_bounds.wrote(path)

@@ -11,6 +11,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ngtcli.errors import ModelError
@@ -49,7 +50,6 @@ class ControlTokens:
         }
         longest_first = sorted(self.texts.values(), key=len, reverse=True)
         self._search = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._renamed: _RenamedCopy | None = None
 
     def first_in(self, text: str) -> str:
         """The first name of a control token in `text`, "" if there is none."""
@@ -66,9 +66,25 @@ class ControlTokens:
         if self._fast is None:
             return Coded(self._slow(text, special, template), [])
         ids, spans = self._whole(text, special)
-        if self._has_stray(text, ids, spans, template):
-            ids, spans = self._encode_renamed(text, special, template)
+        controls = self._controls_in(text, ids, spans)
+        if any(not _inside(span, template) for _, span in controls):
+            ids, spans = self.encode_renamed(text, special, template)
         return Coded(ids, [start for start, _ in spans])
+
+    def encode_renamed(
+        self, text: str, special: bool, template: Spans
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and spans of `text` by the copy in which text gives no control tokens."""
+        own = []
+        for first, last in template:
+            ids, spans = self._whole(text[first:last], False)
+            for token, (start, end) in self._controls_in(text[first:last], ids, spans):
+                own.append((token, (first + start, first + end)))
+        return self._renamed.encode(text, special, own)
+
+    @cached_property
+    def _renamed(self) -> "_RenamedCopy":
+        return _RenamedCopy(self._fast, self.texts)
 
     def _whole(self, text: str, special: bool) -> tuple[list[int], list[tuple[int, int]]]:
         coded = self._backend(
@@ -76,12 +92,6 @@ class ControlTokens:
             split_special_tokens=False, return_attention_mask=False, return_token_type_ids=False,
         )  # fmt: skip
         return list(coded["input_ids"]), coded["offset_mapping"]
-
-    def _has_stray(self, text: str, ids: list[int], spans: Spans, template: Spans) -> bool:
-        """Whether a control token is that of a span outside `template`."""
-        if self.texts.keys().isdisjoint(ids):
-            return False
-        return any(not _inside(place, template) for _, place in self._controls_in(text, ids, spans))
 
     def _controls_in(
         self, text: str, ids: list[int], spans: Spans
@@ -92,31 +102,17 @@ class ControlTokens:
         token for unknown text counts only where its name is in the text.
         """
         found: list[tuple[int, tuple[int, int]]] = []
+        if self.texts.keys().isdisjoint(ids):
+            return found
         for token, (start, end) in zip(ids, spans, strict=True):
             if token not in self.texts or start == end:
                 continue
-            part, name = text[start:end], self.texts[token]
-            at = part.find(name)
+            name = self.texts[token]
+            at = text.find(name, start, end)
             if at >= 0:
-                found.append((token, (start + at, start + at + len(name))))
+                found.append((token, (at, at + len(name))))
             elif token != self.unknown:
                 found.append((token, (start, end)))
-        return found
-
-    def _encode_renamed(
-        self, text: str, special: bool, template: Spans
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        if self._renamed is None:
-            self._renamed = _RenamedCopy(self._fast, self.texts)
-        return self._renamed.encode(text, special, self._in_template(text, template))
-
-    def _in_template(self, text: str, template: Spans) -> list[tuple[int, tuple[int, int]]]:
-        """(id, span) of the control tokens that the template itself writes, in order."""
-        found = []
-        for first, last in template:
-            ids, spans = self._whole(text[first:last], False)
-            for token, (start, end) in self._controls_in(text[first:last], ids, spans):
-                found.append((token, (first + start, first + end)))
         return found
 
     def _slow(self, text: str, special: bool, template: Spans) -> list[int]:
@@ -169,13 +165,13 @@ class _RenamedCopy:
         parts: list[str] = []
         # From a place in the renamed text on, what to add for the place in `text`.
         places, shifts = [0], [0]
-        at = shift = 0
+        at = 0
         for token, (start, end) in controls:
             name = self._names[token]
             parts += [text[at:start], name]
-            at, shift = end, shift + end - start - len(name)
-            places.append(end - shift)
-            shifts.append(shift)
+            at = end
+            shifts.append(shifts[-1] + end - start - len(name))
+            places.append(end - shifts[-1])
         coded = self._copy.encode_batch(["".join([*parts, text[at:]])], add_special_tokens=special)
         ids = [self._ids.get(i, i) for i in coded[0].ids]
 

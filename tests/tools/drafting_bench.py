@@ -23,11 +23,10 @@ from ngtcli.decode.layout import unpack
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import load
-from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.drafter import Context, Feedback
+from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.system.json_form import dump_json
@@ -110,7 +109,7 @@ def plain_mask(tree: DraftTree, length: int) -> torch.Tensor:
 
 def measure(model: Any, ids: Sequence[int], n: int, lp: int, nodes: int, times: int) -> Any:
     """Microseconds (median, 99th percentile) of each part over trees of exactly `nodes` nodes."""
-    drafter = TrieDrafter(n, lp)
+    drafter = TrieDrafter(DraftSettings(n, lp), None)
     drafter.reset(Context((), build_trie([ids], n, lp)))
     plain = plain_trie(ids, n, lp)
     model.start(len(ids) + nodes + 1)
@@ -152,7 +151,7 @@ def measure_auto(
     `observe` takes in five tokens, `learn` the runners-up of each node.
     """
     costs = Costs({SHORT: CostCurve({1: 1.0, 64: 1.0})})
-    drafter = Auto(Options(), fitted_escapes(), costs, background=background)
+    drafter = Auto(DraftSettings(costs=costs, background=background))
     drafter.reset(Context(ids, vocabulary=model.vocabulary))
     rng = random.Random(0)
     taken: dict[str, list[float]] = {k: [] for k in ("propose", "layout", "learn", "observe")}

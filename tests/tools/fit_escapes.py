@@ -18,11 +18,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, OWN, POOL, PROMPT, SCORES
-from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.blend import BACKGROUND, OWN, POOL, PROMPT, SCORES, named
+from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import ESCAPES, SHAPE, Tallies, attribute, fitted_escapes
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.auto.escapes import (
+    ESCAPES,
+    SHAPE,
+    EscapeTallies,
+    Floats,
+    attribute,
+    fitted_escapes,
+)
+from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.measure.replay import recorded_background
 from ngtcli.measure.traces import Trace, is_odd, read_traces
@@ -41,15 +48,14 @@ def fit(
     ship; without, all others.
     """
     fitted = (BACKGROUND,) if backgrounds else (OWN, PROMPT, POOL)
-    escapes = fitted_escapes()
+    escapes = fitted_escapes().copy()
     escapes[list(fitted)] = 0.5
     losses = []
     for _ in range(rounds):
-        tallies = Tallies(escapes, np.zeros(SHAPE), np.zeros(SHAPE))
+        predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
         logs: list[float] = []
         for background in backgrounds or (None,):
-            logs += _tally(traces, tallies, background)
-        predicted, reached = tallies.predicted, tallies.reached
+            logs += _tally(traces, (escapes, predicted, reached), background)
         mean = (predicted.sum(2, keepdims=True) + 1) / (reached.sum(2, keepdims=True) + 2)
         moved = 1 - (predicted + _SMOOTH * mean) / (reached + _SMOOTH)
         escapes = escapes.copy()
@@ -61,18 +67,20 @@ def fit(
 
 
 def _tally(
-    traces: Sequence[Trace], tallies: Tallies, background: BackgroundCounts | None
+    traces: Sequence[Trace], tallies: tuple[Floats, ...], background: BackgroundCounts | None
 ) -> list[float]:
     """Attribute every token of the odd questions; the negative log probabilities."""
     logs: list[float] = []
-    drafter = Auto(Options(trust=1e6), tallies.escape, pool=Pool(), background=background)
+    drafter = Auto(DraftSettings(pool=Pool(), background=background))
+    drafter.tallies = EscapeTallies(tallies[0], trust=1e6)
+    matches = drafter.sources.nodes
+    room = np.empty(matches.size), np.empty((matches.size, 3), np.int32)
     for trace in traces:
         drafter.reset(Context(trace.prompt_ids))
         for token in trace.output_ids:
             if is_odd(trace.id):
-                probability = attribute(
-                    drafter.sources.arrays, drafter.sources.nodes, token, tuple(tallies)
-                )
+                sources = named(drafter.sources.arrays)
+                probability, _ = attribute(sources, matches, token, tallies, *room)
                 logs.append(-float(np.log(probability)))
             drafter.observe([token])
     return logs

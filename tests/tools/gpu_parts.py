@@ -25,7 +25,6 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.methods.none import NoDrafts
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.measure.options import BenchOptions
@@ -176,7 +175,8 @@ def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> flo
     """Seconds a token of our loop without drafts, prefill left out; the second of two runs."""
     for _ in range(2):
         context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
-        run = Run(model, NoDrafts(), context, Settings(), Limits(tokens, 0)).finish()
+        plain = parse_method("none", DraftSettings()).build()
+        run = Run(model, plain, context, Settings(), Limits(tokens, 0)).finish()
     return run.statistics.decode_s / len(run.output)
 
 

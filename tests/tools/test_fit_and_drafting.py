@@ -12,8 +12,8 @@ import pytest
 from helpers import make_target
 
 from ngtcli.draft.auto.blend import SCORES
-from ngtcli.draft.auto.drafter import fitted_escapes
-from ngtcli.draft.drafter import Context
+from ngtcli.draft.auto.escapes import fitted_escapes
+from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.methods.trie import TrieDrafter
 from ngtcli.draft.tree import DraftTree
 from ngtcli.measure.replay import select
@@ -51,7 +51,7 @@ def test_the_papers_construction_picks_nodes_of_the_same_frequencies() -> None:
     rng = random.Random(1)
     body = [rng.randrange(5) for _ in range(120)]
     text = [*range(100, 100 + N), *body, *range(200, 200 + N)]  # so that no window is cut off
-    drafter = TrieDrafter(N, LP)
+    drafter = TrieDrafter(DraftSettings(N, LP), None)
     drafter.reset(Context((), build_trie([text], N, LP)))
     plain = plain_trie(text, N, LP)
     for at in range(N + LP, len(text) - N):

@@ -13,7 +13,8 @@ from ngtcli.documents.text import Unreadable, decode_text
 _MEMBERS = 10_000  # most files in an archive that is read; guess
 _RATIO = 1000  # most bytes that one packed byte may stand for: deflate's limit is 1032
 _SMALL = 1_000_000  # bytes, up to which any ratio passes; guess
-_BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError)
+_BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError)
+_AGAIN = "Save or copy it again."
 _ANEW = "Copy or pack it again."
 
 
@@ -24,11 +25,10 @@ def parse_xml(data: bytes) -> Any:
     try:
         return ElementTree.fromstring(data, forbid_entities=True, forbid_external=True)
     except DefusedXmlException:
-        raise Unreadable(
-            "it defines XML entities, which are not expanded", "Save it again."
-        ) from None
+        told = "it defines XML entities, which are not expanded"
+        raise Unreadable(told, "Save it again.") from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise Unreadable(f"broken XML ({error})"[:200], "Save or copy it again.") from None
+        raise Unreadable(f"broken XML ({error})"[:200], _AGAIN) from None
 
 
 def parse_zip(source: Source) -> Extracted:
@@ -51,18 +51,15 @@ def open_archive(source: Source) -> zipfile.ZipFile:
     """
     try:
         archive = zipfile.ZipFile(io.BytesIO(source.data))
-    except (*_BROKEN, ValueError) as error:
-        raise Unreadable(
-            f"a broken zip archive ({error})"[:200], "Save or copy it again."
-        ) from None
+    except _BROKEN as error:
+        raise Unreadable(f"a broken zip archive ({error})"[:200], _AGAIN) from None
     members = archive.infolist()
     size = sum(member.file_size for member in members)
     if len(members) > _MEMBERS:
         raise Unreadable(f"an archive of {len(members)} files", "Unpack it.")
     if size > source.most or (size > _SMALL and size > _RATIO * len(source.data)):
-        raise Unreadable(
-            f"it unpacks to {size / 1e6:.0f} MB", "Raise the bound with --max-mb if it is sound."
-        )
+        advice = "Raise the bound with --max-mb if it is sound."
+        raise Unreadable(f"it unpacks to {size / 1e6:.0f} MB", advice)
     return archive
 
 
@@ -76,11 +73,9 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     try:
         return archive.read(name)
     except KeyError:
-        raise Unreadable(f"broken: {name[:100]} is missing", "Save or copy it again.") from None
-    except (*_BROKEN, ValueError, zlib.error) as error:
-        raise Unreadable(
-            f"broken: {name[:100]} ({error})"[:200], "Save or copy it again."
-        ) from None
+        raise Unreadable(f"broken: {name[:100]} is missing", _AGAIN) from None
+    except (*_BROKEN, zlib.error) as error:
+        raise Unreadable(f"broken: {name[:100]} ({error})"[:200], _AGAIN) from None
 
 
 def parse_gzip(source: Source) -> Extracted:
@@ -108,9 +103,8 @@ def unpack(data: bytes, most: int) -> bytes:
             raise Unreadable(f"broken gzip ({error})", _ANEW) from None
         left -= len(part)
         if left < 0:
-            raise Unreadable(
-                f"it unpacks to more than {most / 1e6:g} MB", "Raise the bound with --max-mb."
-            )
+            what = f"it unpacks to more than {most / 1e6:g} MB"
+            raise Unreadable(what, "Raise the bound with --max-mb.")
         if not inflater.eof:
             raise Unreadable("broken gzip (it ends too early)", _ANEW)
         parts.append(part)

@@ -29,59 +29,41 @@ def parse(source: Source) -> Extracted:
     """The text as Word shows it: inserted text is read, deleted text is not."""
     check_archive(source)
     part = Package.open(io.BytesIO(source.data)).main_document_part
-    body = part.element.body
     writer = Writer()
     styles = _styles(part)
-    heads, feet = (_running(part, styles, kind) for kind in ("header", "footer"))
-    for text in heads:
+    for text in _running(part, styles, "header"):
         writer.add(text)
-    _Blocks(part, styles, writer).write(body)
-    for text in feet:
+    _write(part.element.body, part, styles, writer)
+    for text in _running(part, styles, "footer"):
         writer.add(text)
     _notes(part, writer)
     return writer.extracted("docx", unknown_signs(writer.text()))
 
 
-class _Blocks:
-    """Writes the blocks of one part."""
-
-    def __init__(self, part: Any, styles: Mapping[str | None, str], writer: Writer) -> None:
-        self._part, self._styles, self._writer = part, styles, writer
-
-    def write(self, root: Any) -> None:
-        """Every block below `root`; a text box, chart or diagram behind its paragraph."""
-        for block in _inside(root, f"{W}p", f"{W}tbl"):
-            if block.tag == f"{W}tbl":
-                self._writer.table(map(self._cells, _inside(block, f"{W}tr")))
-                continue
-            after: list[Any] = []
-            self._paragraph(block, text_of(block, self._related, after))
-            for more in after:
-                self._writer.stand_apart()
-                if isinstance(more, str):
-                    self._writer.add(more)
-                else:
-                    self.write(more)
-
-    def _related(self, name: str) -> bytes:
-        data: bytes = self._part.related_parts[name].blob
-        return data
-
-    def _paragraph(self, block: Any, text: str) -> None:
-        named = block.find(_STYLE)
-        default = self._styles.get(None, "")
-        style = self._styles.get(named.get(f"{W}val"), default) if named is not None else default
-        is_item = style.startswith("list") or block.find(_NUMBERED) is not None
+def _write(root: Any, part: Any, styles: Mapping[str | None, str], writer: Writer) -> None:
+    """Every block below `root`; a text box, chart or diagram behind its paragraph."""
+    for block in _inside(root, f"{W}p", f"{W}tbl"):
+        if block.tag == f"{W}tbl":
+            writer.table(
+                [" ".join(text_of(cell, part).split()) for cell in _inside(row, f"{W}tc")]
+                for row in _inside(block, f"{W}tr")
+            )
+            continue
+        after: list[Any] = []
+        text, named = text_of(block, part, after), block.find(_STYLE)
+        style = styles[None] if named is None else styles.get(named.get(f"{W}val"), styles[None])
         if style.startswith("heading") or style in ("title", "subtitle"):
-            self._writer.heading(text)
-        elif is_item:
-            self._writer.add(f"- {text}" if text.strip() else "", "item")
+            writer.heading(text)
+        elif style.startswith("list") or block.find(_NUMBERED) is not None:
+            writer.add(f"- {text}" if text.strip() else "", "item")
         else:
-            self._writer.add(text)
-
-    def _cells(self, row: Any) -> list[str]:
-        cells = _inside(row, f"{W}tc")
-        return [" ".join(text_of(cell, self._related).split()) for cell in cells]
+            writer.add(text)
+        for more in after:
+            writer.stand_apart()
+            if isinstance(more, str):
+                writer.add(more)
+            else:
+                _write(more, part, styles, writer)
 
 
 def _inside(root: Any, *tags: str) -> Iterator[Any]:
@@ -111,7 +93,7 @@ def _running(part: Any, styles: Mapping[str | None, str], kind: str) -> list[str
         named = part.related_parts.get(reference.get(f"{R}id"))
         if named is not None and hasattr(named, "element"):
             writer = Writer()
-            _Blocks(named, styles, writer).write(named.element)
+            _write(named.element, named, styles, writer)
             if any(c.isalpha() for c in writer.text()):
                 texts[writer.text()] = None
     return list(texts)
@@ -123,8 +105,8 @@ def _notes(part: Any, writer: Writer) -> None:
         kind = relation.reltype.rsplit("/", 1)[-1]
         if relation.is_external or kind not in _NOTES:
             continue
-        mark = "e" if kind == "endnotes" else ""
-        for note in parse_xml(relation.target_part.blob).iter(f"{W}{_NOTES[kind]}"):
-            text = " ".join(text_of(note, lambda name: b"").split())
+        part, mark = relation.target_part, "e" if kind == "endnotes" else ""
+        for note in parse_xml(part.blob).iter(f"{W}{_NOTES[kind]}"):
+            text = " ".join(text_of(note, part).split())
             if note.get(f"{W}type") is None and text:
                 writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", kind)

@@ -18,24 +18,18 @@ _PAGES = ("application/xhtml+xml", "text/html", "application/xml")
 def parse(source: Source) -> Extracted:
     """The text of all chapters. Raises Unreadable, also for a book with copy protection."""
     archive = open_archive(source)
-    names = set(archive.namelist())
     writer, missing = Writer(), 0
     for name in _chapters(archive):
-        if name not in names:
-            missing += 1
-            continue
         try:
             page, _ = decode_page(member(archive, name))
             write_tree(tree_of(page), writer)
         except Unreadable:
             missing += 1
-    if not len(writer) and "META-INF/encryption.xml" in names:
-        raise Unreadable(
-            "copy-protected (DRM), so it cannot be read", "Ask its seller for one without."
-        )
+    if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
+        what = "copy-protected (DRM), so it cannot be read"
+        raise Unreadable(what, "Ask its seller for one without.")
     named = "1 chapter is" if missing == 1 else f"{missing} chapters are"
-    warnings = (f"{named} missing or broken",) if missing else ()
-    return writer.extracted("epub", warnings)
+    return writer.extracted("epub", (f"{named} missing or broken",) * bool(missing))
 
 
 def _chapters(archive: ZipFile) -> Iterator[str]:

@@ -37,41 +37,38 @@ def parse(source: Source) -> Extracted:
     for (element, name, text), sign in zip(starts, signs, strict=False):
         words = text.lstrip()  # a mark before white space would keep it from being stripped
         setattr(element, name, text[: len(text) - len(words)] + sign + words)
-    body = _body(tree)
+    found = trafilatura.bare_extraction(deepcopy(tree), include_comments=False, favor_recall=True)
+    body = getattr(found, "body", None)  # as trafilatura's elements
     if body is None:
         for element, name, text in starts:
             setattr(element, name, text)
         return _whole(tree, told)
     marks = frozenset(signs)
-    if marks.isdisjoint("".join(body.itertext())):
-        return _plain(body, told)  # the text comes from a script, as JSON
-    writer = _Main(marks, _text(body, *tree.iter("h1")))
+    if marks.isdisjoint("".join(body.itertext())):  # the text comes from a script, as JSON
+        plain = Writer()
+        for block in body.itertext():
+            plain.add(block)
+        return plain.extracted("html", told)
+    main = frozenset(c for root in (body, *tree.iter("h1")) for c in "".join(root.itertext()))
+    writer = _Main(marks, main)
     write_tree(tree, writer)
     return _extracted(writer, writer.left, told)
 
 
 def _whole(tree: Any, told: tuple[str, ...]) -> Extracted:
     """All text of a page but its menus; these too if there is nothing else."""
-    whole, writer = Writer(), Writer()
+    whole, without = Writer(), Writer()
     write_tree(tree, whole)
     for menu in list(tree.iter("nav")):
         menu.clear(keep_tail=True)
-    write_tree(tree, writer)
-    if not len(writer):
-        writer = whole
+    write_tree(tree, without)
+    writer = without if len(without) else whole
     return _extracted(writer, len(whole.text().split()) - len(writer.text().split()), told)
 
 
 def _extracted(writer: Writer, left: int, told: tuple[str, ...]) -> Extracted:
     if left > _HEADING:
         told += (f"left out as no part of the main text: {left} words",)
-    return writer.extracted("html", told)
-
-
-def _plain(body: Any, told: tuple[str, ...]) -> Extracted:
-    writer = Writer()
-    for block in body.itertext():
-        writer.add(block)
     return writer.extracted("html", told)
 
 
@@ -93,25 +90,6 @@ def _starts(tree: Any) -> list[tuple[Any, str, str]]:
     return starts
 
 
-def _text(*roots: Any) -> frozenset[str]:
-    """The characters of elements, marks among them."""
-    return frozenset("".join("".join(root.itertext()) for root in roots))
-
-
-def _body(tree: Any) -> Any:
-    """The main text as trafilatura's elements; None if there is none."""
-    found = trafilatura.bare_extraction(
-        deepcopy(tree),
-        include_comments=False,
-        include_tables=True,
-        include_images=False,
-        include_links=False,
-        favor_recall=True,
-        with_metadata=False,
-    )
-    return getattr(found, "body", None)
-
-
 class _Main(Writer):
     """Takes the blocks whose mark, one of `signs`, is in `main`; `left` counts words left out.
 
@@ -128,8 +106,7 @@ class _Main(Writer):
         """A block, unless it is left out; first the heading that waits for it."""
         waiting, self._waiting = self._waiting, ""
         if self._main.isdisjoint(block):
-            self._leave(f"{waiting} {block}")
-            return
+            return self._leave(f"{waiting} {block}")
         if waiting:
             self._name(waiting)
         super().add(block.translate(self._marks), kind)

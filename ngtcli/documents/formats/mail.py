@@ -22,13 +22,9 @@ def parse(source: Source) -> Extracted:
     body = message.get_body(("plain", "html"))
     if body is not None:
         _write_body(body, writer)
-    names = (
-        [str(part.get_filename() or part.get_content_type()) for part in message.iter_attachments()]
-        if message.is_multipart()
-        else []
-    )
-    warnings = (f"attachments are not read: {', '.join(names)[:200]}",) if names else ()
-    return writer.extracted("eml", warnings)
+    attached = message.iter_attachments() if message.is_multipart() else ()
+    names = ", ".join(str(part.get_filename() or part.get_content_type()) for part in attached)
+    return writer.extracted("eml", (f"attachments are not read: {names[:200]}",) * bool(names))
 
 
 def _line(message: Any, name: str) -> str:

@@ -20,6 +20,7 @@ _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 _IN_HEAD = frozenset("title meta link base script style noscript template".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _BREAK = "\v"  # stands for <br> until white space is collapsed
+_STARTS = {"br": _BREAK, "li": "- "}
 _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
 _DECLARED = re.compile(
     rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE
@@ -44,21 +45,15 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
         found = _DECLARED.search(data[:4096])
     declared = found.group(1).decode().lower() if found else ""
     told = f"declared {declared}, " if declared else ""
-    if declared in _UTF8 and _is_nearly_utf8(data):
-        page = data.decode("utf-8", "replace")
-        return page, (f"{told}but characters that are not: {page.count(chr(0xFFFD))}",)
+    page = data.decode("utf-8", "replace")
+    broken = page.count("\ufffd")
+    if declared in _UTF8 and sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
+        return page, (f"{told}but characters that are not: {broken}",)
     encoding = checked_encoding(_TAG.sub(b" ", data), declared)
     if encoding and declared not in _UTF8:
         return data.decode(encoding, "replace"), ()
     guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
     return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
-
-
-def _is_nearly_utf8(data: bytes) -> bool:
-    """Whether more characters beyond ASCII are whole than broken."""
-    page = data.decode("utf-8", "replace")
-    broken = page.count("\ufffd")
-    return sum(c > "\x7f" for c in page) > 2 * broken
 
 
 def tree_of(page: str) -> Any:
@@ -96,10 +91,10 @@ def _mend(root: Any) -> None:
         body.append(more)
 
 
-def write_tree(root: Any, writer: Writer, page: int = 0) -> None:
+def write_tree(root: Any, writer: Writer) -> None:
     """Add the visible text of `root` to `writer`, each block by itself."""
     writer.stand_apart()  # from the chapter before
-    _Walk(writer, page).run(root)
+    _Walk(writer).run(root)
 
 
 def collapsed(text: str) -> str:
@@ -110,8 +105,8 @@ def collapsed(text: str) -> str:
 class _Walk:
     """The block that is being read, and the kind of the one before it."""
 
-    def __init__(self, writer: Writer, page: int) -> None:
-        self._writer, self._page = writer, page
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
         self._line: list[str] = []
         self._kind = ""  # "li" or "tr": lines of one list or table stay together
         self._preformatted = 0
@@ -119,44 +114,26 @@ class _Walk:
     def run(self, root: Any) -> None:
         walker = etree.iterwalk(root, events=("start", "end"))
         for event, element in walker:
-            if event == "start":
-                if self._start(element):
-                    walker.skip_subtree()
-            else:
-                self._end(element)
-                if element is not root:
-                    self._line.append(element.tail or "")
-        self._flush()
-
-    def _start(self, element: Any) -> bool:
-        """Whether what is inside is done with."""
-        tag = element.tag
-        if tag in HIDDEN:
-            return True
-        if tag == "br":
-            self._line.append(_BREAK)
-        elif tag not in INLINE:
-            self._flush()
-            self._preformatted += tag == "pre"
-            if tag == "tr" and element.find(".//table") is None:
-                cells = [collapsed("".join(_texts(cell))) for cell in element]
+            tag = element.tag
+            if event == "end" and tag in _HEADINGS:
+                self._writer.heading("".join(self._line))
+                self._line.clear()
+            if tag not in INLINE and tag not in HIDDEN:
+                self._flush()
+                self._preformatted += (tag == "pre") * (1 if event == "start" else -1)
+            if event == "end":
+                self._line.append((element.tail or "") if element is not root else "")
+            elif tag in HIDDEN:
+                walker.skip_subtree()
+            elif tag == "tr" and element.find(".//table") is None:
+                cells = [collapsed("".join(cell.itertext())) for cell in element]
                 self._line.append(BETWEEN_CELLS.join(cells) if any(cells) else "")
                 self._kind = "tr"
-                return True
-            if tag == "li":
-                self._line.append("- ")
-                self._kind = "li"
-        self._line.append(element.text or "")
-        return False
-
-    def _end(self, element: Any) -> None:
-        tag = element.tag
-        if tag in _HEADINGS:
-            self._writer.heading("".join(self._line), self._page)
-            self._line.clear()
-        if tag not in INLINE and tag not in HIDDEN:
-            self._flush()
-            self._preformatted -= tag == "pre"
+                walker.skip_subtree()
+            else:
+                self._kind = "li" if tag == "li" else self._kind
+                self._line += [_STARTS.get(tag, ""), element.text or ""]
+        self._flush()
 
     def _flush(self) -> None:
         raw = "".join(self._line)
@@ -165,7 +142,3 @@ class _Walk:
         if block.strip(" -\n"):
             self._writer.add(block, self._kind)
         self._kind = ""
-
-
-def _texts(cell: Any) -> list[str]:
-    return [str(piece) for piece in cell.itertext()] if isinstance(cell.tag, str) else []

@@ -16,6 +16,7 @@ _TEXT, _TABLE, _OFFICE, _DRAW, _STYLE, _SHOW = (
 _KINDS = {f"{_OFFICE}text": "odt", f"{_OFFICE}spreadsheet": "ods", f"{_OFFICE}presentation": "odp"}
 _SKIPPED = frozenset([f"{_TEXT}tracked-changes", f"{_OFFICE}annotation", f"{_TEXT}note-citation"])
 _CELLS = (f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell")
+_OBJECT = f"{_DRAW}object"
 _REPEATED = 1000  # most spaces, cells or rows that one element stands for: guess
 _OBJECTS = 100  # most charts and the like that are read: guess
 
@@ -63,7 +64,8 @@ class _Blocks:
         self.writer.stand_apart()
         while waiting:
             element, listed = waiting.pop()
-            if self._is_hidden(element):
+            style = element.get(f"{_TABLE}style-name") or element.get(f"{_DRAW}style-name")
+            if style in self._hidden and element.tag in (f"{_TABLE}table", f"{_DRAW}page"):
                 self.left += 1
             elif element.tag == f"{_TEXT}h":
                 self.writer.heading(_text(element, self.notes))
@@ -74,17 +76,13 @@ class _Blocks:
                 self._charts(element)
             elif element.tag == f"{_TABLE}table":
                 self._table(element, (element.get(f"{_TABLE}name") or "") if named else "")
-            elif element.tag == f"{_DRAW}object":
-                self._chart(element)
+            elif element.tag == _OBJECT:
+                self._charts(element)
             elif element.tag not in _SKIPPED:
                 if element.tag == f"{_DRAW}page":
                     self._slide(element)
                 inside = listed or element.tag == f"{_TEXT}list"
                 waiting += [(child, inside) for child in reversed(element)]
-
-    def _is_hidden(self, element: Any) -> bool:
-        styled = element.get(f"{_TABLE}style-name") or element.get(f"{_DRAW}style-name")
-        return styled in self._hidden and element.tag in (f"{_TABLE}table", f"{_DRAW}page")
 
     def _slide(self, page: Any) -> None:
         self._slides += 1
@@ -100,47 +98,38 @@ class _Blocks:
             table.remove(shape)
         has_rows = self.writer.table(self._rows(table), name)
         drawn = (element for root in (table, *shapes) for element in root.iter())
-        if not has_rows and any(
-            element.tag == f"{_DRAW}object" or (element.text or "").strip() for element in drawn
-        ):
+        if not has_rows and any(e.tag == _OBJECT or (e.text or "").strip() for e in drawn):
             self.writer.heading(name)
         self._charts(table)
         for shape in shapes:
             self.write(shape)
 
     def _rows(self, table: Any) -> Iterator[list[str]]:
+        """The texts of rows' cells up to the last that has one."""
         for row in table.iter(f"{_TABLE}table-row"):
-            if cells := _cells(row, self.notes):
+            cells: list[str] = []
+            empty = 0
+            for cell in (c for c in row if c.tag in _CELLS):
+                text = " ".join(_text(cell, self.notes).split()) if cell.tag == _CELLS[0] else ""
+                count = _count(cell, f"{_TABLE}number-columns-repeated")
+                if text:
+                    cells += [""] * empty + [text] * count
+                    empty = 0
+                else:
+                    empty = min(empty + count, _REPEATED)
+            if cells:
                 yield from repeat(cells, _count(row, f"{_TABLE}number-rows-repeated"))
 
     def _charts(self, block: Any) -> None:
-        for element in block.iter(f"{_DRAW}object"):
-            self._chart(element)
-
-    def _chart(self, element: Any) -> None:
-        """The titles and the table of a chart, which is a document of its own in the archive."""
-        self._objects += 1
-        place = element.get("{http://www.w3.org/1999/xlink}href", "").removeprefix("./")
-        name = f"{place}/content.xml"
-        if self._objects <= _OBJECTS and place and name in self._archive.NameToInfo:
-            chart = parse_xml(member(self._archive, name)).find(f"{_OFFICE}body/{_OFFICE}chart")
-            if chart is not None:
-                self.write(chart)
-
-
-def _cells(row: Any, notes: list[str]) -> list[str]:
-    """The texts of a row's cells up to the last that has one."""
-    cells: list[str] = []
-    empty = 0
-    for cell in (c for c in row if c.tag in _CELLS):
-        text = " ".join(_text(cell, notes).split()) if cell.tag == _CELLS[0] else ""
-        count = _count(cell, f"{_TABLE}number-columns-repeated")
-        if text:
-            cells += [""] * empty + [text] * count
-            empty = 0
-        else:
-            empty = min(empty + count, _REPEATED)
-    return cells
+        """The titles and tables of charts, each a document of its own in the archive."""
+        for element in block.iter(_OBJECT):
+            self._objects += 1
+            place = element.get("{http://www.w3.org/1999/xlink}href", "").removeprefix("./")
+            name = f"{place}/content.xml"
+            if self._objects <= _OBJECTS and place and name in self._archive.NameToInfo:
+                chart = parse_xml(member(self._archive, name)).find(f"{_OFFICE}body/{_OFFICE}chart")
+                if chart is not None:
+                    self.write(chart)
 
 
 def _count(element: Any, name: str) -> int:

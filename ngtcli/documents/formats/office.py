@@ -1,9 +1,10 @@
 """What Word and PowerPoint files share: text of runs, equations, charts, diagrams, symbol fonts.
 
-Parts of a package refer to others by relationship ids; `related` gives their bytes.
+Parts of a package refer to others by relationship ids. Both libraries have them in `part.rels`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from lxml import etree
@@ -33,7 +34,6 @@ _SKIPPED = {f"{W}del", f"{W}moveFrom", f"{W}pPr", f"{W}rPr", f"{W}sdtPr"}  # tab
 _OPERANDS = ("num", "den", "sub", "sup", "e")
 _SEEN = (*_TEXT, f"{W}sym", f"{_M}t", CHART, DIAGRAM)  # what an alternative is chosen for
 
-Related = Callable[[str], bytes]  # the part with this relationship id. Raises KeyError
 _FIRST, _LAST = "\uf020", "\uf0ff"  # where symbol fonts put their 224 characters
 # Adobe's Symbol encoding from 0x20, with gaps as blanks.
 _SYMBOL = (
@@ -57,8 +57,8 @@ _FONTS = {
 }
 
 
-def text_of(element: Any, related: Related, after: list[Any] | None = None) -> str:
-    """The text below an element: runs, tabs, breaks, equations, and marks [^1] for notes.
+def text_of(element: Any, part: Any, after: list[Any] | None = None) -> str:
+    """The text below an element of a part: runs, tabs, breaks, equations, marks [^1] for notes.
 
     Text boxes (elements), charts and diagrams (texts) are appended to `after`; without it they
     stand where they are.
@@ -81,7 +81,7 @@ def text_of(element: Any, related: Related, after: list[Any] | None = None) -> s
         elif tag in _NOTES:
             parts.append(f"[^{_NOTES[tag]}{node.get(f'{W}id')}]")
         elif tag in (CHART, DIAGRAM):
-            drawn = drawing(node, related)
+            drawn = drawing(node, part)
             parts.append(f" {drawn} ") if after is None else after.append(drawn)
         elif tag == BOX and after is not None:
             after.append(node)
@@ -103,10 +103,11 @@ def _run(node: Any) -> str:
     text = node.text or ""
     if not has_symbols(text):
         return text
-    font = node.getparent().find(f"{W}rPr/{W}rFonts")
-    drawn = node.getparent().find(f"{A}rPr/{A}sym")
-    name = font.get(f"{W}ascii") if font is not None else None
-    return as_signs(text, name or (drawn.get("typeface") if drawn is not None else "") or "")
+    run = node.getparent()
+    for path, name in ((f"{W}rPr/{W}rFonts", f"{W}ascii"), (f"{A}rPr/{A}sym", "typeface")):
+        if (font := run.find(path)) is not None and font.get(name):
+            return as_signs(text, font.get(name))
+    return as_signs(text, "")
 
 
 def _symbol(node: Any) -> str:
@@ -147,14 +148,12 @@ def _group(text: str) -> str:
     return text if whole else f"({text})"
 
 
-def drawing(node: Any, related: Related) -> str:
+def drawing(node: Any, part: Any) -> str:
     """The text of a chart or diagram, to whose part `node` refers; "" for a broken one."""
-    name = f"{R}id" if node.tag == CHART else f"{R}dm"
+    name = node.get(f"{R}id" if node.tag == CHART else f"{R}dm", "")
+    parser = etree.XMLParser(resolve_entities=False, no_network=True)
     try:
-        root = etree.fromstring(
-            related(node.get(name, "")),
-            etree.XMLParser(resolve_entities=False, no_network=True),
-        )
+        root = etree.fromstring(part.rels[name].target_part.blob, parser)
     except (KeyError, etree.LxmlError, ValueError):
         return ""
     return "\n".join(_chart(root) if node.tag == CHART else _diagram(root))
@@ -162,9 +161,8 @@ def drawing(node: Any, related: Related) -> str:
 
 def _diagram(root: Any) -> Iterator[str]:
     for point in root.iter(f"{_DGM}pt"):
-        if text := " ".join(
-            "".join(t.text or "" for t in p.iter(f"{A}t")) for p in point.iter(f"{A}p")
-        ):
+        lines = ["".join(t.text or "" for t in p.iter(f"{A}t")) for p in point.iter(f"{A}p")]
+        if text := " ".join(lines):
             yield " ".join(text.split())
 
 
@@ -192,18 +190,11 @@ def _points(series: Any, *names: str) -> dict[str, str]:
     points: dict[str, str] = {}
     for name in names:
         for value in series.iterfind(f"{_C}{name}//{_C}v"):
-            points[value.getparent().get("idx", "")] = _rounded(
-                " ".join((value.text or "").split())
-            )
+            text = " ".join((value.text or "").split())
+            with suppress(ValueError):  # it is no number, of which Office shows 15 digits
+                text = f"{float(text):.15g}" if "." in text else text
+            points[value.getparent().get("idx", "")] = text
     return points
-
-
-def _rounded(value: str) -> str:
-    """A number with the 15 digits that Office shows, and other text as it is."""
-    try:
-        return f"{float(value):.15g}" if "." in value else value
-    except ValueError:
-        return value
 
 
 def has_symbols(text: str) -> bool:
@@ -224,6 +215,4 @@ def as_signs(text: str, font: str) -> str:
 def unknown_signs(text: str) -> tuple[str, ...]:
     """A warning if characters without a meaning are left in `text`."""
     left = sum("\ue000" <= c <= "\uf8ff" for c in text)
-    if not left:
-        return ()
-    return (f"characters of symbol fonts whose meaning is not known: {left}",)
+    return (f"characters of symbol fonts whose meaning is not known: {left}",) * bool(left)

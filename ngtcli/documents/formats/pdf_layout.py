@@ -57,7 +57,7 @@ class Block:
 def body_size(pages: Sequence[Sequence[Line]]) -> float:
     """The line height that most characters have, in points."""
     sizes: Counter[float] = Counter()
-    for line in (line for page in pages for line in page):
+    for line in chain.from_iterable(pages):
         sizes[round(line.height, 1)] += len(line.text)
     return max(sizes, key=lambda s: sizes[s], default=0.0)
 
@@ -66,21 +66,19 @@ class Joiner:
     """Joins the lines of pages; words that stand whole anywhere decide what a hyphen means."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
-        lines = [line for page in pages for line in page]
+        lines = list(chain.from_iterable(pages))
         self._words = {word.lower() for line in lines for word in _WORDS.findall(line.text)}
         usual = median([_density(line) for line in lines] or [0.0])
         self._sparse = max(_SPARSE, _SPARSER * usual)
 
     def blocks(self, lines: Sequence[Line]) -> Iterator[Block]:
         """The paragraphs of a page."""
-        block: list[Line] = []
+        blocks: list[list[Line]] = []
         for line in lines:
-            if block and _ends(block, line):
-                yield self._block(block)
-                block = []
-            block.append(line)
-        if block:
-            yield self._block(block)
+            if not blocks or _ends(blocks[-1], line):
+                blocks.append([])
+            blocks[-1].append(line)
+        return map(self._block, blocks)
 
     def _block(self, lines: Sequence[Line]) -> Block:
         text = lines[0].text
@@ -110,28 +108,17 @@ def _ends(block: Sequence[Line], line: Line) -> bool:
     if line.turn != last.turn or larger > _OTHER * smaller:
         return True
     gap = line.top - last.bottom
-    if gap < -last.height:  # the head of the next column
-        return not _runs_on(last, line)
-    if gap > _spacing(block) or _ITEM.match(line.text):
+    is_end = last.text.endswith(_SENTENCE_END)
+    if gap < -last.height:  # the head of the next column, where a sentence may go on
+        return is_end or not (line.text[:1].islower() or last.text[-1:] in _HYPHENS)
+    gaps = [b.top - a.bottom for a, b in pairwise(block)]
+    most = (max(gaps) + 0.35 * last.height) if gaps else _LEADING * last.height
+    if gap > most or _ITEM.match(line.text):
         return True
     left, right = min(a.left for a in block), max(a.right for a in [*block, line])
     indented = line.left - last.left > _INDENT * line.height
     short = last.right - left < _SHORT * (right - left)
-    return (indented or short) and last.text.endswith(_SENTENCE_END)
-
-
-def _runs_on(last: Line, line: Line) -> bool:
-    """Whether a sentence goes on from the foot of a column to the head of the next."""
-    return not last.text.endswith(_SENTENCE_END) and (
-        line.text[:1].islower() or last.text[-1:] in _HYPHENS
-    )
-
-
-def _spacing(block: Sequence[Line]) -> float:
-    """The white space that is more than between two lines of this block."""
-    height = block[-1].height
-    gaps = [b.top - a.bottom for a, b in pairwise(block)]
-    return (max(gaps) + 0.35 * height) if gaps else _LEADING * height
+    return (indented or short) and is_end
 
 
 def _density(line: Line) -> float:
@@ -169,14 +156,16 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Li
     """
     of_text = {number for number, page in enumerate(pages) if len(page) > 1}
     groups: dict[tuple[str, tuple[str, ...]], list[_Edge]] = defaultdict(list)
-    for number, page in enumerate(pages):
+    for number, page in enumerate(pages if len(of_text) >= _PAGES else ()):
         for edge in _edges(number, page):
             groups[edge.where, edge.form].append(edge)
     size = body_size(pages)
     gone: set[int] = set()
-    for group in groups.values() if len(of_text) >= _PAGES else ():
+    for group in groups.values():
         running = _running(group)
-        if counted := _counted(running):
+        values = zip(*(edge.numbers for edge in running), strict=True)
+        # Which of their numbers are not the same everywhere.
+        if counted := [at for at, of_all in enumerate(values) if len(set(of_all)) > 1]:
             paged = all(_counts_pages(running, at) for at in counted)
             running = [e for e in running if paged and e.line.height <= LARGER * size]
         if len({edge.page for edge in running} & of_text) > _MOST * len(of_text):
@@ -190,12 +179,6 @@ def _running(group: Sequence[_Edge]) -> list[_Edge]:
     by_page = [list(edges) for _, edges in groupby(group, lambda edge: edge.page)]
     pairs = [(a, b) for some, later in pairwise(by_page) for a in some for b in later]
     return list(dict.fromkeys(edge for a, b in pairs if a.goes_on(b) for edge in (a, b)))
-
-
-def _counted(running: Sequence[_Edge]) -> list[int]:
-    """Which of their numbers, from 0, are not the same everywhere."""
-    values = zip(*(edge.numbers for edge in running), strict=True)
-    return [at for at, of_all in enumerate(values) if len(set(of_all)) > 1]
 
 
 def _counts_pages(running: Sequence[_Edge], at: int) -> bool:
@@ -236,10 +219,9 @@ def _rows(lines: Sequence[Line]) -> list[list[Line]]:
     """Lines that stand side by side, from top to bottom."""
     rows: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: line.bottom):
-        if rows and line.bottom - rows[-1][0].bottom < _BESIDE * line.height:
-            rows[-1].append(line)
-        else:
-            rows.append([line])
+        if not rows or line.bottom - rows[-1][0].bottom >= _BESIDE * line.height:
+            rows.append([])
+        rows[-1].append(line)
     return rows
 
 

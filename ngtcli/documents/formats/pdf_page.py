@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -69,18 +70,20 @@ def _put_together(pieces: Iterable[Line]) -> list[Line]:
 
     PDFium ends a line where a raised or lowered character begins.
     """
-    out: list[Line] = []
-    first = 0  # of the vertical lines side by side that end `out`
+    runs: list[list[Line]] = []  # vertical lines side by side, others alone
     for line in pieces:
-        if out and _goes_on(out[-1], line):
-            out[-1] = _together(out[-1], line)
-            continue
-        if not (line.vertical and first < len(out) and _side_by_side(out[-1], line)):
-            out[first:] = sorted(out[first:], key=lambda side: side.top)
-            first = len(out) + (not line.vertical)
-        out.append(line)
-    out[first:] = sorted(out[first:], key=lambda side: side.top)
-    return out
+        last = runs[-1][-1] if runs else line
+        if runs and _goes_on(last, line):
+            main = max(last, line, key=lambda piece: len(piece.text))
+            left, right = min(last.left, line.left), max(last.right, line.right)
+            text = f"{last.text} {line.text}"
+            runs[-1][-1] = replace(main, text=text, left=left, right=right)
+        else:
+            side_by_side = last.left < line.right and line.left < last.right
+            if not (runs and line.vertical and last.vertical and side_by_side):
+                runs.append([])
+            runs[-1].append(line)
+    return [line for run in runs for line in sorted(run, key=lambda side: side.top)]
 
 
 def _goes_on(last: Line, line: Line) -> bool:
@@ -89,16 +92,6 @@ def _goes_on(last: Line, line: Line) -> bool:
     overlap = min(last.bottom, line.bottom) - max(last.top, line.top)
     level = overlap > _LEVEL * min(last.height, line.height) and not line.vertical
     return level and -_GAP * height < line.left - last.right < height
-
-
-def _together(last: Line, line: Line) -> Line:
-    main = max(last, line, key=lambda piece: len(piece.text))
-    left, right = min(last.left, line.left), max(last.right, line.right)
-    return replace(main, text=f"{last.text} {line.text}", left=left, right=right)
-
-
-def _side_by_side(a: Line, b: Line) -> bool:
-    return a.vertical and a.left < b.right and b.left < a.right
 
 
 class _Characters:
@@ -150,8 +143,11 @@ class _Characters:
 
     def _placed(self, text: str, shown: Sequence[int], turn: int) -> Line:
         """The line of these visible characters."""
-        chosen = [*shown[:: max(1, len(shown) // _SAMPLES)], shown[-1]]
-        upright = list(self._boxes(chosen)) or [(0.0, 0.0, 0.0, 0.0)]
+        upright: list[_Box] = []  # on the page: left, bottom, right, top, y growing upward
+        for i in [*shown[:: max(1, len(shown) // _SAMPLES)], shown[-1]]:
+            with suppress(pdfium.PdfiumError):
+                upright.append(self._page.get_charbox(i, loose=True))
+        upright = upright or [(0.0, 0.0, 0.0, 0.0)]
         boxes = [_turned(box, turn) for box in upright]
         first, last = boxes[0], boxes[-1]
         least = max(_UPRIGHT * (first[3] - first[1]), abs(last[0] - first[0]))
@@ -160,13 +156,6 @@ class _Characters:
         left, right = min(box[0] for box in boxes), max(box[2] for box in boxes)
         top, bottom = median(box[1] for box in boxes), median(box[3] for box in boxes)
         return Line(text, left, top, right, max(bottom, top + 1.0), turn, vertical)
-
-    def _boxes(self, indices: Sequence[int]) -> Iterator[_Box]:
-        """(left, bottom, right, top) of characters on the page, y growing upward."""
-        box = raw.FS_RECTF()
-        for i in indices:
-            if raw.FPDFText_GetLooseCharBox(self._page.raw, i, ctypes.byref(box)):
-                yield box.left, box.bottom, box.right, box.top
 
 
 def _turned(box: _Box, turn: int) -> _Box:

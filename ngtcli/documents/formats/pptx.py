@@ -13,7 +13,6 @@ from ngtcli.documents.formats.office import (
     CHART,
     DIAGRAM,
     A,
-    Related,
     alternative,
     drawing,
     text_of,
@@ -33,41 +32,29 @@ def parse(source: Source) -> Extracted:
     deck = pptx.Presentation(io.BytesIO(source.data))
     writer = Writer()
     hidden = 0
-    running: set[str] = set()
+    running: set[str] = set()  # footers that stood before
     for number, slide in enumerate(deck.slides, 1):
         if slide._element.get("show") in ("0", "false"):
             hidden += 1
-        else:
-            _write_slide(number, slide, running, writer)
-    left = (f"hidden slides left out: {hidden}",) * bool(hidden)
-    warnings = left + unknown_signs(writer.text())
-    return writer.extracted("pptx", warnings)
-
-
-def _write_slide(number: int, slide: Any, running: set[str], writer: Writer) -> None:
-    """A slide's title, its other text, and its notes; a footer that stood before is left out."""
-
-    def related(name: str) -> bytes:
-        data: bytes = slide.part.related_part(name).blob
-        return data
-
-    blocks = list(_blocks(slide._element, related))
-    titles = [" ".join(text.split()) for kind, text in blocks if kind in _TITLES]
-    title = " ".join(filter(None, titles))
-    writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
-    writer.add(title)
-    for kind, text in blocks:
-        if kind not in _TITLES and text not in running:
-            writer.add(text)
-        if kind in _RUNNING:
-            running.add(text)
-    if slide.has_notes_slide:
-        notes = slide.notes_slide.notes_text_frame
-        text = text_of(notes._txBody, related) if notes is not None else ""
+            continue
+        blocks = list(_blocks(slide._element, slide.part))
+        titles = (" ".join(text.split()) for kind, text in blocks if kind in _TITLES)
+        title = " ".join(filter(None, titles))
+        writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
+        writer.add(title)
+        for kind, text in blocks:
+            if kind not in _TITLES and text not in running:
+                writer.add(text)
+            if kind in _RUNNING:
+                running.add(text)
+        notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
+        text = text_of(notes._txBody, slide.part) if notes is not None else ""
         writer.add(f"Notes: {text}" if text.strip() else "")
+    left = (f"hidden slides left out: {hidden}",) * bool(hidden)
+    return writer.extracted("pptx", left + unknown_signs(writer.text()))
 
 
-def _blocks(root: Any, related: Related) -> Iterator[tuple[str, str]]:
+def _blocks(root: Any, part: Any) -> Iterator[tuple[str, str]]:
     """The kind of placeholder and the text of each shape; tables by rows."""
     waiting = [root]
     while waiting:
@@ -77,17 +64,17 @@ def _blocks(root: Any, related: Related) -> Iterator[tuple[str, str]]:
             kind = placeholder.get("type", "body") if placeholder is not None else ""
             body = node.find(f"{_P}txBody")
             if body is not None and kind not in _NUMBERS:
-                yield kind, text_of(body, related)
+                yield kind, text_of(body, part)
         elif node.tag == f"{A}tbl":
-            yield "", "\n".join(_rows(node, related))
+            yield "", "\n".join(_rows(node, part))
         elif node.tag in (CHART, DIAGRAM):
-            yield "", drawing(node, related)
+            yield "", drawing(node, part)
         else:
             waiting += alternative(node) if node.tag == ALTERNATIVES else reversed(node)
 
 
-def _rows(table: Any, related: Related) -> Iterator[str]:
+def _rows(table: Any, part: Any) -> Iterator[str]:
     for row in table.iterfind(f"{A}tr"):
-        cells = [" ".join(text_of(cell, related).split()) for cell in row.iterfind(f"{A}tc")]
+        cells = [" ".join(text_of(cell, part).split()) for cell in row.iterfind(f"{A}tc")]
         if any(cells):
             yield BETWEEN_CELLS.join(cells)

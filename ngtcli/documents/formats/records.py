@@ -66,14 +66,10 @@ def _texts(value: Any, field: str) -> Iterator[str]:
 def parse_table(source: Source) -> Extracted:
     """Rows as lines with " | " between their cells; with `source.field` that column alone."""
     text = decode_text(source.data)
-    tabs = source.suffix == ".tsv"
+    name, mark = ("tsv", "\t") if source.suffix == ".tsv" else ("csv", between(text))
     csv.field_size_limit(sys.maxsize)
     try:
-        rows = [
-            row
-            for row in csv.reader(text.split("\n"), delimiter="\t" if tabs else between(text))
-            if row
-        ]
+        rows = [row for row in csv.reader(text.split("\n"), delimiter=mark) if row]
     except csv.Error as error:
         raise Unreadable(f"a broken table ({error})", "Mend it first, or name it .txt.") from None
     writer = Writer()
@@ -81,7 +77,7 @@ def parse_table(source: Source) -> Extracted:
         _write_column(rows, source.field, writer)
     else:
         writer.table([" ".join(cell.split()) for cell in row] for row in rows)
-    return writer.extracted("tsv" if tabs else "csv")
+    return writer.extracted(name)
 
 
 def between(text: str) -> str:

@@ -13,17 +13,11 @@ def parse(source: Source) -> Extracted:
     if not source.data.startswith(b"{\\rtf"):
         raise Unreadable("not RTF", "Name it .txt to have it read as text.")
     marked = source.data.decode("latin-1")
-    plain = rtf_to_text(marked, errors="replace")
+    halves = rtf_to_text(marked, errors="replace").encode("utf-16-le", "surrogatepass")
     writer = Writer()
-    for line in _whole(plain).split("\n"):
+    for line in halves.decode("utf-16-le", "replace").split("\n"):  # RTF has them apart
         is_row = line.endswith("|")  # which the library puts behind each cell
         cells = [" ".join(cell.split()) for cell in line[:-1].split("|")] if is_row else [line]
         writer.add(BETWEEN_CELLS.join(cells) if any(cells) else "", "row" if is_row else "")
     left = [what for word, what in _LEFT.items() if f"{{\\{word}" in marked]
-    told = (f"not read: {', '.join(left)}",) if left else ()
-    return writer.extracted("rtf", told)
-
-
-def _whole(text: str) -> str:
-    """`text` with the halves of characters that RTF stores apart put together."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return writer.extracted("rtf", (f"not read: {', '.join(left)}",) * bool(left))

@@ -4,6 +4,7 @@ import datetime
 import io
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import openpyxl
@@ -28,32 +29,24 @@ def parse(source: Source) -> Extracted:
         if sheet.sheet_state != "visible":
             hidden += 1
             continue
-        writer.table(_within(_rows(sheet), writer, source.most), sheet.title)
+        writer.table(_rows(sheet, writer, source.most), sheet.title)
     told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
     return writer.extracted("xlsx", told)
 
 
-def _within(rows: Iterator[Sequence[str]], writer: Writer, most: int) -> Iterator[Sequence[str]]:
-    """The rows while what is written is at most `most` characters. Raises Unreadable beyond."""
-    for row in rows:
+def _rows(sheet: Any, writer: Writer, most: int) -> Iterator[Sequence[str]]:
+    """The rows up to the last cell with text.
+
+    Raises Unreadable where more than `most` characters are written.
+    """
+    sheet.reset_dimensions()  # which files tell wrong
+    for row in islice(sheet.iter_rows(values_only=True), _ROWS):
         if len(writer) > most:
             raise Unreadable("an Excel workbook with too much text in it", "Save it as CSV.")
-        yield row
-
-
-def _rows(sheet: Any) -> Iterator[Sequence[str]]:
-    """The rows up to the last cell with text."""
-    sheet.reset_dimensions()  # which files tell wrong
-    for number, row in enumerate(sheet.iter_rows(values_only=True)):
-        if number >= _ROWS:
-            return
-        yield _without_end([_shown(value) for value in row])
-
-
-def _without_end(cells: Sequence[str]) -> Sequence[str]:
-    """`cells` up to the last one with text."""
-    last = next((i for i in range(len(cells), 0, -1) if cells[i - 1]), 0)
-    return cells[:last]
+        cells = [_shown(value) for value in row]
+        while cells and not cells[-1]:
+            cells.pop()
+        yield cells
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ blend each match that predicted an observed token is credited with its share of 
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,44 +33,18 @@ _MIN_ESCAPE = CONFIG.min_escape
 _FAMILIAR_RATE = CONFIG.familiar_rate
 
 
-class Tallies(NamedTuple):
-    """Of each (source, order, bucket), float64: `escape` is 1 - predicted / reached.
-
-    `reached` is the expected number of tokens that were left when a match was queried, `predicted`
-    the expected number of those that it predicted.
-    """
-
-    escape: npt.NDArray[np.float64]
-    predicted: npt.NDArray[np.float64]
-    reached: npt.NDArray[np.float64]
-
-
-class Queries(NamedTuple):
-    """Room for the matches queried for one token: what each gave it (float64), and (q, 3) int32
-    with its source, order and bucket."""
-
-    given: npt.NDArray[np.float64]
-    keys: npt.NDArray[np.int32]
-
-
-@njit()
-def attribute(arrays: Any, match_nodes: Any, token: int, tallies: Any) -> float:
+@unowned
+def attribute(
+    sources: Any, match_nodes: Any, token: int, tallies: Any, given: Any, keys: Any
+) -> Any:
     """Expectation step: divide one observed token among the matches that predicted it.
 
-    `arrays` are PlainArrays, `tallies` the arrays of Tallies in a plain tuple; adds to `predicted`
-    and `reached`. Returns the token's blended probability.
+    Adds to the `predicted` and `reached` of `tallies`, arrays as EscapeTallies has them. For the
+    queried matches there must be room: for what each gave the token in `given`, float64, for its
+    source, order and bucket in `keys`, int32 (matches, 3). Returns (the blended probability, that
+    by the background's longest match: 0.0 where it has none).
     """
-    queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
     escape, predicted, reached = tallies
-    probability, _ = _attribute(
-        named(arrays), match_nodes, token, Tallies(escape, predicted, reached), queries
-    )
-    return float(probability)
-
-
-@unowned
-def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries: Any) -> Any:
-    """(The blended probability, that by the background's longest match: 0.0 where it has none)."""
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
     for order in range(match_nodes.shape[1] - 1, -1, -1):
@@ -82,19 +56,19 @@ def _attribute(sources: Any, match_nodes: Any, token: int, tallies: Any, queries
             count = _count(sources, node, source, token, total)
             if source == BACKGROUND and is_longest:
                 known, is_longest = count / total, False
-            e = tallies.escape[source, order, bucket]
-            queries.given[n] = escape_mass * (1.0 - e) * count / total
-            queries.keys[n, 0], queries.keys[n, 1], queries.keys[n, 2] = source, order, bucket
-            probability += queries.given[n]
+            e = escape[source, order, bucket]
+            given[n] = escape_mass * (1.0 - e) * count / total
+            keys[n, 0], keys[n, 1], keys[n, 2] = source, order, bucket
+            probability += given[n]
             escape_mass *= e
             n += 1
     probability += escape_mass * UNSEEN
     left = 1.0
     for i in range(n):
-        source, order, bucket = queries.keys[i, 0], queries.keys[i, 1], queries.keys[i, 2]
-        share = queries.given[i] / probability
-        tallies.predicted[source, order, bucket] += share
-        tallies.reached[source, order, bucket] += left
+        source, order, bucket = keys[i, 0], keys[i, 1], keys[i, 2]
+        share = given[i] / probability
+        predicted[source, order, bucket] += share
+        reached[source, order, bucket] += left
         left -= share
     return probability, known
 
@@ -127,20 +101,17 @@ def learn_output(
 ) -> Any:  # fmt: skip
     """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
 
-    `arrays` and `tallies` are as for `attribute`. `open_nodes` and `used` are of the own text's
-    trie, which must have room; `familiarity` is the mean probability that the background gave the
-    tokens before (sources.py). Returns the nodes used after, and that mean.
+    `arrays` are PlainArrays, `tallies` as for `attribute`. `open_nodes` and `used` are of the own
+    text's trie, which must have room; `familiarity` is the mean probability that the background
+    gave the tokens before (sources.py). Returns the nodes used after, and that mean.
     """
     sources, one = named(arrays), np.empty(1, np.int32)
-    own, (escape, predicted, reached) = sources.tries[OWN], tallies
-    queries = Queries(np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32))
+    given, keys = np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32)
     for token in ids:
-        _, known = _attribute(
-            sources, match_nodes, token, Tallies(escape, predicted, reached), queries
-        )
+        _, known = attribute(sources, match_nodes, token, tallies, given, keys)
         familiarity += _FAMILIAR_RATE * (known - familiarity)
         one[0] = token
-        used = count_ids(one, own, open_nodes, used)
+        used = count_ids(one, sources.tries[OWN], open_nodes, used)
         advance(sources, match_nodes, token)
     update_escapes(tallies)
     return used, familiarity
@@ -148,7 +119,7 @@ def learn_output(
 
 @njit()
 def update_escapes(tallies: Any) -> None:
-    """Set every escape probability from its tallies (a plain tuple), in place."""
+    """Set every escape probability from its tallies, in place."""
     escape, predicted, reached = tallies
     for s in range(escape.shape[0]):
         for k in range(escape.shape[1]):
@@ -162,6 +133,7 @@ ESCAPES = Path(__file__).parent / "escapes.json"
 SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 
 
+@lru_cache(maxsize=1)
 def fitted_escapes() -> Floats:
     """The shipped escape probabilities, float64 (source, order, bucket).
 
@@ -169,45 +141,43 @@ def fitted_escapes() -> Floats:
     a guess that the first steps correct.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
-    table = _read_table()
+    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
     escapes[: len(table)] = table
     escapes[BACKGROUND:, 0] = CONFIG.unused_escape
+    escapes.setflags(write=False)
     return escapes
 
 
-@lru_cache(maxsize=1)
-def _read_table() -> Floats:
-    return np.array(json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"])
-
-
 class EscapeTallies:
-    """Tallies that start as `trust` observations of given escape probabilities."""
+    """Tallies that start as `trust` observations of given escape probabilities.
+
+    Of each (source, order, bucket), float64: `reached` is the expected number of tokens that were
+    left when a match was queried, `predicted` the expected number of those that it predicted,
+    `escape` is 1 - predicted / reached. `arrays` are (escape, predicted, reached).
+    """
 
     def __init__(self, escapes: Floats, trust: float) -> None:
         self._trust = trust
-        predicted = (1.0 - escapes) * trust
-        self.arrays = Tallies(np.empty(SHAPE), predicted, np.full(SHAPE, trust))
-        update_escapes(tuple(self.arrays))
+        self.escape, self.predicted = np.empty(SHAPE), (1.0 - escapes) * trust
+        self.reached = np.full(SHAPE, trust)
+        self.arrays = self.escape, self.predicted, self.reached
+        update_escapes(self.arrays)
 
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
         """Take over stored tallies, scaled down to `trust` observations at most.
 
         Nothing changes where there are none, or where they are of another shape.
         """
-        if predicted is None or reached is None or predicted.size != self.arrays.predicted.size:
+        if predicted is None or reached is None or predicted.size != self.predicted.size:
             return
         reached = reached.reshape(SHAPE)
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        self.arrays.predicted[:] = predicted.reshape(SHAPE) * weight
-        self.arrays.reached[:] = np.maximum(reached * weight, 1e-3)
-        update_escapes(tuple(self.arrays))
+        self.predicted[:] = predicted.reshape(SHAPE) * weight
+        self.reached[:] = np.maximum(reached * weight, 1e-3)
+        update_escapes(self.arrays)
 
     def without(self, source: int) -> Floats:
         """The escape probabilities with those of one source so high that it hardly predicts."""
-        escapes: Floats = self.arrays.escape.copy()
+        escapes = self.escape.copy()
         escapes[source] = 1.0 - CONFIG.min_escape
         return escapes
-
-    def predicted_by_scores(self) -> float:
-        """The expected number of tokens that scores have predicted so far."""
-        return float(self.arrays.predicted[SCORES].sum())

@@ -9,7 +9,6 @@ from ngtcli.draft.auto.blend import (
     BACKGROUND,
     PROMPT,
     Candidates,
-    PlainArrays,
     advance,
     blend,
     named,
@@ -43,34 +42,20 @@ class Growth(NamedTuple):
     trie_nodes: npt.NDArray[np.int32]
 
 
-def grow(
-    arrays: PlainArrays,
-    match_nodes: Any,
-    escape: Any,
-    budget: int,
-    min_probability: float,
-    children: int = CONFIG.children,
-) -> Growth:
-    """The `budget` likeliest nodes below the matches `match_nodes`, as `advance` keeps them.
-
-    `escape`, float64 (sources, orders, buckets). Nodes less likely than about `min_probability`
-    are not searched, and of each node no more than its `children` likeliest: with 1 the tree is a
-    chain.
-    """
-    return Growth(*_grow(arrays, match_nodes, escape, budget, min_probability, children))
-
-
 @njit()
-def _grow(
+def grow(
     arrays: Any, match_nodes: Any, escape: Any, budget: int, min_probability: float, children: int
 ) -> Any:
-    growth = Growth(
-        np.empty(budget, np.int32),
-        np.empty(budget, np.int32),
-        np.empty(budget, np.float64),
-        np.empty(budget, np.int8),
-        np.empty(budget, np.int32),
-    )
+    """The `budget` likeliest nodes below the matches `match_nodes`, as `advance` keeps them.
+
+    `arrays` are PlainArrays, `escape` is float64 (sources, orders, buckets). Nodes less likely than
+    about `min_probability` are not searched, and of each node no more than its `children`
+    likeliest: with 1 the tree is a chain. Returns a Growth as a plain tuple.
+    """
+    tokens, parents = np.empty(budget, np.int32), np.empty(budget, np.int32)
+    probabilities, origins = np.empty(budget), np.empty(budget, np.int8)
+    trie_nodes = np.empty(budget, np.int32)
+    growth = Growth(tokens, parents, probabilities, origins, trie_nodes)
     matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
     _copy(match_nodes, matches[0])
     candidates = Candidates(
@@ -81,13 +66,7 @@ def _grow(
         np.empty(children, np.int32),
     )
     n = _fill(named(arrays), matches, escape, min_probability, candidates, growth, children)
-    return (
-        growth.tokens[:n],
-        growth.parents[:n],
-        growth.probabilities[:n],
-        growth.origins[:n],
-        growth.trie_nodes[:n],
-    )
+    return tokens[:n], parents[:n], probabilities[:n], origins[:n], trie_nodes[:n]
 
 
 @unowned
@@ -177,22 +156,17 @@ def _longest(nodes: Any) -> Any:
     return NONE
 
 
-def arrange(growth: Growth, nodes: int, borders: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
-
-    Returns int32 (3, nodes): tokens, parents, origins as indices into ORIGINS. Among siblings the
-    one that stands first is the likeliest. `borders` are those of `learn_prompt`: a node of the
-    prompt that was first met between an even and the next odd one stands in a document.
-    """
-    tokens, parents, _, origins, trie_nodes = growth
-    out: npt.NDArray[np.int32] = _arrange(tokens, parents, origins, trie_nodes, nodes, borders)
-    return out
-
-
 @njit()
-def _arrange(
+def arrange(
     tokens: Any, parents: Any, origins: Any, trie_nodes: Any, nodes: int, borders: Any
 ) -> Any:
+    """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
+
+    The first four are arrays of it. Returns int32 (3, nodes): tokens, parents, origins as indices
+    into ORIGINS. Among siblings the one that stands first is the likeliest. `borders` are those of
+    `learn_prompt`: a node of the prompt that was first met between an even and the next odd one
+    stands in a document.
+    """
     order = _depth_first(parents[:nodes])
     place, out = np.empty(nodes, np.int32), np.empty((3, nodes), np.int32)
     for new in range(nodes):

@@ -17,7 +17,7 @@ passed or it repeats itself or its prompt.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,23 +106,19 @@ class Policy:
     """
 
     def __init__(self, curve: CostCurve) -> None:
-        self.curve = curve
         self.drafting_s = 0.0
         self.why = ""
-        self.budgets: Counter[int] = Counter()
-        self.stand_downs = 0  # pauses that have begun
-        self.tally = np.zeros((2, CONFIG.bins))
-        self._age = 0  # steps since the tally faded
         self._proposals, self._trials = 0, 0
         self._plain = 0  # steps since one with drafts
+        self.start(curve)
 
     def start(self, curve: CostCurve) -> None:
         """Begin a run: costs are kept, what was counted of the text before is forgotten."""
         self.curve = curve
-        self.budgets.clear()
-        self.stand_downs = 0
+        self.budgets: Counter[int] = Counter()
+        self.stand_downs = 0  # pauses that have begun
         self.tally = np.zeros((2, CONFIG.bins))
-        self._age = 0
+        self._age = 0  # steps since the tally faded
 
     def skip(self, why: str) -> None:
         """Count a step in which nothing is searched, and why."""
@@ -201,19 +197,20 @@ class Policy:
 class Pause:
     """Pauses of a text, each twice as long as the last one until a proposal pays.
 
-    `left` are the steps that the pause going on still has.
+    `left` are the steps that the pause going on still has; a repetition ends it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prompt: Sequence[int]) -> None:
         self.left = 0
         self._next = CONFIG.first_pause
         self._unpaid = 0  # proposals in a row that did not pay
+        self._repeats = Repeats(prompt)
 
-    def goes_on(self, has_repeated: Callable[[], bool]) -> bool:
-        """Begin a step; whether it is one of a pause. `has_repeated`, of the text, ends a pause."""
+    def goes_on(self, output: Sequence[int]) -> bool:
+        """Begin a step; whether it is one of a pause. `output` follows the prompt."""
         if not self.left:
             return False
-        if has_repeated():
+        if self._repeats.at_end(output):
             self.left = 0
             return False
         self.left -= 1
@@ -264,9 +261,8 @@ class Repeats:
         known = False
         for token in output[self._done :]:
             run = (*self._tail, token)
-            mark = hash(run)
-            known = mark in self._runs
-            self._runs.add(mark)
+            known = hash(run) in self._runs
+            self._runs.add(hash(run))
             self._tail = run[1 - RUN :]
         self._done = len(output)
         return known

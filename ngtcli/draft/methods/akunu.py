@@ -16,6 +16,7 @@ full.
 - `reset` clears the tables: the chapter's belong to one generation.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,43 +40,31 @@ class Options(MethodOptions):
 class Akunu(Drafter):
     """Counts followers of contexts; `reset` clears the tables."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._longest = min(options.max_order - 1, options.max_history)
-        self._counts: dict[tuple[int, ...], dict[int, int]] = {}
+    def reset(self, context: Context) -> None:
+        self._longest = min(self.options.max_order - 1, self.options.max_history)
+        self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
         self._best: dict[tuple[int, ...], int] = {}  # context -> its most frequent follower
         self._tail: list[int] = []
-
-    def reset(self, context: Context) -> None:
-        self._counts, self._best, self._tail = {}, {}, []
         self.observe(context.ids)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         context = list(ids[-self._longest :])
         known = len(context)
-        for _ in range(min(self._options.draft_count, budget)):
-            token = self._predict(context)
-            if token is None:
+        for _ in range(min(self.options.draft_count, budget)):
+            sizes = range(min(self._longest, len(context)), 0, -1)
+            suffixes = (tuple(context[-size:]) for size in sizes)
+            longest = next((s for s in suffixes if s in self._best), None)
+            if longest is None:
                 break
-            context.append(token)
+            context.append(self._best[longest])
         return chain(context[known:])
-
-    def _predict(self, context: Sequence[int]) -> int | None:
-        """The most frequent follower of the longest known suffix of `context`, or None."""
-        for size in range(min(self._longest, len(context)), 0, -1):
-            token = self._best.get(tuple(context[-size:]))
-            if token is not None:
-                return token
-        return None
 
     def observe(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             for size in range(1, len(self._tail) + 1):
-                self._count(tuple(self._tail[-size:]), token)
+                suffix = tuple(self._tail[-size:])
+                counts = self._counts[suffix]
+                counts[token] += 1
+                if counts[token] > counts[self._best.get(suffix, -1)]:
+                    self._best[suffix] = token
             self._tail = [*self._tail, token][-self._longest :]
-
-    def _count(self, context: tuple[int, ...], token: int) -> None:
-        counts = self._counts.setdefault(context, {})
-        counts[token] = counts.get(token, 0) + 1
-        if counts[token] > counts.get(self._best.get(context, -1), 0):
-            self._best[context] = token

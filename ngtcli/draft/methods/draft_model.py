@@ -9,9 +9,8 @@ without drafts. The default is Chen et al.'s K = 4.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
-from ngtcli.draft.drafter import Assistant, Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import UsageError
@@ -27,17 +26,14 @@ class Options(MethodOptions):
 class DraftModel(Drafter):
     """Drafts the continuation that the assistant, a draft model, generates."""
 
-    def __init__(self, assistant: Assistant, options: Options) -> None:
-        self._assistant, self._gamma = assistant, options.gamma
-
-    @classmethod
-    def make(cls, settings: DraftSettings, options: Options) -> Self:
+    def __init__(self, settings: DraftSettings, options: Options) -> None:
+        super().__init__(settings, options)
         if settings.assistant is None:
             raise UsageError("there is no draft model", "Name one with --draft-model.")
-        return cls(settings.assistant, options)
+        self._assistant = settings.assistant
 
     def reset(self, context: Context) -> None:
         self._assistant.reset(context.ids)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return chain(self._assistant.continue_(ids, min(self._gamma, budget)))
+        return chain(self._assistant.continue_(ids, min(self.options.gamma, budget)))

@@ -36,29 +36,22 @@ class Options(MethodOptions):
 class Llma(Drafter):
     """Indexes the references at `reset`."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._longest = max(options.trigger_n, options.max_n)
-        self._references: list[list[int]] = []
-        self._copies: dict[tuple[int, ...], tuple[int, int]] = {}  # n-gram -> document, place after
-        self._prompt = 0
-
     def reset(self, context: Context) -> None:
         self._prompt = len(context.ids)
+        shortest = self.options.trigger_n
+        self._sizes = range(shortest, max(shortest, self.options.max_n) + 1)
         self._references = [list(ids) for ids in context.references or (context.ids,)]
-        self._copies = {}
+        self._copies: dict[tuple[int, ...], tuple[int, int]] = {}  # n-gram -> document, place after
         for document, ids in enumerate(self._references):
-            for size in range(self._options.trigger_n, self._longest + 1):
+            for size in self._sizes:
                 for end in range(size, len(ids) + 1):
                     self._copies.setdefault(tuple(ids[end - size : end]), (document, end))
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        for size in range(
-            min(self._longest, len(ids) - self._prompt), self._options.trigger_n - 1, -1
-        ):
+        for size in reversed(self._sizes):
             found = self._copies.get(tuple(ids[-size:]))
-            if found is not None:
+            if found is not None and size <= len(ids) - self._prompt:
                 document, start = found
-                length = min(self._options.block_k - 1, budget)
+                length = min(self.options.block_k - 1, budget)
                 return chain(self._references[document][start : start + length])
         return DraftTree()

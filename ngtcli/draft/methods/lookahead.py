@@ -22,8 +22,6 @@ from ngtcli.draft.drafter import Context, Drafter, Feedback
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import ROOT, DraftTree
 
-_EMPTY = DraftTree()
-
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
@@ -40,10 +38,6 @@ class Lookahead(Drafter):
 
     top_k = 1
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.reset(Context(()))
-
     def reset(self, context: Context) -> None:
         o, ids = self.options, list(context.ids) or [0]
         rng = random.Random(10)
@@ -51,7 +45,7 @@ class Lookahead(Drafter):
         self._levels = [[rng.choice(ids) for _ in range(o.window_size + o.level - 3)]]
         self._pool: dict[int, list[tuple[int, ...]]] = {}
         self._last = ids[-1]
-        self._proposed = _EMPTY
+        self._proposed = DraftTree()
         self._newest: list[int] = []
         if o.pool_from_prompt:
             for at in range(len(ids) - o.level + 1):
@@ -102,18 +96,14 @@ class Lookahead(Drafter):
         new = [best[node + shift + 1] for node in self._newest]
         levels = self._levels
         if len(levels) == self.options.level - 1:
-            self._collect(new)
+            # The guess in `new` completes the n-gram of its column.
+            for first, *rest in zip([self._last, *levels[0]], *levels[1:], new, strict=False):
+                self._remember(first, tuple(rest))
             self._levels = [levels[1][1:], *levels[2:], new]
         elif len(levels) == 1:
             self._levels = [levels[0][1:], new]
         else:
             self._levels = [*(level[1:] for level in levels), new[1:]]
-
-    def _collect(self, new: Sequence[int]) -> None:
-        """Pool the n-gram of each column, which its guess in `new` completes."""
-        firsts = [self._last, *self._levels[0]]
-        for column, (first, token) in enumerate(zip(firsts, new, strict=False)):
-            self._remember(first, (*(level[column] for level in self._levels[1:]), token))
 
     def _remember(self, first: int, rest: tuple[int, ...]) -> None:
         """Pool the n-gram `first`, `rest` as the newest; the oldest goes if there are too many."""

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.tree import DraftTree
 
-_EMPTY = DraftTree()
-
 
 class NoDrafts(Drafter):
     """Proposes empty trees."""
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return _EMPTY
+        return DraftTree()

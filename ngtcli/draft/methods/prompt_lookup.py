@@ -35,28 +35,24 @@ class Options(MethodOptions):
 class PromptLookup(Drafter):
     """An index of the text's n-grams, cleared by `reset`."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def reset(self, context: Context) -> None:
         # N-gram -> index of its first follower in the text.
         self._follows: dict[tuple[int, ...], int] = {}
         self._indexed = 0  # tokens that are in the index as followers
-
-    def reset(self, context: Context) -> None:
-        self._follows, self._indexed = {}, 0
         self._index(context.ids)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         self._index(ids)
-        longest = min(self._options.max_matching_ngram_size, len(ids) - 1)
+        longest = min(self.options.max_matching_ngram_size, len(ids) - 1)
         for size in range(longest, 0, -1):
             start = self._follows.get(tuple(ids[-size:]))
             if start is not None:
-                return chain(ids[start : start + min(self._options.num_output_tokens, budget)])
+                return chain(ids[start : start + min(self.options.num_output_tokens, budget)])
         return DraftTree()
 
     def _index(self, ids: Sequence[int]) -> None:
         for place in range(self._indexed, len(ids)):
-            longest = min(self._options.max_matching_ngram_size, place)
+            longest = min(self.options.max_matching_ngram_size, place)
             for size in range(1, longest + 1):
                 self._follows.setdefault(tuple(ids[place - size : place]), place)
         self._indexed = len(ids)

@@ -11,10 +11,10 @@ verifies all 80 nodes (`--num-draft 80`); with a smaller budget the nodes with t
 (rank + 1) along their path are used.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Drafter, Feedback
+from ngtcli.draft.drafter import Drafter, DraftSettings, Feedback
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import ROOT, DraftTree, in_depth_first_order
 
@@ -30,14 +30,9 @@ _CHILDREN = {
 }  # fmt: skip
 
 
-def static_tree() -> Iterator[tuple[str, int]]:
-    """(path, cost) of the tree's nodes in ascending cost, which puts parents before children."""
-    paths = [path + str(rank) for path, count in _CHILDREN.items() for rank in range(count)]
-    costs = [(sum(int(rank) + 1 for rank in path), path) for path in paths]
-    return ((path, cost) for cost, path in sorted(costs))
-
-
-_TREE = tuple(static_tree())
+_PATHS = [path + str(rank) for path, count in _CHILDREN.items() for rank in range(count)]
+# (cost, path) of the nodes, sorted, which puts parents before children.
+STATIC_TREE = sorted((sum(int(rank) + 1 for rank in path), path) for path in _PATHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,8 @@ class Options(MethodOptions):
 class Recycling(Drafter):
     """The matrix, as rows of the tokens that occurred so far."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, settings: DraftSettings, options: Options) -> None:
+        super().__init__(settings, options)
         self.top_k = options.output_id_topk
         self._unseen = (0,) * self.top_k
         self._successors: dict[int, tuple[int, ...]] = {}
@@ -64,7 +60,7 @@ class Recycling(Drafter):
         priority: list[float] = []
         node_of: dict[str, int] = {"": ROOT}
         edges: set[tuple[int, int]] = set()
-        for path, cost in _TREE:
+        for cost, path in STATIC_TREE:
             rank, above = int(path[-1]), path[:-1]
             if len(tokens) == budget or rank >= self.top_k or above not in node_of:
                 continue

@@ -24,7 +24,7 @@ What differs:
 - With a budget below `choices` the most frequent nodes are used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,25 +59,33 @@ class Options(MethodOptions):
 class Rest(Drafter):
     """Drafts from a datastore, which `reset` opens again only for another tokenizer."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._datastore: Datastore | None = None
-        self._tokenizer = ""
+    _datastore: Datastore | None = None
+    _tokenizer = ""
 
     def reset(self, context: Context) -> None:
         if self._datastore is None or context.tokenizer != self._tokenizer:
-            self._datastore = open_datastore(self._options.datastore, context)
+            self._datastore = open_datastore(self.options.datastore, context)
             self._tokenizer = context.tokenizer
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         assert self._datastore is not None
-        options = self._options
+        options = self.options
         found, span = longest_match(self._datastore, ids, options.max_token_span)
         if not found:
             return DraftTree()
         rows = self._datastore.continuations(found[: options.k], span, options.long)
         paths = most_frequent(rows, options.choices)
-        return _tree(cut_to_choices(paths, options.choices) if options.cut else paths, budget)
+        if options.cut:
+            paths = cut_to_choices(paths, options.choices)
+        place: dict[Path, int] = {(): -1}  # each path follows its prefix
+        kept = list(paths)[:budget]
+        for path in kept:
+            place[path] = len(place) - 1
+        return in_depth_first_order(
+            [path[-1] for path in kept],
+            [place[path[:-1]] for path in kept],
+            [paths[path] for path in kept],
+        )
 
 
 def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tuple[range, int]:
@@ -149,15 +157,3 @@ def cut_to_choices(paths: dict[Path, int], choices: int) -> dict[Path, int]:
     kept = [path for path in paths if path not in dropped]
     needed = {path[:size] for path in kept for size in range(1, len(path) + 1)}
     return {path: count for path, count in paths.items() if path in needed}
-
-
-def _tree(paths: Mapping[Path, int], budget: int) -> DraftTree:
-    """The draft tree of the first `budget` paths; each path follows its prefix."""
-    place: dict[Path, int] = {(): -1}
-    kept = list(paths)[:budget]
-    for path in kept:
-        place[path] = len(place) - 1
-    parents = [place[path[:-1]] for path in kept]
-    return in_depth_first_order(
-        [path[-1] for path in kept], parents, [paths[path] for path in kept]
-    )

@@ -14,7 +14,6 @@ most `max_spec_factor` times it). The draft with the larger expected number of a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.options import MethodOptions, option
@@ -37,12 +36,8 @@ class Options(MethodOptions):
 class Suffix(Drafter):
     """Starts a request of the library at each `reset`."""
 
-    def __init__(self, cache: Any, options: Options) -> None:
-        self._cache, self._options = cache, options
-        self._request = 0
-
-    @classmethod
-    def make(cls, settings: DraftSettings, options: Options) -> Self:
+    def __init__(self, settings: DraftSettings, options: Options) -> None:
+        super().__init__(settings, options)
         try:
             from arctic_inference.suffix_decoding import SuffixDecodingCache
         except ImportError as error:
@@ -51,8 +46,8 @@ class Suffix(Drafter):
                 "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++"
                 " compiler).",
             ) from None
-        cache = SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests)
-        return cls(cache, options)
+        self._cache = SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests)
+        self._request = 0
 
     def reset(self, context: Context) -> None:
         if self._request in self._cache.active_requests:
@@ -61,7 +56,7 @@ class Suffix(Drafter):
         self._cache.start_request(self._request, list(context.ids))
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        options = self._options
+        options = self.options
         draft = self._cache.speculate(
             self._request,
             list(ids[-options.max_tree_depth :]),

@@ -9,10 +9,9 @@ The trie of the context consists of two: the documents' (cached) and that of the
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
-from typing import Any, Self
+from heapq import heappop, heappush, merge
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.trie.ngram import NGramTrie
 
@@ -63,36 +62,24 @@ class GrowingTrie:
         """The node of `sequence`, or None."""
         node: Node | None = self.root
         for token in sequence:
-            if node is None:
-                return None
-            node = node.children.get(token)
+            node = node.children.get(token) if node else None
         return node
-
-    @staticmethod
-    def children(node: Node) -> Iterator[tuple[int, Node]]:
-        """(token, child), the most frequent first; ties in the order of first occurrence."""
-        yield from sorted(node.children.items(), key=lambda pair: -pair[1].count)
 
 
 # The node of a sequence in the documents' trie and in the growing one; None where it has none.
 Pair = tuple[int | None, Node | None]
-_NO_DOCUMENTS = Context(())
+
+
+def _falling(child: tuple[int, int, Pair]) -> int:
+    return -child[1]
 
 
 class TrieDrafter(Drafter):
     """The paper's method; with `learn_output` it also drafts from the output so far."""
 
-    def __init__(self, n: int, lp: int, learn_output: bool = False) -> None:
-        self.n, self.lp, self.learn_output = n, lp, learn_output
-        self.reset(_NO_DOCUMENTS)
-
-    @classmethod
-    def make(cls, settings: DraftSettings, options: Any) -> Self:
-        return cls(settings.n, settings.lp, settings.learn_output)
-
     def reset(self, context: Context) -> None:
         self._documents: NGramTrie | None = context.documents
-        self._grown = GrowingTrie(self.n)
+        self._grown = GrowingTrie(self.settings.n)
         for run in context.outside:
             self._grown.end()
             self._grown.extend(run)
@@ -102,26 +89,24 @@ class TrieDrafter(Drafter):
             self._grown.end()
 
     def observe(self, tokens: Sequence[int]) -> None:
-        if self.learn_output:
+        if self.settings.learn_output:
             self._grown.extend(tokens)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        for length in range(min(self.lp, len(ids)), 0, -1):
-            pair = self._match(ids[len(ids) - length :])
-            tree = self._grow(pair, length, budget)
+        for length in range(min(self.settings.lp, len(ids)), 0, -1):
+            sequence = ids[len(ids) - length :]
+            cached = self._documents.match(sequence) if self._documents else None
+            tree = self._grow((cached, self._grown.match(sequence)), length, budget)
             if tree is not None:
                 return tree
         return DraftTree()
-
-    def _match(self, sequence: Sequence[int]) -> Pair:
-        cached = self._documents.match(sequence) if self._documents else None
-        return cached, self._grown.match(sequence)
 
     def _grow(self, start: Pair, depth: int, budget: int) -> DraftTree | None:
         """The best-first tree below `start`, a sequence of `depth` tokens; None without a child."""
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
+        n, lp = self.settings.n, self.settings.lp
         heap: list[tuple[int, int, int, int, int, Pair, Iterator[tuple[int, int, Pair]]]] = []
         pushed = 0
 
@@ -129,9 +114,8 @@ class TrieDrafter(Drafter):
             nonlocal pushed
             for token, count, pair in siblings:
                 pushed += 1
-                frequency = count * min(self.lp, self.n - level + 1)
-                entry = (-frequency, level, pushed, token, parent, pair, siblings)
-                heappush(heap, entry)
+                frequency = count * min(lp, n - level + 1)
+                heappush(heap, (-frequency, level, pushed, token, parent, pair, siblings))
                 return
 
         push(-1, depth + 1, self._children(start))
@@ -141,7 +125,7 @@ class TrieDrafter(Drafter):
             parents.append(parent)
             priority.append(-frequency)
             push(parent, level, siblings)
-            if level < self.n:
+            if level < n:
                 push(len(tokens) - 1, level + 1, self._children(pair))
         return in_depth_first_order(tokens, parents, priority) if tokens else None
 
@@ -150,9 +134,15 @@ class TrieDrafter(Drafter):
         cached, grown = pair
         if grown is None or not grown.children:
             return self._cached(cached)
-        if cached is None:
-            return ((t, c.count, (None, c)) for t, c in GrowingTrie.children(grown))
-        return self._merged(cached, grown)
+        trie = self._documents
+        both: list[tuple[int, int, Pair]] = []
+        for token, node in grown.children.items():
+            child = trie.child(cached, token) if trie and cached is not None else None
+            count = node.count + (trie.count(child) if trie and child is not None else 0)
+            both.append((token, count, (child, node)))
+        both.sort(key=_falling)
+        others = (child for child in self._cached(cached) if child[0] not in grown.children)
+        return merge(both, others, key=_falling)
 
     def _cached(self, node: int | None) -> Iterator[tuple[int, int, Pair]]:
         """(token, count, pair) of the children in the documents' trie alone."""
@@ -160,24 +150,3 @@ class TrieDrafter(Drafter):
         if node is not None and trie is not None:
             for child in trie.children(node):
                 yield trie.token(child), trie.count(child), (child, None)
-
-    def _merged(self, cached: int, grown: Node) -> Iterator[tuple[int, int, Pair]]:
-        """(token, count, pair) of the children in either trie; both lists are sorted by count."""
-        trie = self._documents
-        assert trie is not None
-        both: list[tuple[int, int, Pair]] = []
-        for token, node in grown.children.items():
-            child = trie.child(cached, token)
-            count = node.count + (trie.count(child) if child is not None else 0)
-            both.append((token, count, (child, node)))
-        both.sort(key=lambda item: -item[1])
-        taken = grown.children
-        at = 0
-        for item in self._cached(cached):
-            if item[0] in taken:
-                continue
-            while at < len(both) and both[at][1] >= item[1]:
-                yield both[at]
-                at += 1
-            yield item
-        yield from both[at:]

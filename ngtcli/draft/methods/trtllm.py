@@ -25,7 +25,7 @@ What decides drafts, all as in the source:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
@@ -101,15 +101,14 @@ class NGramPool:
 class Trtllm(Drafter):
     """Drafts from an `NGramPool`; `reset` clears it unless it is public."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, settings: DraftSettings, options: Options) -> None:
+        super().__init__(settings, options)
         self._pool = NGramPool(options)
-        self._start = 0  # the text before this index is in the pool already
 
     def reset(self, context: Context) -> None:
-        if not self._options.is_public_pool:
-            self._pool = NGramPool(self._options)
-        self._start = 0
+        if not self.options.is_public_pool:
+            self._pool = NGramPool(self.options)
+        self._start = 0  # the text before this index is in the pool already
         self._learn(context.ids)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
@@ -122,8 +121,8 @@ class Trtllm(Drafter):
 
     def _learn(self, ids: Sequence[int]) -> int:
         """Add new text to the pool; the number of tokens of the longest possible key."""
-        longest = min(self._options.max_matching_ngram_size, len(ids) - 1)
+        longest: int = min(self.options.max_matching_ngram_size, len(ids) - 1)
         self._pool.learn(ids[self._start :], longest)
-        reach = self._options.max_draft_len + self._options.max_matching_ngram_size - 1
+        reach = self.options.max_draft_len + self.options.max_matching_ngram_size - 1
         self._start = max(0, len(ids) - reach)
         return longest

@@ -1,0 +1,31 @@
+"""What is found out by trying a model on this machine: once, then it is stored.
+
+There are four trials: how a model is run (probe.py), whether its passes are exact (exact_check.py),
+whether packed weights pay (packed.py), and what passes cost (calibration.py).
+"""
+
+from functools import partial
+from typing import Any, TypeVar
+
+from ngtcli.system.json_form import from_json, to_json
+from ngtcli.system.remembered import Remembered
+
+Found = TypeVar("Found")
+
+
+def remembered(
+    kind: str, hf: Any, found: type[Found], *parts: object, threads: bool = True
+) -> Remembered[Found]:
+    """Where the result of a kind of trial, a dataclass, is kept for a model.
+
+    It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
+    """
+    read = partial(from_json, found)
+    own = (*what_matters(hf), *parts)
+    return Remembered(kind, hf.device, own, read, to_json, threads=threads)
+
+
+def what_matters(hf: Any) -> tuple[object, ...]:
+    """What each trial of a model depends on: dtype, attention, class and configuration."""
+    attention = getattr(hf.config, "_attn_implementation", None)
+    return hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
