@@ -83,8 +83,7 @@ def tokenizer_class(path: str) -> str:
 def load_config(name: str) -> Any:
     """The configuration of a model's text part, without the model. Raises ModelError.
 
-    If config.json has every value that is read here, it is read as plain JSON: the library's class
-    of the configuration imports torch.
+    Where that gives the same values it is read as plain JSON: the library's class imports torch.
     """
     path = find(name, needs=["config"])
     values = _json(Path(path) / "config.json")
@@ -201,8 +200,7 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
 def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
     """(kind, length in tokens) of ropes that rotate all keys differently beyond that length.
 
-    That includes keys that are in the cache. The parameters are one mapping, or one per kind of
-    layer.
+    The parameters are one mapping, or one per kind of layer.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     name = "original_max_position_embeddings"
