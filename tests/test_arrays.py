@@ -194,7 +194,7 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("safetensors.numpy.save_file", fail)
     told: list[str] = []
     assert not TRIES.keep(TRIES.path("x"), sample(TRIES), {}, told.append)
-    assert told == ["the trie is not cached: No space left on device"]
+    assert told == ["the trie is not cached: no space left on device"]
     assert not list(TRIES.path("x").parent.iterdir())
 
 

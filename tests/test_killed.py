@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from warm import Warm
 
-from ngtcli.cli.cache import clear_named
+from ngtcli.cli.cache import cleared
+from ngtcli.cli.output import Removed
 from ngtcli.draft.methods import datastore
 from ngtcli.draft.pool import TOKENS, load_pool, pool_path
 from ngtcli.system.cache import LEFT_S
@@ -93,5 +94,5 @@ def test_clearing_removes_leftovers_of_any_age_of_what_is_cleared() -> None:
         folder.mkdir(parents=True)
         (folder / "x.partial").write_bytes(b"half")
     for name in ("tries", "costs", "tune"):
-        assert clear_named(name) == (1, 4)
+        assert cleared([name]) == Removed(1, 4)
     assert [p for p in home("cache").rglob("*") if p.is_file()] == []

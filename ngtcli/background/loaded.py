@@ -21,6 +21,7 @@ from ngtcli.background.counting import joined, phrase_counts
 from ngtcli.background.files import SHIPPED, failure_path, open_background, open_joined
 from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
+from ngtcli.errors import reason_of
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.storage import DamagedFileError, others_cache, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -141,7 +142,7 @@ class Backgrounds:
             start_making(self._names, self._model)
             how = "made now for this tokenizer, used from the next run on"
         except OSError as error:
-            how = f"cannot be made ({error.strerror or error})"
+            how = f"cannot be made ({reason_of(error)})"
         self._remarks.append(f"{names}: {how}.")
 
     def words(self) -> str:

@@ -20,14 +20,14 @@ from ngtcli.cli.checks import (
 )
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
+    OF_OWN_ENGINE,
     JsonOption,
     PresetOption,
     VerboseOption,
     command_line,
     file_option,
     resolve,
-    with_flags,
-    with_own_engine,
+    with_settings,
 )
 from ngtcli.cli.output import aim, check_not_read
 from ngtcli.cli.reading import read_documents
@@ -103,8 +103,7 @@ class BenchFlags:
     verbose: VerboseOption = False
 
 
-@with_own_engine
-@with_flags(BenchFlags)
+@with_settings(OF_OWN_ENGINE)
 def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
     check_combination(context, BENCH, _mode(given))

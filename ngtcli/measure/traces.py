@@ -22,7 +22,7 @@ from ngtcli.batch.json_lines import Row, read_rows
 from ngtcli.config import Settings
 from ngtcli.documents.files import Reader
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.errors import InputError, UsageError, nearest, reason_of
 from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"
@@ -97,9 +97,8 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
             (folder / "trace.json").write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
             self._lines = (folder / "traces.jsonl").open("w", encoding="utf-8")
         except OSError as error:
-            raise InputError(
-                f"{folder}: cannot be written ({error.strerror})", "Name another folder."
-            ) from None
+            what = f"{folder}: cannot be written ({reason_of(error)})"
+            raise InputError(what, "Name another folder.") from None
 
     def __exit__(self, *_: object) -> None:
         self._lines.close()

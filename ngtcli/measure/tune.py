@@ -19,7 +19,7 @@ from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.measure.grid import Grid
 from ngtcli.measure.ranking import judge, summarize
 from ngtcli.measure.records import Answering, Contestant, Generation, Notify, P, by_contestant, run
@@ -46,7 +46,7 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
         curve = CostCurve(read_points(stored.get("seconds", stored)))
         return curve, str(stored.get("of", path.name))
     except FileNotFoundError as error:
-        raise InputError(f"{path}: {(error.strerror or '').lower()}", "Check the path.") from None
+        raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
     except (DamagedFileError, ValueError) as error:
         raise InputError(
             f"{path}: not a cost curve ({error})",

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError, counted, reason_of
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.splitting import (
@@ -65,7 +65,7 @@ class KeptParts:
         try:
             write_json(self._path, self._texts)
         except OSError as error:
-            self._warn(f"the part is not kept: {error.strerror or error}")
+            self._warn(f"the part is not kept: {reason_of(error)}")
 
     def forget(self) -> None:
         """Remove the file: the whole is done."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ngtcli.errors import reason_of
 from ngtcli.system.cache import keep_last, largest
 from ngtcli.system.storage import (
     DamagedFileError,
@@ -110,7 +111,7 @@ class ArrayFile:
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
-            warn(f"{self.what} not cached: {error.strerror or error}")
+            warn(f"{self.what} not cached: {reason_of(error)}")
             return False
         return True
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.cache import PARTIAL, CacheBound, leftovers, note_use
 from ngtcli.system.reading import read_bounded
@@ -140,7 +140,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
-        raise DamagedFileError(str(getattr(error, "strerror", None) or error)) from None
+        raise DamagedFileError(reason_of(error)) from None
     text, mark, end = data.rpartition(_CHECKSUM)
     if mark and end != _digest_end(text + b"}"):
         raise DamagedFileError("it was changed after it was written")
