@@ -228,10 +228,7 @@ def _open_missing() -> None:
         try:
             os.fstat(number)
         except OSError:
-            handle = os.open(os.devnull, os.O_RDWR)
-            if handle != number:
-                os.dup2(handle, number)
-                os.close(handle)
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
         if getattr(sys, name) is None:
             stream = open(number, "w" if number else "r", errors="replace", closefd=False)
             setattr(sys, name, stream)
