@@ -119,7 +119,7 @@ def without(row: dict[str, Any], key: str) -> str:
     [
         ("trace.json", "{}", "not a recording of version 1"),
         ("trace.json", "[", "not JSON"),
-        ("trace.json", "[" * 300_000, "not JSON"),
+        ("trace.json", "[" * 300_000, "nested too deeply"),
         ("trace.json", "[]", "no JSON object"),
         ("trace.json", without(HEAD, "model"), "key 'model' is missing"),
         ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "not a whole number"),

@@ -18,10 +18,9 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
 from ngtcli.measure import records, shape_model
 from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
-from ngtcli.measure.recorded_run import RecordedRun, generate_recorded
 from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.shape_model import build, check_memory, make_hf, plan
-from ngtcli.measure.shape_replay import PromptCache, run_shape
+from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from ngtcli.measure.traces import TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
 

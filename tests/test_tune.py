@@ -24,12 +24,20 @@ from ngtcli.measure import tune as tuning
 from ngtcli.measure.contestants import running
 from ngtcli.measure.grid import Axis, grid, is_axis, parse_axis, parse_sweep
 from ngtcli.measure.options import BenchOptions
-from ngtcli.measure.ranking import behind, judge, summarize
 from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
 from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
 from ngtcli.measure.state import Figures, State, figures
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.measure.tune import DEFAULT_COSTS, Source, check_replayable, read_costs, recording
+from ngtcli.measure.tune import (
+    DEFAULT_COSTS,
+    Source,
+    behind,
+    check_replayable,
+    judge,
+    read_costs,
+    recording,
+    summarize,
+)
 from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
