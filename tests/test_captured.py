@@ -206,7 +206,7 @@ def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
 
     model.passes._step = step
     assert calibrate(switched_on(model)).at(1) < 0.02 < model.passes.seconds
-    assert calibrate(make_target()).rows.tolist() == list(row_sizes("cpu", MOST_ROWS))
+    assert calibrate(make_target()).rows == list(row_sizes("cpu", MOST_ROWS))
 
 
 def test_the_step_that_captures_teaches_no_cost() -> None:
