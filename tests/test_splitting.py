@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,6 +123,15 @@ def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
     starts = {section.start for section in sections}
     assert 1 < len(parts) <= 6 and all(part.excerpts[0].start in starts for part in parts)
     assert parts[0].name == "log.pdf, page 1" and parts[1].name != parts[0].name
+
+
+def test_parts_take_little_more_memory_than_their_text() -> None:
+    text = "The tide came in. " * 10_000
+    tracemalloc.start()
+    parts = split(task([Document("log.txt", text)], context=2000))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(parts) > 90 and taken < 3 * len(text)
 
 
 def test_what_fits_is_not_split() -> None:
