@@ -9,6 +9,7 @@ errors that name the file and the nearest key.
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -456,32 +457,23 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     """
     values = {}
     for name, about in SETTINGS.items():
-        if text := environ.get(about.variable):
-            values[name] = about.typed(_from_text(about, text), about.variable)
+        if not (text := environ.get(about.variable)):
+            continue
+        value: Any = text
+        if about.kind in (int, float):
+            with suppress(ValueError):  # else `typed` raises
+                value = about.kind(text)
+        elif about.kind is bool or (about.kind is tuple and text.lstrip().startswith("[")):
+            value = parse_yaml(text, about.variable)
+        values[name] = about.typed(value, about.variable)
     return Layer("environment", values)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The NGT_* variables that are not settings and are not read, each with a hint.
-
-    >>> unknown_variables({"NGT_NUM_DRAFTS": "16"})
-    [('NGT_NUM_DRAFTS', 'Did you mean NGT_NUM_DRAFT?')]
-    """
+    """The NGT_* variables that are not settings and are not read, each with a hint."""
     known = [*(about.variable for about in SETTINGS.values()), *OTHER_VARIABLES]
     unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
     return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]
-
-
-def _from_text(about: Setting, text: str) -> Any:
-    """The value of an environment variable; its text if it is not a value of the setting's type."""
-    try:
-        if about.kind in (int, float):
-            return about.kind(text)
-    except ValueError:
-        return text
-    if about.kind is str or (about.kind is tuple and not text.lstrip().startswith("[")):
-        return text
-    return parse_yaml(text, about.variable)
 
 
 def file_layer(path: Path) -> Layer:

@@ -138,6 +138,7 @@ def short(tokens: int) -> str:
     return f"{tokens // 1000}k" if tokens < 1_000_000 else f"{tokens / 1e6:.1f}M"
 
 
-def reason_of(error: Exception) -> str:
-    """The operating system's message in lower case, without the error number."""
-    return (getattr(error, "strerror", None) or str(error)).lower()
+def reason_of(error: BaseException) -> str:
+    """The operating system's message without the error number; it begins in lower case."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return reason[:1].lower() + reason[1:]

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.background import folder
-from ngtcli.retrieve import index, nearest, vectors
+from ngtcli.retrieve import index, vectors
 from ngtcli.system import arrays as module
 from ngtcli.system import cache
 from ngtcli.system.arrays import ArrayFile, checksum
@@ -25,7 +25,7 @@ from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
 KINDS = (
     TRIES, DATASTORES, BACKGROUNDS, POOLS, folder.IDS, folder.COUNTS, folder.JOINED, index.INDICES,
-    vectors.FILES, nearest.FILES,
+    vectors.FILES, vectors.CODED,
 )  # fmt: skip
 ABOUT = {"of": "y"}
 ALL = {"whole": ArrayFile.read, "mapped": ArrayFile.map, "unchecked": ArrayFile.map_unchecked}
@@ -148,12 +148,11 @@ def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return compared
 
 
-@pytest.mark.parametrize("noted_s", [86_400.0, -1.0], ids=["used", "each use is noted"])
 def test_a_mapped_file_is_compared_once_and_again_after_a_change(
-    monkeypatch: pytest.MonkeyPatch, noted_s: float
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = written(DATASTORES)
-    monkeypatch.setattr(cache, "_MARK_S", noted_s)
+    monkeypatch.setattr(cache, "_MARK_S", -1.0)  # each use is noted
     compared = count_comparisons(monkeypatch)
     for _ in range(3):
         DATASTORES.map(path)
@@ -195,7 +194,7 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("safetensors.numpy.save_file", fail)
     told: list[str] = []
     assert not TRIES.keep(TRIES.path("x"), sample(TRIES), {}, told.append)
-    assert told == ["the trie is not cached: No space left on device"]
+    assert told == ["the trie is not cached: no space left on device"]
     assert not list(TRIES.path("x").parent.iterdir())
 
 

@@ -127,4 +127,4 @@ def test_what_cannot_be_deleted_is_named(
     monkeypatch.setattr(Path, "unlink", fail)
     done = ngt("cache", "clear", "pools")
     assert done.returncode == 1
-    assert f"{one_of_each['pools']}: Permission denied" in " ".join(done.stderr.decode().split())
+    assert f"{one_of_each['pools']}: permission denied" in " ".join(done.stderr.decode().split())

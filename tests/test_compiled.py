@@ -60,11 +60,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_was_compiled_serves_the_next_process(tmp_path: Path) -> None:
-    assert "Compiling once (about" in run(tmp_path)
-    assert run(tmp_path) == "[] ''"
-
-
 def make_pipe(file: Path, _: bytes) -> None:
     file.unlink()
     os.mkfifo(file)
@@ -134,19 +129,6 @@ def test_where_files_cannot_be_written_whole_nothing_is_kept_and_one_remark_made
     assert not list((tmp_path / "cache").rglob("*.tmp.*"))
     run(tmp_path)
     assert run(tmp_path, FULL) == "[] ''"  # what was kept can be used
-
-
-def test_a_full_disk_costs_a_remark(tmp_path: Path) -> None:
-    disk = tmp_path / "cache"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a file system can be mounted by root alone")
-    try:
-        said = run(tmp_path)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-    assert said.count("not kept") == 1 and "no space left on device" in said
 
 
 def test_what_others_might_have_written_is_not_used(tmp_path: Path) -> None:

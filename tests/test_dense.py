@@ -21,9 +21,10 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.retrieve import nearest, ranking, vectors
+from ngtcli.retrieve import ranking, vectors
 from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
 from ngtcli.retrieve.ranking import Rankers, fused, rank
+from ngtcli.retrieve.vectors import Nearest, Vectors, nearest_of
 
 needs_faiss = pytest.mark.skipif(find_spec("faiss") is None, reason="no faiss")
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -93,8 +94,8 @@ def test_prompts_of_the_folder_stand_before_questions_and_passages(tmp_path: Pat
 
 def test_text_never_becomes_a_control_token_of_the_embedder(models: dict[str, str]) -> None:
     embedder = load_embedder(models["letters"])
-    coded, _ = embedder._loaded.encode(["a [SEP] b"], cut="longest_first")
-    assert coded["input_ids"][0].tolist().count(embedder._loaded.tokenizer.sep_token_id) == 1
+    coded, _ = embedder.encode(["a [SEP] b"])
+    assert coded["input_ids"][0].tolist().count(embedder.tokenizer.sep_token_id) == 1
 
 
 def test_scores_of_a_reranker_are_the_models_own(models: dict[str, str]) -> None:
@@ -117,7 +118,8 @@ def test_texts_that_a_models_tokenizer_cannot_encode_are_an_error_of_the_model(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("Asking to pad but the tokenizer does not have a padding token")
 
-    monkeypatch.setattr(type(embedder._loaded), "encode", fail)
+    for model in (embedder, reranker):
+        monkeypatch.setattr(type(model), "encode", fail)
     with pytest.raises(ModelError, match="padding token"):
         embedder.question("x")
     with pytest.raises(ModelError, match="padding token"):
@@ -157,7 +159,7 @@ def test_flat_search_is_that_of_brute_force(count: int, most: int, seed: int) ->
     rows[rng.integers(count)] = rows[0]  # two equal ones
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     asked = rows[0]
-    found = nearest.Nearest(rows).search(asked, most)
+    found = Nearest(rows).search(asked, most)
     cosines = [float((row * asked).sum()) for row in rows]
     wanted = sorted(range(count), key=lambda i: (-round(cosines[i], 5), i))[:most]
     np.testing.assert_allclose([c for _, c in found], [cosines[i] for i in wanted], atol=1e-5)
@@ -176,7 +178,7 @@ def clustered(count: int, width: int, seed: int = 0) -> Any:
 def test_passages_that_a_damaged_index_invents_are_not_found() -> None:
     coded: Any = SimpleNamespace(search=lambda *_: (None, np.array([[1, 7, -1, 0, 2**40]])))
     rows = np.eye(2, dtype=np.float32)
-    assert nearest.Nearest(rows, coded).search(rows[1], 2) == [(1, 1.0), (0, 0.0)]
+    assert Nearest(rows, coded).search(rows[1], 2) == [(1, 1.0), (0, 0.0)]
 
 
 @needs_faiss
@@ -184,10 +186,10 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
     monkeypatch: pytest.MonkeyPatch, own_home: Path
 ) -> None:
     rows = clustered(10_000, 16)
-    monkeypatch.setattr(nearest, "PARTS", 4)
-    flat = nearest.Nearest(rows)
-    monkeypatch.setattr(nearest, "FLAT_MOST", 1000)
-    coded = nearest.nearest_of(vectors.Vectors(rows, "name", "key"))
+    monkeypatch.setattr(vectors, "PARTS", 4)
+    flat = Nearest(rows)
+    monkeypatch.setattr(vectors, "FLAT_MOST", 1000)
+    coded = nearest_of(Vectors(rows, "name", "key"))
     assert (flat.kind, coded.kind) == ("flat", "ivf-pq")
     hits = 0
     for asked in rows[:50]:
@@ -196,25 +198,23 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
         hits += len(dict(wanted).keys() & dict(found).keys())
         assert all(abs(c - float(rows[p] @ asked)) < 1e-5 for p, c in found)
     assert hits / 500 > 0.9
-    nearest.nearest_of(vectors.Vectors(rows[:4000].copy(), "small", "key"))
+    nearest_of(Vectors(rows[:4000].copy(), "small", "key"))
     said: list[str] = []
-    monkeypatch.setattr(nearest, "ivf_pq", None)  # any building would fail
+    monkeypatch.setattr(vectors, "ivf_pq", None)  # any building would fail
     for many, key in ((8001, "fourth"), (10_000, "fifth")):  # more than twice as many
         with pytest.raises(TypeError):
-            nearest.nearest_of(vectors.Vectors(rows[:many].copy(), "small", key))
-    again = nearest.nearest_of(vectors.Vectors(rows, "name", "key"))
+            nearest_of(Vectors(rows[:many].copy(), "small", key))
+    again = nearest_of(Vectors(rows, "name", "key"))
     assert again.search(rows[7], 10) == coded.search(rows[7], 10)
-    fewer = vectors.Vectors(rows[:9000].copy(), "name", "other")
-    assert nearest.nearest_of(fewer).search(rows[7], 10) == nearest.nearest_of(fewer).search(
-        rows[7], 10
-    )
-    assert all(p < 9000 for p, _ in nearest.nearest_of(fewer).search(rows[9500], 10))
+    fewer = Vectors(rows[:9000].copy(), "name", "other")
+    assert nearest_of(fewer).search(rows[7], 10) == nearest_of(fewer).search(rows[7], 10)
+    assert all(p < 9000 for p, _ in nearest_of(fewer).search(rows[9500], 10))
     with pytest.raises(TypeError):  # far fewer: it is learned again
-        nearest.nearest_of(vectors.Vectors(rows[:3000], "name", "third"))
-    monkeypatch.setattr(nearest, "ivf_pq", lambda rows: again._coded)
+        nearest_of(Vectors(rows[:3000], "name", "third"))
+    monkeypatch.setattr(vectors, "ivf_pq", lambda rows: again._coded)
     (path,) = (own_home / "cache" / "passages").glob("name.key.ivf-pq.safetensors")
     path.write_bytes(path.read_bytes()[:-9])
-    rebuilt = nearest.nearest_of(vectors.Vectors(rows, "name", "key"), warn=said.append)
+    rebuilt = nearest_of(Vectors(rows, "name", "key"), warn=said.append)
     assert "made again" in said[0] and rebuilt.search(rows[7], 1)[0][0] == 7
 
 
@@ -442,11 +442,6 @@ def test_without_the_extra_it_is_named(
         "ngt: --embedder needs faiss-cpu, which is not installed",
         "Install it: pip install 'ngtcli[dense]'",
     ]
-
-
-def test_an_embedder_where_nothing_is_left_out_is_refused(harbour: Path) -> None:
-    done = ngt("ask", "-d", str(harbour), "x", "--overflow", "truncate", "--embedder", "x")
-    assert done.returncode == 2 and b"--embedder does nothing" in done.stderr
 
 
 @needs_faiss

@@ -173,34 +173,31 @@ def test_sigterm_wipes_the_status_line() -> None:
     assert shown.endswith(b"\r\x1b[K")
 
 
+IN_LIBRARY = (
+    "import hashlib\nprint('ready', flush=True)\n"
+    "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 100_000_000)\n"
+)
+WRITING = (
+    "with process.unbroken():\n    print('ready', flush=True)\n    time.sleep(0.5)\n"
+    "    open({path!r}, 'w').close()\nprint('after', flush=True)\n"
+)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_library_that_does_not_return_is_ended(number: int, code: int) -> None:
+@pytest.mark.parametrize("work", [IN_LIBRARY, WRITING], ids=["in a library", "while writing"])
+def test_a_signal_ends_a_library_that_does_not_return_and_a_file_is_written_to_its_end(
+    tmp_path: Path, work: str, number: int, code: int
+) -> None:
     """A hundred million rounds of a hash take a minute, in which Python runs no handler."""
-    process = python(
-        "import hashlib\nprint('ready', flush=True)\n"
-        "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 100_000_000)\n"
-    )
+    process = python(work.format(path=str(tmp_path / "whole")))
     wait_ready(process)
     time.sleep(0.1)
     clock = time.monotonic()
     process.send_signal(number)
-    process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=60)
     assert process.returncode == code and time.monotonic() - clock < 10
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_file_is_written_to_its_end(tmp_path: Path, number: int, code: int) -> None:
-    process = python(
-        "with process.unbroken():\n"
-        "    print('ready', flush=True)\n    time.sleep(0.5)\n"
-        f"    open({str(tmp_path / 'whole')!r}, 'w').close()\n"
-        "print('after', flush=True)\n"
-    )
-    wait_ready(process)
-    process.send_signal(number)
-    out, errors = process.communicate(timeout=30)
-    assert process.returncode == code and (tmp_path / "whole").exists()
     assert out == b"" and b"Traceback" not in errors
+    assert (tmp_path / "whole").exists() == (work == WRITING)
 
 
 KEEPS = (

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections import Counter
@@ -30,7 +29,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.retrieve import index as module
 from ngtcli.retrieve.index import INDICES, K1, B, index_of, words
 from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.system import cache as cache_bound
@@ -90,20 +88,6 @@ def test_words_of_scripts_without_spaces_are_pairs_of_characters() -> None:
         "潮位", "位表", "表は", "3", "つ", "uber", "grosse", "हिन्दी", "dont",
     ]  # fmt: skip
     assert words("") == [] and words("…!") == []
-
-
-def test_an_unchanged_folder_is_neither_cut_nor_indexed_again(
-    tmp_path: Path, own_home: Path, monkeypatch: Any
-) -> None:
-    documents = folder(tmp_path, "The tide came in.", "A ship left port. " * 20, "Nobody spoke.")
-    first = index_of(documents, SMALL)
-    assert first.status == "built" and first.cut == 3
-    (path,) = files()
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    monkeypatch.setattr(module, "passages", None)  # any cutting would fail
-    again = index_of(documents, SMALL)
-    assert again.status == "cached" and again.cut == 0
-    assert again.ranked("which ship?") == first.ranked("which ship?") != []
 
 
 def test_after_a_change_only_what_changed_is_cut(tmp_path: Path, own_home: Path) -> None:
@@ -336,18 +320,14 @@ def test_what_was_said_of_overflow_stays_as_it_was(harbour: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["ask", "-d", ".", "x", "--overflow", "error", "--passages", "3"],
-            b"--passages does nothing",
-        ),
-        (["ask", "-d", ".", "x", "--passage-tokens", "4"], b"passage_tokens is 4"),
-        (["ask", "-d", ".", "x", "--passage-overlap", "200"], b"passage_overlap is 200"),
-        (["summarize", ".", "--overflow", "retrieve"], b"by a question"),
-        (["summarize", ".", "--passages", "3"], b"--passages does nothing"),
+        ("ask -d . x --overflow error --passages 3", b"--passages does nothing"),
+        ("ask -d . x --overflow truncate --embedder x", b"--embedder does nothing"),
+        ("ask -d . x --passage-tokens 4", b"passage_tokens is 4"),
+        ("ask -d . x --passage-overlap 200", b"passage_overlap is 200"),
+        ("summarize . --overflow retrieve", b"by a question"),
+        ("summarize . --passages 3", b"--passages does nothing"),
     ],
 )
-def test_wrong_settings_of_passages_are_refused(
-    words: list[str], message: bytes, tmp_path: Path
-) -> None:
-    done = ngt(*words, cwd=tmp_path)
+def test_wrong_settings_of_passages_are_refused(words: str, message: bytes, tmp_path: Path) -> None:
+    done = ngt(*words.split(), cwd=tmp_path)
     assert done.returncode == 2 and message in done.stderr

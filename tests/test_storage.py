@@ -50,11 +50,6 @@ def test_folders_are_refused_and_pipes_where_they_are_not_allowed(tmp_path: Path
         read_bounded(pipe, 5)
     with pytest.raises(IsADirectoryError):
         read_bounded(tmp_path, 5)
-    reader, writer = os.pipe()
-    os.write(writer, b"abc")
-    os.close(writer)
-    assert read_bounded(Path(f"/dev/fd/{reader}"), 5, pipes=True) == b"abc"
-    os.close(reader)
 
 
 def test_an_endless_pipe_ends_at_the_bound() -> None:
@@ -142,16 +137,6 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_caches_are_readable_by_their_owner_alone(tmp_path: Path, umask: int) -> None:
-    before = os.umask(umask)
-    try:
-        write_json(tmp_path / "a.json", {})
-    finally:
-        os.umask(before)
-    assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o600}
-
-
 def test_the_next_write_removes_old_leftovers_and_no_young_ones(tmp_path: Path) -> None:
     old, young, other = (tmp_path / f"{name}.partial" for name in ("old", "young", "folder"))
     old.write_text("half")
@@ -212,17 +197,6 @@ def test_a_byte_that_changed_after_it_was_written_never_changes_what_is_read(
         path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         with suppress(DamagedFileError):
             assert value.items() <= read_json(path, 1000).items()
-
-
-def test_pipes_devices_and_folders_are_not_json_files(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "zero").symlink_to("/dev/zero")
-    (tmp_path / "loop").symlink_to("loop")
-    for name in ("pipe", "zero", ".", "loop"):
-        with pytest.raises(DamagedFileError):
-            read_json(tmp_path / name, 1000)
-    with pytest.raises(FileNotFoundError):
-        read_json(tmp_path / "none", 1000)
 
 
 def test_ordinary_json_comes_back_as_it_was() -> None:

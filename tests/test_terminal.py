@@ -24,7 +24,7 @@ from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
-from ngtcli.render.sinks import LONG, ColourSink, PlainSink, Run, TerminalSink, Wrapper
+from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, Wrapper
 from ngtcli.render.terminal import COLORS, cut, drafted_style, reveal, visible, wants_color
 from ngtcli.system.json_form import dump_json
 
@@ -416,7 +416,7 @@ def test_an_empty_answer_writes_nothing() -> None:
 def test_drafted_tokens_are_coloured_and_underlined(monkeypatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = io.StringIO()
-    sink = ColourSink(stream)
+    sink = PlainSink(stream, colour=True)
     sink.step([Token("My "), Token("old\n", True), Token("hat", True), Token("!")])
     sink.close()
     assert stream.getvalue() == "My \x1b[4;36mold\x1b[0m\n\x1b[4;36mhat\x1b[0m!\n"
@@ -438,7 +438,7 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
 def test_the_underline_outlives_no_color(monkeypatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stream = io.StringIO()
-    ColourSink(stream).step([Token("hat", True)])
+    PlainSink(stream, colour=True).step([Token("hat", True)])
     assert stream.getvalue() == "\x1b[4mhat\x1b[0m"
 
 
@@ -450,15 +450,15 @@ def test_one_write_a_step() -> None:
             Counting.writes += 1
             return super().write(text)
 
-    sink = ColourSink(Counting())
+    sink = PlainSink(Counting(), colour=True)
     sink.step([Token("a"), Token("b", True), Token("c"), Token("d", True)])
     assert Counting.writes == 1
 
 
-@pytest.mark.parametrize("kind", [PlainSink, ColourSink])
-def test_no_control_character_of_a_text_reaches_the_stream(kind) -> None:
+@pytest.mark.parametrize("colour", [False, True])
+def test_no_control_character_of_a_text_reaches_the_stream(colour: bool) -> None:
     stream = io.StringIO()
-    sink = kind(stream)
+    sink = PlainSink(stream, colour)
     sink.step([Token(HOSTILE), Token("plain")])
     sink.close()
     text = stream.getvalue()

@@ -12,7 +12,7 @@ from helpers import HARBOUR, NGT, ROOT_FOLDER, ngt
 
 import ngtcli
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.system.storage import home, others_cache, write_json
+from ngtcli.system.storage import home, write_json
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 OTHER = 65534  # the user nobody
@@ -91,12 +91,6 @@ def test_another_users_cache_is_left_alone_with_one_line(tmp_path: Path) -> None
     home("cache").parent.chmod(0o700)
     closed = other_user(*command, home=home("cache").parent)
     assert closed.returncode == 2 and "Set NGT_HOME to a folder of yours." in closed.stderr
-
-
-def test_ones_own_cache_is_ones_own() -> None:
-    assert others_cache() is None
-    write_json(home("cache") / "a.json", {})
-    assert others_cache() is None
 
 
 @pytest.mark.parametrize(

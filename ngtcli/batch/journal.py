@@ -5,12 +5,13 @@ A run that was killed leaves at most one torn line at the end of such a file.
 
 import errno
 import fcntl
+import io
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ngtcli.errors import NgtError, UsageError, reason_of
 from ngtcli.system.storage import DamagedFileError, parse_json
@@ -21,7 +22,7 @@ ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class LineFile:
+class LineFile(io.FileIO):
     """A file that grows by whole lines, which are on disk when they are written; made with `mode`.
 
     Raises OSError, also for a link and for what is not a regular file.
@@ -29,37 +30,27 @@ class LineFile:
 
     def __init__(self, path: Path, mode: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        handle = os.open(path, flags, mode)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
+        super().__init__(path, "r+", opener=lambda name, _: os.open(name, flags, mode))
+        if not stat.S_ISREG(os.fstat(self.fileno()).st_mode):
+            self.close()
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        self.file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
 
     def append(self, text: str, sync: bool = True) -> int:
         """Write a line, with `sync` to disk, or nothing; where it begins. Raises OSError."""
-        file = self.file
-        start = file.seek(0, os.SEEK_END)
+        start = self.seek(0, os.SEEK_END)
         try:
-            write_all(file, f"{text}\n".encode())
+            write_all(self, f"{text}\n".encode())
             if sync:
-                os.fsync(file.fileno())
+                os.fsync(self.fileno())
         except OSError:
             with suppress(OSError):
-                file.truncate(start)
+                self.truncate(start)
             raise
         return start
 
-    def cut(self, size: int) -> None:
-        """Keep the first `size` bytes."""
-        self.file.truncate(size)
-
-    def read(self, start: int, size: int) -> bytes:
-        """The bytes from `start` on."""
-        return os.pread(self.file.fileno(), size, start)
-
     def first_line(self, most: int) -> bytes:
         """The first `most` bytes, up to a line feed. Raises OSError."""
-        head, feed, _ = self.read(0, most).partition(b"\n")
+        head, feed, _ = os.pread(self.fileno(), most, 0).partition(b"\n")
         return head + feed
 
     def lines(self, most: int) -> Iterator[tuple[int, bytes]]:
@@ -67,20 +58,16 @@ class LineFile:
 
         Raises OSError, EFBIG for a line of more than `most` bytes.
         """
-        start = self.file.seek(0)
-        with os.fdopen(os.dup(self.file.fileno()), "rb") as buffered:
+        start = self.seek(0)
+        with os.fdopen(os.dup(self.fileno()), "rb") as buffered:
             while raw := buffered.readline(most + 1):
                 if len(raw) > most:
                     raise OSError(errno.EFBIG, "a line is too long")
                 yield start, raw if raw.endswith(b"\n") else b""
                 start += len(raw)
 
-    def close(self) -> None:
-        """Close it, which ends the lock."""
-        self.file.close()
 
-
-def write_all(file: IO[bytes], data: bytes) -> None:
+def write_all(file: io.FileIO, data: bytes) -> None:
     """Write bytes to a file without a buffer, which may take a part of them at once."""
     while data:
         data = data[file.write(data) :]
@@ -95,7 +82,7 @@ def open_journal(path: Path, output: Path, where: object, what: str = "file") ->
     with errors_named(where, UsageError, what):
         journal = LineFile(path, 0o600)
     try:
-        fcntl.flock(journal.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         journal.close()
         hint = "Wait for it, or name another file with -o."

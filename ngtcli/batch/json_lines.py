@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,12 @@ def _batch_line(given: Mapping[str, Any]) -> BatchLine:
             raise InputError(what, hint)
     settings = _settings(given.get("settings", {}))
     if "paths" in given:
-        return BatchLine(task, question, settings, paths=_paths(given["paths"]))
+        paths = given["paths"]
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise InputError(f"paths is {shown(paths)}", "It must be a list of strings.")
+        if not paths:
+            raise InputError("no paths", "Name a file, a folder or a pattern.")
+        return BatchLine(task, question, settings, paths=tuple(paths))
     own = list_of(given, "documents") if "documents" in given else [string_of(given, "context")]
     documents = tuple(_document(number, one) for number, one in enumerate(own, 1))
     return BatchLine(task, question, settings, documents=documents)
@@ -196,18 +201,9 @@ def _settings(given: Any) -> dict[str, Any]:
         raise UsageError(f"settings is {shown(given)}", "It must be an object.")
     for name in given:
         if name not in _PER_LINE:
-            raise UsageError(
-                f"settings: {shown(name)} cannot be set for one line", nearest(name, _PER_LINE)
-            )
+            what = f"settings: {shown(name)} cannot be set for one line"
+            raise UsageError(what, nearest(name, _PER_LINE))
     return {name: check_key(name, value, "settings") for name, value in given.items()}
-
-
-def _paths(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(path, str) for path in given):
-        raise InputError(f"paths is {shown(given)}", "It must be a list of strings.")
-    if not given:
-        raise InputError("no paths", "Name a file, a folder or a pattern.")
-    return tuple(given)
 
 
 def _document(number: int, given: Any) -> Document:
@@ -218,24 +214,20 @@ def _document(number: int, given: Any) -> Document:
     return document_of(what, what, given, given)
 
 
-def below(folder: str, paths: Iterable[str]) -> list[str]:
-    """Paths of a line, taken from `folder` unless they are absolute or begin with a home.
+def below(folder: str, path: str) -> str:
+    """A path of a line, taken from `folder` unless it is absolute or begins with a home.
 
-    A file in `folder` whose name begins as a home does is that file.
+    A file in `folder` whose name begins as a home does is that file. Of a pattern its own magic
+    characters count, the folder's do not.
 
-    >>> below("/data", ["a.txt", "/b.txt", "~/c.txt"])
+    >>> [below("/data", path) for path in ("a.txt", "/b.txt", "~/c.txt")]
     ['/data/a.txt', '/b.txt', '~/c.txt']
     """
-    return [_joined(folder, path) for path in paths]
-
-
-def _joined(folder: str, path: str) -> str:
-    """A pattern's own magic characters count, the folder's do not."""
     plain = os.path.join(folder, path)
-    if os.path.expanduser(path) != path and not os.path.lexists(plain):
+    if not path or (os.path.expanduser(path) != path and not os.path.lexists(plain)):
         return path
-    if not path or os.path.isabs(path) or not glob.has_magic(path) or os.path.lexists(plain):
-        return plain if path else path
+    if os.path.isabs(path) or not glob.has_magic(path) or os.path.lexists(plain):
+        return plain
     return os.path.join(glob.escape(folder), path)
 
 

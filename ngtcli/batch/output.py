@@ -16,6 +16,7 @@ A journal is locked while a run writes.
 """
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from ngtcli.batch.input import Line
 from ngtcli.batch.journal import (
@@ -73,10 +73,10 @@ class StreamOutput:
     def __init__(self, path: Path | None, write: Callable[[str], object]) -> None:
         self._path, self._write, self._next = path, write, 0
         self._waiting: dict[int, str] = {}
-        self._file: IO[bytes] | None = None
+        self._file: io.FileIO | None = None
         if path is not None:
             with errors_named(path):
-                self._file = path.open("wb", buffering=0)  # so closing it writes nothing more
+                self._file = io.FileIO(path, "w")  # no buffer: closing it writes nothing more
 
     def put(self, index: int, text: str, failed: bool, read: Read | None = None) -> None:
         """Take the line of that index, without its line feed. Raises what `write` raises."""
@@ -124,11 +124,11 @@ class FileOutput:
             head = {**FORMAT, **head}
             is_begun = not restart and self._is_begun(head)
             if not is_begun:
-                self._journal.cut(0)
+                self._journal.truncate(0)
             self._file = LineFile(self._path, 0o666)
             stack.callback(lambda: self._file.close())
             if not is_begun:
-                self._file.cut(0)
+                self._file.truncate(0)
                 self._journal.append(json.dumps(head))
             self._read_file()
             self._read_journal()
@@ -173,7 +173,7 @@ class FileOutput:
         """Note which lines are there, and cut off a torn one."""
         for index, (start, raw) in enumerate(self._file.lines(self._most)):
             if not raw:
-                self._file.cut(start)
+                self._file.truncate(start)
                 break
             try:
                 self._note(index, self._fails(index, raw))
@@ -196,7 +196,7 @@ class FileOutput:
                 index = int(number)
                 failed = self._fails(index, text)
             except (InputError, ValueError):  # torn: nothing whole can follow
-                self._journal.cut(start)
+                self._journal.truncate(start)
                 break
             if index >= self._written or index in self.failed:  # others were moved, and are equal
                 self._places[index] = start + len(number) + 1, len(text)
@@ -236,7 +236,8 @@ class FileOutput:
             self._written += 1
 
     def _text(self, index: int) -> str:
-        return self._journal.read(*self._places[index]).decode().rstrip("\n")
+        start, size = self._places[index]
+        return os.pread(self._journal.fileno(), size, start).decode().rstrip("\n")
 
     def _replace(self) -> None:
         """Write the file again, with the lines that the journal replaces."""
@@ -260,8 +261,8 @@ class FileOutput:
             if self._written == len(self._lines):
                 head = len(self._journal.first_line(_HEAD))
                 read = "\n".join(_line_of(*one) for one in self.read.items())
-                if self._journal.file.seek(0, os.SEEK_END) > head + len(read) + bool(read):
-                    self._journal.cut(head)
+                if self._journal.seek(0, os.SEEK_END) > head + len(read) + bool(read):
+                    self._journal.truncate(head)
                     if read:
                         self._journal.append(read)
             self._open.close()  # both files, which ends the lock
@@ -327,7 +328,7 @@ class AnswerFolder:
             try:
                 self._note(**parse_json(raw, dict))
             except (DamagedFileError, TypeError):  # torn
-                self._journal.cut(start)
+                self._journal.truncate(start)
                 return
 
     def _note(self, file: str, sha256: str, key: str = "") -> None:

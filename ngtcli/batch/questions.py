@@ -18,7 +18,7 @@ from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
-    from ngtcli.session.answer import FinishedAnswer
+    from ngtcli.session.session import FinishedAnswer
 
 _READERS = 4  # that are open at once; guess
 Tasks = Mapping[str, tuple[Settings, Preset]]
@@ -78,23 +78,32 @@ class Questions:
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
-        self._written.check(number, below(self._folder, paths))
+        self._written.check(number, [below(self._folder, path) for path in paths])
+
+    def _asked(self, line: Line, path: Path | None) -> tuple[BatchLine, Settings]:
+        """What a line says, with its paths as they are read, and its settings. Raises NgtError."""
+        content = content_of(line, path)
+        paths = tuple(below(self._folder, path) for path in content.paths)
+        settings, preset = self._tasks[content.task]
+        settings = for_task(content.task, replace(settings, **content.settings), preset)
+        return replace(content, paths=paths), settings
 
     def read(self, line: Line, path: Path | None) -> Question:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
-        content = content_of(line, path)
+        content, settings = self._asked(line, path)
         preset = self._tasks[content.task][1]
         given = content.task if self._given is None else self._given
         if preset.name != given:
             what = f"preset {given} has no place for a question"
             self._warn(f"{what}: preset {preset.name} words the lines that have one")
-        settings = self._settings_of(content)
         if self._tasks["ask"][0].engine == "vllm":
             settings = self._of_vllm(content.task, settings)
         loaded, read = Loaded(content.documents), None
         if content.paths:
-            files = self._stamp(content, settings)  # before they are read, to notice a later change
-            loaded = self._load(content, settings)
+            files = self._stamp(
+                content.paths, settings
+            )  # before they are read, to notice a later change
+            loaded = self._load(content.paths, settings)
             read = Read(files, _hash_of_texts(loaded))
         return Question(
             task=content.task,
@@ -111,12 +120,11 @@ class Questions:
         Files whose sizes and times are the same are not read.
         """
         try:
-            content = content_of(line, path)
-            settings = self._settings_of(content)
-            files = self._stamp(content, settings)
+            content, settings = self._asked(line, path)
+            files = self._stamp(content.paths, settings)
             if files == read.files:
                 return read
-            texts = _hash_of_texts(self._load(content, settings))
+            texts = _hash_of_texts(self._load(content.paths, settings))
         except NgtError:
             return None
         return Read(files, texts) if texts == read.texts else None
@@ -131,21 +139,16 @@ class Questions:
         for remark in self._open.pop(next(iter(self._open))).close():
             self._warn(remark)
 
-    def _settings_of(self, content: BatchLine) -> Settings:
-        settings, preset = self._tasks[content.task]
-        return for_task(content.task, replace(settings, **content.settings), preset)
-
-    def _stamp(self, content: BatchLine, settings: Settings) -> str:
+    def _stamp(self, paths: Sequence[str], settings: Settings) -> str:
         """A hash of the names, sizes and times of a line's files; "" for what is not a file."""
-        paths = below(self._folder, content.paths)
         found = Listing(settings, paths, self._written.files()).found
         stamps = [(path, stamp_of(path)) for path in found]
         return "" if any(stamp is None for _, stamp in stamps) else key_of(*stamps)
 
-    def _load(self, content: BatchLine, settings: Settings) -> Loaded:
+    def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
-        paths, files = below(self._folder, content.paths), self._files(settings)
-        loaded = load(paths, settings=settings, written=self._written.files(), files=files)
+        written, files = self._written.files(), self._files(settings)
+        loaded = load(paths, settings=settings, written=written, files=files)
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
                 self._warn(f"left out {skipped.name}: {WRITTEN}")

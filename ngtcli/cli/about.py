@@ -4,8 +4,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from ngtcli.cli.options import (
     resolve_without_preset,
     with_settings,
 )
-from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.cli.output import print_either, print_facts, print_json, print_rows, print_table
 from ngtcli.config import (
     PROJECT_FILE,
     SETTINGS,
@@ -38,8 +37,8 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
-from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
-from ngtcli.system.machine import pick_threads
+from ngtcli.system.json_form import Schema, schema_of, shape, to_json
+from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import read_text
 
@@ -47,7 +46,7 @@ config_app = typer.Typer(help="Settings and where they come from.", no_args_is_h
 
 
 @config_app.command("show")
-@with_settings
+@with_settings()
 def config_show(
     preset: PresetOption = None, json: JsonOption = False, flags: dict[str, Any] | None = None
 ) -> None:
@@ -55,11 +54,10 @@ def config_show(
     resolved = _resolved(flags or {}, preset)
     values = shown_settings(resolved.settings)
     if json:
-        body = {n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS}
-        print_json(body)
-        return
-    rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
-    print_table(["setting", "value", "origin"], rows)
+        print_json({n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS})
+    else:
+        rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
+        print_table(["setting", "value", "origin"], rows)
 
 
 def config_schema() -> Schema:
@@ -89,14 +87,8 @@ def _shown(value: Any) -> str:
 @config_app.command("path")
 def config_path(json: JsonOption = False) -> None:
     """Print the settings files, the strongest first."""
-    _print_paths([Path(PROJECT_FILE).absolute(), home("config") / "config.yaml"], json)
-
-
-def _print_paths(paths: Sequence[Path], json: bool) -> None:
-    if json:
-        print_json(paths)
-    else:
-        print_line("\n".join(map(str, paths)))
+    paths = [Path(PROJECT_FILE).absolute(), home("config") / "config.yaml"]
+    print_either(paths, json, "\n".join(map(str, paths)))
 
 
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
@@ -111,34 +103,28 @@ class PresetRow:
     path: Path
 
 
-NameArgument = Annotated[str, typer.Argument(autocompletion=presets)]
-
-
 @presets_app.command("list")
 def presets_list(json: JsonOption = False) -> None:
     """List presets, those that cannot be used with what is wrong with them."""
     good, bad = load_presets()
-    listed = [PresetRow(p.name, p.description, p.path) for p in good]
-    rows: list[PresetRow | BrokenPreset] = [*bad, *listed]
+    rows: list[PresetRow | BrokenPreset] = [*bad]
+    rows += [PresetRow(p.name, p.description, p.path) for p in good]
     rows.sort(key=lambda row: row.name)
-    if json:
-        print_json(rows)
-        return
-    cells = [
-        [row.name, row.description if isinstance(row, PresetRow) else f"broken: {row.error}"]
-        for row in rows
-    ]
-    print_table(["name", "description"], cells)
+    print_rows(rows, json, ["name", "description"], _preset_cells)
+
+
+def _preset_cells(row: PresetRow | BrokenPreset) -> list[str]:
+    return [row.name, row.description if isinstance(row, PresetRow) else f"broken: {row.error}"]
 
 
 @presets_app.command("show")
-def presets_show(name: NameArgument, json: JsonOption = False) -> None:
+def presets_show(
+    name: Annotated[str, typer.Argument(autocompletion=presets)], json: JsonOption = False
+) -> None:
     """Print a preset."""
     preset = load_preset(name)
-    if json:
-        print_json({**to_json(preset), "settings": preset.settings.values})
-    else:
-        print_line(visible(read_text(preset.path).rstrip("\n")))
+    body = {**to_json(preset), "settings": preset.settings.values}
+    print_either(body, json, visible(read_text(preset.path).rstrip("\n")))
 
 
 def preset_schema() -> Schema:
@@ -151,7 +137,8 @@ def preset_schema() -> Schema:
 @presets_app.command("path")
 def presets_path(json: JsonOption = False) -> None:
     """Print the folders presets are read from, the user's own first."""
-    _print_paths(preset_folders(), json)
+    folders = preset_folders()
+    print_either(folders, json, "\n".join(map(str, folders)))
 
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
@@ -178,27 +165,22 @@ class ModelFolders:
 def models_path(json: JsonOption = False) -> None:
     """Print where the built-in model and downloaded models are."""
     folders = ModelFolders(str(BUILTIN_PATH), str(_hub_folder()))
-    if json:
-        print_json(folders)
-    else:
-        print_line(f"{folders.builtin}\n{folders.hub}")
+    print_either(folders, json, f"{folders.builtin}\n{folders.hub}")
 
 
 @models_app.command("list")
 def models_list(json: JsonOption = False) -> None:
     """List models that can be used without a download."""
-    found = [Model("builtin", _folder_size(BUILTIN_PATH), str(BUILTIN_PATH))]
+    size = sum(f.stat().st_size for f in BUILTIN_PATH.glob("*") if f.is_file())
+    found = [Model("builtin", size, str(BUILTIN_PATH))]
     if _hub_folder().is_dir():
         from huggingface_hub import scan_cache_dir
 
         for repo in sorted(scan_cache_dir(_hub_folder()).repos, key=lambda r: r.repo_id):
             if repo.repo_type == "model":
                 found.append(Model(repo.repo_id, repo.size_on_disk, str(repo.repo_path)))
-    if json:
-        print_json(found)
-    else:
-        rows = [[model.name, f"{model.bytes / 1e6:.0f} MB", model.path] for model in found]
-        print_table(["name", "size", "path"], rows)
+    columns = ["name", "size", "path"]
+    print_rows(found, json, columns, lambda m: [m.name, f"{m.bytes / 1e6:.0f} MB", m.path])
 
 
 def _hub_folder() -> Path:
@@ -207,38 +189,8 @@ def _hub_folder() -> Path:
     return Path(HF_HUB_CACHE)
 
 
-def _folder_size(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
-
-
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
 ASK_S = 5.0  # longest wait for nvidia-smi; guess
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """Versions, the device, threads and folders."""
-
-    ngt: str
-    python: str
-    platform: str
-    device: str
-    processor: str
-    threads: int
-    passes: str
-    parsers: str
-    torch: str
-    transformers: str
-    tokenizers: str
-    safetensors: str
-    numpy: str
-    numba: str
-    typer: str
-    rich: str
-    config_folder: str = field(metadata=json_key(name="config folder"))
-    cache_folder: str = field(metadata=json_key(name="cache folder"))
-    model_folder: str = field(metadata=json_key(name="model folder"))
-    executable: str
 
 
 def env(
@@ -250,39 +202,34 @@ def env(
     """Show versions, the device and the folders used."""
     settings: Settings = merge(environment_and_file_layers()).settings
     device, name = _device_of_torch() if full else _likely_device()
-    facts = Environment(
-        ngt=__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        device=device,
-        processor=name,
-        threads=pick_threads(settings.threads),
-        passes=_passes(settings, device),
-        parsers=_parsers(),
+    passes = "CUDA graphs" if device == "cuda" else "recorded operations"
+    if settings.compile or not settings.capture:
+        passes = "torch.compile" if settings.compile else "not captured"
+    held = "; ".join(f"{what} ({means})" for what, means in sandbox.holds().items())
+    facts = {
+        "ngt": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "processor": name,
+        "threads": pick_threads(settings.threads),
+        "passes": passes,
+        "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
-        config_folder=str(home("config")),
-        cache_folder=str(home("cache")),
-        model_folder=str(BUILTIN_PATH),
-        executable=shutil.which("ngt") or sys.argv[0],
-    )
-    if json:
-        print_json(facts)
-    else:
-        print_table(["what", "value"], [[k, v] for k, v in to_json(facts).items()])
+        "config folder": str(home("config")),
+        "cache folder": str(home("cache")),
+        "model folder": str(BUILTIN_PATH),
+        "executable": shutil.which("ngt") or sys.argv[0],
+    }
+    print_facts(facts, json)
 
 
-def _passes(settings: Settings, device: str) -> str:
-    """How passes of a model are run, if it can be captured."""
-    kind = "CUDA graphs" if device == "cuda" else "recorded operations"
-    if settings.compile:
-        return "torch.compile"
-    return kind if settings.capture else "not captured"
-
-
-def _parsers() -> str:
-    """What parsers of documents are kept from here, and by which means of the system."""
-    found = [f"{what} ({means})" for means, what in sandbox.holds().items()]
-    return "; ".join(found) or "no network and no programs for their Python code alone"
+def env_schema() -> Schema:
+    """The schema of what `ngt env` prints."""
+    machine = ("platform", "device", "processor", "threads", "passes", "parsers")
+    folders = ("config folder", "cache folder", "model folder", "executable")
+    names = ("ngt", "python", *machine, *PACKAGES, *folders)
+    return shape({name: schema_of(int if name == "threads" else str) for name in names})
 
 
 def _version(package: str) -> str:
@@ -314,8 +261,6 @@ def _nvidia() -> str:
 
 
 def _device_of_torch() -> tuple[str, str]:
-    from ngtcli.system.machine import pick_device
-
     device = pick_device("auto")
     if device != "cuda":
         return device, platform.processor() or "unknown"

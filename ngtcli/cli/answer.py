@@ -12,15 +12,14 @@ from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import card_words, resolve, with_flags, with_settings
+from ngtcli.cli.options import card_words, resolve, with_settings
 from ngtcli.cli.per_file import check_folder, run_per_file
 from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import for_task
 
 
-@with_settings
-@with_flags(AnswerFlags)
+@with_settings()
 def summarize(
     files: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
@@ -36,13 +35,13 @@ def summarize(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
-    resolved, chosen = resolve(flags or {}, given.preset, "summarize")
+    resolved, chosen = resolve(flags or {}, given.preset_name, "summarize")
     settings = for_task("summarize", resolved.settings, chosen)
     request = given.request(task="summarize", settings=settings, preset=chosen)
-    folder = given.folder or (request.output if per_file else None)
+    folder = given.folder or (given.output if per_file else None)
     hint = "Name a file or a folder, or pipe a text in."
     if per_file or folder:
-        request = replace(request, output=None)
+        request = replace(request, out=None)
         check_request(request, flags or {})
         run_per_file(request, check_folder(request, folder), files or [], hint, restart)
     else:
@@ -51,8 +50,7 @@ def summarize(
         run(replace(request, loaded=documents_of(files or [], request, hint)))
 
 
-@with_settings
-@with_flags(AnswerFlags)
+@with_settings()
 def ask(
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: Annotated[
@@ -71,7 +69,7 @@ def ask(
     question = _question(words)
     if not question.strip():
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
-    resolved, chosen = resolve(flags or {}, given.preset, "ask")
+    resolved, chosen = resolve(flags or {}, given.preset_name, "ask")
     settings = for_task("ask", resolved.settings, chosen)
     if given.verbose:
         Notes(True).remark(card_words(resolved))

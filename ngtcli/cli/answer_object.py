@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ngtcli.cli.answer_report import RETRIEVAL, SKIPPED, TASKS, DocumentObject
-from ngtcli.config import settings_schemas
+from ngtcli.batch.questions import Question
+from ngtcli.cli.answer_report import RETRIEVAL, SKIPPED, TASKS, DocumentObject, document_objects
+from ngtcli.cli.reading import distinct
+from ngtcli.config import settings_schemas, shown_settings
 from ngtcli.decode.steps import PassesReport, Statistics, Token
 from ngtcli.documents.find import Skipped
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.json_form import Schema, json_key, shape
 from ngtcli.trie.store import TrieReport
 
@@ -56,6 +59,34 @@ class AnswerObject:
     sources: Sources
     policy: PolicyReport | None = field(metadata=json_key(omit=True, about=_POLICY))
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
+
+
+def answer_object(
+    request: Question, answer: FinishedAnswer, sources: Sources, tokens: bool = False
+) -> AnswerObject:
+    """The object that --json prints, with `tokens` that of --json-tokens."""
+    return AnswerObject(
+        text=answer.text,
+        task=request.task,
+        question=request.question,
+        model=request.settings.model,
+        method=request.settings.method,
+        finish_reason=answer.finish_reason,
+        exact=answer.exact,
+        settings=shown_settings(request.settings),
+        preset=request.preset.name,
+        documents=document_objects(request),
+        skipped=distinct(request.loaded.skipped),
+        truncated=answer.prompt.cuts,
+        retrieval=answer.prompt.selection,
+        parts=answer.parts,
+        trie=answer.trie,
+        passes=answer.passes,
+        statistics=answer.statistics,
+        sources=sources,
+        policy=answer.policy,
+        tokens=answer.tokens if tokens else None,
+    )
 
 
 _ID = json_key(schema=lambda: {"type": ["string", "integer"]})

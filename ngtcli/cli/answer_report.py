@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ngtcli.batch.questions import Question
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import distinct
-from ngtcli.config import Settings, shown_settings
+from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
@@ -18,11 +18,10 @@ from ngtcli.prompt.build import Chosen, Cut, Selection
 from ngtcli.system.json_form import json_key
 
 if TYPE_CHECKING:
-    from ngtcli.cli.answer_object import AnswerObject
     from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
-    from ngtcli.session.answer import Answer, FinishedAnswer
+    from ngtcli.session.session import Answer, FinishedAnswer
 
 
 TASKS = ("summarize", "ask")
@@ -51,70 +50,36 @@ class DryRunObject:
     preset: str
     fits: bool
     context: int
-    prompt_tokens: int | None = None
+    prompt_tokens: int | None
     documents: Sequence[DocumentObject]
     skipped: Sequence[Skipped] = field(metadata=json_key(about=SKIPPED))
-    truncated: Sequence[Cut] = ()
-    retrieval: Selection | None = field(default=None, metadata=json_key(about=RETRIEVAL))
-    prompt: str | None = None
-    ids: Sequence[int] | None = None
-
-
-def answer_object(
-    request: Question, answer: "FinishedAnswer", sources: Sources, tokens: bool = False
-) -> "AnswerObject":
-    """The object that --json prints, with `tokens` that of --json-tokens."""
-    from ngtcli.cli.answer_object import AnswerObject  # here: it loads torch
-
-    return AnswerObject(
-        text=answer.text,
-        task=request.task,
-        question=request.question,
-        model=request.settings.model,
-        method=request.settings.method,
-        finish_reason=answer.finish_reason,
-        exact=answer.exact,
-        settings=shown_settings(request.settings),
-        preset=request.preset.name,
-        documents=_documents(request),
-        skipped=distinct(request.loaded.skipped),
-        truncated=answer.prompt.cuts,
-        retrieval=answer.prompt.selection,
-        parts=answer.parts,
-        trie=answer.trie,
-        passes=answer.passes,
-        statistics=answer.statistics,
-        sources=sources,
-        policy=answer.policy,
-        tokens=answer.tokens if tokens else None,
-    )
+    truncated: Sequence[Cut]
+    retrieval: Selection | None = field(metadata=json_key(about=RETRIEVAL))
+    prompt: str | None
+    ids: Sequence[int] | None
 
 
 def dry_run_object(request: AnswerRequest, prompt: "Prompt | None", context: int) -> DryRunObject:
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
-    own = DryRunObject(
+    return DryRunObject(
         task=request.task,
         question=request.question,
         model=request.settings.model,
         preset=request.preset.name,
         fits=prompt is not None,
         context=context,
-        documents=_documents(request),
+        documents=document_objects(request),
         skipped=distinct(request.loaded.skipped),
-    )
-    if prompt is None:
-        return own
-    return replace(
-        own,
-        prompt_tokens=len(prompt.ids),
-        truncated=prompt.cuts,
-        retrieval=prompt.selection,
-        prompt=prompt.text,
-        ids=prompt.ids,
+        prompt_tokens=len(prompt.ids) if prompt else None,
+        truncated=prompt.cuts if prompt else (),
+        retrieval=prompt.selection if prompt else None,
+        prompt=prompt.text if prompt else None,
+        ids=prompt.ids if prompt else None,
     )
 
 
-def _documents(request: Question) -> list[DocumentObject]:
+def document_objects(request: Question) -> list[DocumentObject]:
+    """The documents as JSON has them."""
     return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 
 
@@ -130,10 +95,7 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     facts = [counted(s.new_tokens, "token"), f"{s.tokens_per_s:.1f} tokens/s"]
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
-        facts += [
-            f"acceptance length {s.mean_acceptance_length:.2f}",
-            f"{share:.0%} drafted",
-        ]
+        facts += [f"acceptance length {s.mean_acceptance_length:.2f}", f"{share:.0%} drafted"]
     else:
         facts.append(f"nothing drafted: {_why_no_drafts(settings, answer)}")
     facts += [f"prefill {s.prefill_s:.2f} s", f"decoding {s.decode_s:.2f} s"]
@@ -141,30 +103,35 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
         facts.append("stopped at max-tokens")
     if answer.finish_reason == "repetition":
         facts.append("stopped where it repeats itself")
-    facts += _policy_facts(answer.policy)
+    if answer.policy and answer.policy.budgets:
+        sizes = sorted(Counter(answer.policy.budgets).elements())
+        facts.append(f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}")
+        if answer.policy.stand_downs:
+            facts.append(f"drafting stood down {counted(answer.policy.stand_downs, 'time')}")
     if answer.trie.status != "none":
         facts.append(f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms")
     return facts
 
 
-def _policy_facts(policy: "PolicyReport | None") -> list[str]:
-    """How many nodes the steps had, and how often drafting rested."""
-    if policy is None or not policy.budgets:
-        return []
-    sizes = sorted(Counter(policy.budgets).elements())
-    facts = [f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"]
-    if policy.stand_downs:
-        facts.append(f"drafting stood down {counted(policy.stand_downs, 'time')}")
-    return facts
-
-
-def remarks(answer: "Answer") -> list[str]:
+def remarks(answer: "Answer") -> Iterator[str]:
     """What -v says below an answer: why so much was drafted, from what, whether it is exact."""
-    return [
-        *([_policy_words(answer, answer.policy)] if answer.policy is not None else []),
-        answer.background_words(),
-        *_words_on_passes(answer),
-    ]
+    if answer.policy is not None:
+        yield _policy_words(answer, answer.policy)
+    yield answer.background_words()
+    run, model = answer.run, answer.run.model
+    dtype = str(model.dtype).removeprefix("torch.")
+    if run.exact and not model.plain_reason:
+        yield (
+            f"Exact: all passes had {run.rows} rows; plain decoding with --exact has the same"
+            " tokens."
+        )
+    elif dtype != "float32" and not model.plain_reason:
+        yield f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+    if model.unused:
+        unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
+        yield f"Left unused of the model's generation settings: {unused}."
+    if model.passes.reason and not model.plain_reason:
+        yield f"The model's passes are not captured: {model.passes.reason}."
 
 
 def _policy_words(answer: "Answer", policy: "PolicyReport") -> str:
@@ -182,24 +149,6 @@ def _policy_words(answer: "Answer", policy: "PolicyReport") -> str:
             f" {policy.budgets.get(0, 0)} of {answer.run.statistics.steps} steps."
         )
     return words
-
-
-def _words_on_passes(answer: "Answer") -> Iterator[str]:
-    """Whether tokens depend on drafts, what of the checkpoint is not used, why passes are slow."""
-    run, model = answer.run, answer.run.model
-    dtype = str(model.dtype).removeprefix("torch.")
-    if run.exact and not model.plain_reason:
-        yield (
-            f"Exact: all passes had {run.rows} rows; plain decoding with --exact has the same"
-            " tokens."
-        )
-    elif dtype != "float32" and not model.plain_reason:
-        yield f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
-    if model.unused:
-        unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
-        yield f"Left unused of the model's generation settings: {unused}."
-    if model.passes.reason and not model.plain_reason:
-        yield f"The model's passes are not captured: {model.passes.reason}."
 
 
 def _short(value: object, most: int = 40) -> str:
@@ -257,10 +206,11 @@ def _scores(passage: Chosen) -> str:
     by = passage.scores
     if by.dense is None and by.reranked is None:
         return f"score {by.bm25:.2f}"
-    scores = {
-        f"BM25 {by.bm25:.2f}": True,
-        f"dense {by.dense or 0:.3f}": by.dense is not None,
-        f"fused {by.fused or 0:.4f}": by.fused is not None,
-        f"reranked {by.reranked or 0:.2f}": by.reranked is not None,
-    }
-    return f"rank {passage.rank} ({', '.join(words for words, given in scores.items() if given)})"
+    scores = [
+        ("BM25", by.bm25, 2),
+        ("dense", by.dense, 3),
+        ("fused", by.fused, 4),
+        ("reranked", by.reranked, 2),
+    ]
+    words = [f"{name} {value:.{digits}f}" for name, value, digits in scores if value is not None]
+    return f"rank {passage.rank} ({', '.join(words)})"

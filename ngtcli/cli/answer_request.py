@@ -31,12 +31,12 @@ _HTML = file_option("--html", help="Also write a page: the answer next to its do
 _SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AnswerFlags:
     """The flags of both commands, but for documents, question and settings."""
 
-    preset: PresetOption = None
-    output: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end
+    preset_name: PresetOption = None
+    out: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end
     json: JsonOption = False
     json_tokens: Annotated[bool, _TOKENS] = False
     dry_run: Annotated[bool, _DRY] = False
@@ -48,36 +48,30 @@ class AnswerFlags:
 
     def request(self, **more: Any) -> "AnswerRequest":
         """What is asked for by these flags; `more` are the other fields of the request."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "preset"}
-        own["output"] = None if self.output is None else named_file(self.output)
-        return AnswerRequest(**own | more)
+        return AnswerRequest(**{f.name: getattr(self, f.name) for f in fields(self)}, **more)
+
+    @property
+    def output(self) -> Path | None:
+        """The file that -o names."""
+        return None if self.out is None else named_file(self.out)
 
     @property
     def folder(self) -> Path | None:
         """What -o names if that is a folder: one that is there, or a name with a slash behind."""
-        meant = self.output and (self.output.endswith(("/", os.sep)) or os.path.isdir(self.output))
-        return Path(self.output) if self.output and meant else None
+        meant = self.out and (self.out.endswith(("/", os.sep)) or os.path.isdir(self.out))
+        return Path(self.out) if self.out and meant else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRequest(Question):
+class AnswerRequest(AnswerFlags, Question):
     """What is asked, of what, and how the answer is to be shown."""
 
-    json: bool = False
-    json_tokens: bool = False
-    output: Path | None = None
-    dry_run: bool = False
-    verbose: bool = False
-    explain: bool = False
-    cite: bool = False
-    html: Path | None = None
-    svg: Path | None = None
     show_passages: bool = False
 
     @property
     def whole(self) -> bool:
         """Whether the answer is shown once it is complete, and not as it comes."""
-        return self.json or self.json_tokens or self.cite or self.output is not None
+        return self.json or self.json_tokens or self.cite or self.out is not None
 
 
 def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
@@ -103,33 +97,32 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
 
     Raises ModelError for a model, an embedder or a reranker that is not there or cannot be used.
     """
-    check_output_files({"-o": request.output, "--html": request.html, "--svg": request.svg})
-    refuse_ignored(flags, request.settings)
-    forms = {"--json": request.json, "--json-tokens": request.json_tokens, "-o": request.output}
-    for form in (f for f, given in {**forms, "--dry-run": request.dry_run}.items() if given):
+    r, s = request, request.settings
+    check_output_files({"-o": r.output, "--html": r.html, "--svg": r.svg})
+    refuse_ignored(flags, s)
+    forms = {"--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run}
+    for form in [form for form, given in forms.items() if given]:
         refuse_colour(form, flags)
-    for form, given in {"--json": request.json, "--json-tokens": request.json_tokens}.items():
-        if given:
-            refuse_with(form, {"--cite": request.cite}, "Its sources are in the object anyway.")
-    if request.settings.engine == "vllm":
-        steps = {"--explain": request.explain, "--json-tokens": request.json_tokens}
+        if form.startswith("--json"):
+            refuse_with(form, {"--cite": r.cite}, "Its sources are in the object anyway.")
+    if s.engine == "vllm":
+        steps = {"--explain": r.explain, "--json-tokens": r.json_tokens}
         refuse_with("--engine vllm", steps, "vLLM does not tell which tokens were drafted.")
-    if request.settings.overflow != "retrieve":
-        unread = {s.flag: name in flags for name, s in SETTINGS.items() if s.overflow == "retrieve"}
-        unread |= {"--show-passages": request.show_passages}
-        refuse_with(f"--overflow {request.settings.overflow}", unread, "Nothing is left out.")
-    elif request.settings.embedder or request.settings.reranker:
+    if s.overflow != "retrieve":
+        unread = {f.flag: name in flags for name, f in SETTINGS.items() if f.overflow}
+        unread |= {"--show-passages": r.show_passages}
+        refuse_with(f"--overflow {s.overflow}", unread, "Nothing is left out.")
+    elif s.embedder or s.reranker:
         from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
 
-        check_encoders(request.settings.embedder, request.settings.reranker)
-    if request.dry_run:
-        cites = {"--cite": request.cite, "--html": request.html, "--svg": request.svg}
-        refuse_with("--dry-run", cites, "There is no answer to show.")
-        refuse_with("--dry-run", {"--explain": request.explain}, "It makes no step.")
-        tokens = {"--json-tokens": request.json_tokens}
-        refuse_with("--dry-run", tokens, "Give --dry-run --json.")
-        refuse_with("--dry-run", {"-o": request.output}, "Redirect it: ngt … --dry-run > FILE")
-    check_session(request.settings, dry=request.dry_run)
+        check_encoders(s.embedder, s.reranker)
+    if r.dry_run:
+        shown = {"--cite": r.cite, "--html": r.html, "--svg": r.svg}
+        refuse_with("--dry-run", shown, "There is no answer to show.")
+        refuse_with("--dry-run", {"--explain": r.explain}, "It makes no step.")
+        refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")
+        refuse_with("--dry-run", {"-o": r.out}, "Redirect it: ngt … --dry-run > FILE")
+    check_session(s, dry=r.dry_run)
 
 
 def remark_look_alikes(request: AnswerRequest, tokenizer: Tokenizer, notes: Notes) -> None:

@@ -5,14 +5,12 @@ weights.
 """
 
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from ngtcli.cli.answer_report import (
-    answer_object,
     copied,
     dry_run_object,
     explanation,
@@ -31,21 +29,19 @@ from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
 from ngtcli.grounding.sources import Sources
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
-from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.build import Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import ColourSink, PlainSink, ShownToken, TerminalSink
+from ngtcli.render.sinks import PlainSink, TerminalSink
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
-    from ngtcli.prompt.splitting import PartReport
-    from ngtcli.session.answer import Answer, FinishedAnswer
     from ngtcli.session.parts import Splitting
-    from ngtcli.session.session import Session
+    from ngtcli.session.session import Answer, FinishedAnswer, Session
 
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
@@ -53,45 +49,26 @@ _LONG = 5_000_000  # characters of documents that take longer to compare than is
 def run(request: AnswerRequest) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
+    parts = None
     try:
         if request.dry_run:
             dry_run(request, notes)
             return
         session = _session(request, notes)
-    except KeyboardInterrupt:
-        notes.warn("interrupted")
-        raise typer.Exit(INTERRUPTED) from None
-    answer_with(session, request, notes)
-
-
-def answer_with(session: "Session", request: AnswerRequest, notes: Notes) -> None:
-    """Prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
-    parts: Splitting | None = None
-    try:
         parts = _parts(request, session, notes)
-        if parts is None:
-            prompt = session.prompt(request.preset, request.documents, request.question)
-        else:
+        if parts:
             prompt = parts.prompt()
+        else:
+            prompt = session.prompt(request.preset, request.documents, request.question)
         remark_look_alikes(request, session.model.tokenizer, notes)
         tell_passages(request, prompt.selection, notes)
         answer = parts.answer(prompt) if parts else session.answer(prompt)
     except KeyboardInterrupt:
-        notes.clear()
         notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
         raise typer.Exit(INTERRUPTED) from None
-    _Showing(request, answer, notes, parts.reports if parts else []).run()
+    _Showing(request, answer, notes).run(parts)
     if parts is not None:
         parts.forget()
-
-
-def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitting | None":
-    """What makes a summary part by part, where that is asked for."""
-    if request.settings.overflow not in IN_PARTS:
-        return None
-    from ngtcli.session.parts import Splitting  # here: it loads torch
-
-    return Splitting(session, request.preset, request.documents, notes.begin_part)
 
 
 def _session(request: AnswerRequest, notes: Notes) -> "Session":
@@ -104,45 +81,56 @@ def _session(request: AnswerRequest, notes: Notes) -> "Session":
     return open_session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
 
 
+def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitting | None":
+    """What makes a summary part by part, where that is asked for."""
+    if request.settings.overflow not in IN_PARTS:
+        return None
+    from ngtcli.session.parts import Splitting  # here: it loads torch
+
+    return Splitting(session, request.preset, request.documents, notes.begin_part)
+
+
 class _Showing:
     """An answer as it comes, and then whole: on standard output, below it, and in files."""
 
-    def __init__(
-        self,
-        request: AnswerRequest,
-        answer: "Answer",
-        notes: Notes,
-        parts: Sequence["PartReport"],
-    ) -> None:
-        self._request, self._answer, self._notes, self._parts = request, answer, notes, parts
+    def __init__(self, request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
+        self._request, self._answer, self._notes = request, answer, notes
 
-    def run(self) -> None:
+    def run(self, parts: "Splitting | None") -> None:
         """Show the answer; on Ctrl-C what came of it, with exit code 130. Raises NgtError."""
+        request, answer, notes = self._request, self._answer, self._notes
         sink: PlainSink | None = None
-        if self._request.whole:
+        if request.whole:
             process.unwind_on_interrupt()  # even an empty answer is delivered
         else:
             sink = self._sink()
         try:
             self._decode(sink)
         except KeyboardInterrupt:
-            self._answer.interrupted = True
+            answer.interrupted = True
         except Exception:
             if not process.interrupted():  # else a library made this of the Ctrl-C
                 raise
-            self._answer.interrupted = True
-        self._notes.clear()
+            answer.interrupted = True
+        notes.clear()
         if sink is not None:
             sink.close()
-        finished = self._answer.finished(parts=self._parts)
-        sources = self._compare(finished)
+        finished = answer.finished(parts=parts.reports if parts else ())
+        if not finished.prompt.selection and sum(len(d.text) for d in request.documents) > _LONG:
+            notes.status("Comparing the answer with the documents …")
+        sources = copied(finished, request.documents)
+        notes.clear()
         with process.unbroken():
-            self._deliver(finished, sources)
-            facts = [copied_fact(sources), *summary_facts(self._request.settings, self._answer)]
-            if self._request.html:
-                write_page(self._page(finished, sources, facts), self._request.html)
-            if self._request.svg:
-                write_page(self._picture(finished, sources, facts), self._request.svg)
+            if request.cite and not request.output:
+                self._print_cited(finished, sources)
+            elif request.whole:
+                hint = "The answer went to standard output; choose another file with -o."
+                write_result(body_of(request, finished, sources), request.output, hint)
+            facts = [copied_fact(sources), *summary_facts(request.settings, answer)]
+            if request.html:
+                write_page(self._page(finished, sources, facts), request.html)
+            if request.svg:
+                write_page(self._picture(finished, sources, facts), request.svg)
         self._conclude(facts)
 
     def _sink(self) -> PlainSink:
@@ -153,7 +141,7 @@ class _Showing:
             self._notes.legend(self._answer.run.drafter.origins)
         if sys.stdout.isatty():
             return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
-        return ColourSink(sys.stdout) if color else PlainSink(sys.stdout)
+        return PlainSink(sys.stdout, color)
 
     def _decode(self, sink: PlainSink | None) -> None:
         tokens = 0
@@ -171,30 +159,25 @@ class _Showing:
             if self._request.explain:
                 self._notes.say(explanation(self._answer, step), dim=True)
 
-    def _compare(self, answer: "FinishedAnswer") -> Sources:
-        """Which stretches of the answer stand in the documents, or in the passages read."""
-        documents = self._request.documents
-        if answer.prompt.selection is None and sum(len(d.text) for d in documents) > _LONG:
-            self._notes.status("Comparing the answer with the documents …")
-        sources = copied(answer, documents)
-        self._notes.clear()
-        return sources
-
-    def _deliver(self, answer: "FinishedAnswer", sources: Sources) -> None:
-        """The JSON object, or the answer with its sources, to stdout or to the file."""
-        request = self._request
-        if request.cite and not request.output:
-            _print_cited(answer.tokens, sources, self._sink(), request.settings.color)
-        elif request.whole:
-            hint = "The answer went to standard output; choose another file with -o."
-            write_result(body_of(request, answer, sources), request.output, hint)
+    def _print_cited(self, answer: "FinishedAnswer", sources: Sources) -> None:
+        """The answer with marks, and its sources below it; on a terminal they link to the files."""
+        sink = self._sink()
+        sink.step(with_marks(answer.tokens, sources))
+        sink.close()
+        if sys.stdout.isatty():
+            styled = wants_color(sys.stdout, self._request.settings.color)
+            places = terminal_list(sources, terminal_width(sys.stdout), styled)
+        else:
+            places = "".join(f"{listed(source)}\n" for source in sources.places())
+        sys.stdout.write(f"\n{places}" if places else "")
+        sys.stdout.flush()
 
     def _conclude(self, facts: list[str]) -> None:
         """What is said below an answer; exit code 130 where it was interrupted."""
         answer, notes = self._answer, self._notes
-        if notes.terminal or self._request.verbose:
+        if notes.terminal or notes.verbose:
             notes.facts(facts)
-        if self._request.verbose:
+        if notes.verbose:
             for words in remarks(answer):
                 notes.remark(words)
         if answer.finish_reason == "context":
@@ -205,7 +188,7 @@ class _Showing:
             notes.warn("interrupted; the answer is incomplete")
             raise typer.Exit(INTERRUPTED)
 
-    def _page(self, answer: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
+    def _page(self, answer: "FinishedAnswer", sources: Sources, facts: list[str]) -> str:
         """The answer next to its documents, as HTML."""
         from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
@@ -217,7 +200,7 @@ class _Showing:
         title = self._request.question or f"Summary of {names}"
         return answer_page(title, command_line(), answer.steps, sources, documents, facts)
 
-    def _picture(self, answer: "FinishedAnswer", sources: Sources, facts: Sequence[str]) -> str:
+    def _picture(self, answer: "FinishedAnswer", sources: Sources, facts: list[str]) -> str:
         """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
         width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
         origins = sorted({token.origin for token in tokens if token.drafted})
@@ -235,29 +218,13 @@ class _Showing:
 def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
+        from ngtcli.cli.answer_object import answer_object  # here: it loads torch
+
         return dump_json(answer_object(request, answer, sources, request.json_tokens))
     if not request.cite:
         return visible(answer.text.rstrip("\n"))
     text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))
     return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
-
-
-def _print_cited(
-    tokens: Sequence[ShownToken], sources: Sources, sink: PlainSink, color: str
-) -> None:
-    """The answer with marks into `sink`, which writes to stdout, and its sources below it.
-
-    On a terminal the places link to the files; `color` is that setting.
-    """
-    sink.step(with_marks(tokens, sources))
-    sink.close()
-    if sys.stdout.isatty():
-        styled = wants_color(sys.stdout, color)
-        places = terminal_list(sources, terminal_width(sys.stdout), styled)
-    else:
-        places = "".join(f"{listed(source)}\n" for source in sources.places())
-    sys.stdout.write(f"\n{places}" if places else "")
-    sys.stdout.flush()
 
 
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
@@ -277,10 +244,15 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         notes.status,
     )
     try:
-        if s.overflow in IN_PARTS:
-            prompt = _first_part(task, s.overflow, notes)
-        else:
+        if s.overflow not in IN_PARTS:
             prompt = prompt_for(task, s, notes.warn)
+        elif (whole := fits(task)) is not None:
+            prompt = whole
+        else:
+            parts = split(task) if s.overflow == "split" else split_to_refine(task)
+            of = counted(len(parts), "part")
+            notes.warn(f"not everything fits: split into {of}; this is the first one's")
+            prompt = parts[0].prompt
     except ContextOverflowError:
         notes.clear()
         if request.json:
@@ -296,14 +268,3 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         return
     print_line(visible(prompt.text))
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
-
-
-def _first_part(task: Task, overflow: str, notes: Notes) -> Prompt:
-    """The prompt of everything, or where that does not fit of the first part of the documents."""
-    if (whole := fits(task)) is not None:
-        return whole
-    parts = split(task) if overflow == "split" else split_to_refine(task)
-    notes.warn(
-        f"not everything fits: split into {counted(len(parts), 'part')}; this is the first one's"
-    )
-    return parts[0].prompt

@@ -20,7 +20,7 @@ from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
-from ngtcli.cli.answer_report import answer_object, copied
+from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once, time_left
 from ngtcli.cli.options import (
@@ -28,7 +28,6 @@ from ngtcli.cli.options import (
     VerboseOption,
     file_option,
     resolve_tasks,
-    with_flags,
     with_settings,
 )
 from ngtcli.cli.output import check_output_file, print_line
@@ -91,8 +90,7 @@ class BatchFlags:
         return Choice(part, parts, self.limit)
 
 
-@with_settings
-@with_flags(BatchFlags)
+@with_settings()
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
@@ -225,7 +223,7 @@ class _Batch:
 
 def _row(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
-    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject
+    from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
     error, question = answer.answer.error, answer.question
     try:

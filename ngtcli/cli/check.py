@@ -7,7 +7,7 @@ import typer
 
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_own_engine
+from ngtcli.cli.options import OF_OWN_ENGINE, JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.config import Settings
@@ -22,7 +22,7 @@ from ngtcli.render.terminal import one_line
 DRAFTS = "8,32,64"
 
 
-@with_own_engine
+@with_settings(OF_OWN_ENGINE)
 def check(
     files: Annotated[
         list[str] | None, typer.Argument(help="Texts to summarize; default: the examples.")

@@ -4,7 +4,7 @@ A flag that would have no effect is refused. Settings of the environment, of fil
 are for many commands, and need not matter to each.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -62,7 +62,6 @@ TUNE = _table(
         **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
     },
 )
-_NEEDED = {"force": "write"}  # flags that mean something only with another one
 # Of these an empty text would stand for the default.
 _NAMED = ("methods", "tasks", "against", "num_draft", "template", "turns", "ids", "shape")
 # Two ways to say one thing.
@@ -99,22 +98,6 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for a flag that the other settings leave without an effect."""
     given = [SETTINGS[name] for name in flags]
-    _refuse_engine(given, settings)
-    for about in given:
-        neutral = flags[about.name] == about.default
-        if (
-            about.sampled
-            and not neutral
-            and not settings.temperature
-            and "temperature" not in flags
-        ):
-            what = "does nothing at temperature 0, where the likeliest token is taken"
-            raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
-    _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
-
-
-def _refuse_engine(given: Iterable[Setting], settings: Settings) -> None:
-    """Flags of the other engine, and what vLLM cannot do."""
     for about in given:
         if about.engine not in ("", settings.engine):
             engine, hint = "--engine vllm", "Leave it out."
@@ -125,6 +108,12 @@ def _refuse_engine(given: Iterable[Setting], settings: Settings) -> None:
         from ngtcli.engines.vllm_arguments import check
 
         check(settings)
+    greedy = not settings.temperature and "temperature" not in flags
+    for about in given:
+        if greedy and about.sampled and flags[about.name] != about.default:
+            what = "does nothing at temperature 0, where the likeliest token is taken"
+            raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
+    _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
 
 
 def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
@@ -162,7 +151,17 @@ def refuse_with(given: str, others: Mapping[str, object], hint: str) -> None:
 def check_combination(context: typer.Context, table: Table, mode: str) -> None:
     """Raise UsageError where the command line that runs has a flag that would be ignored."""
     given = _given(context)
-    check_given(table, mode, {name: flag for name, (flag, _) in given.items()})
+    idle = [name for name in given if mode not in table[name]]
+    if idle:
+        where = f"without --{table[idle[0]][0]}" if mode == LIVE else f"with --{mode}"
+        does, it = ("does", "it") if len(idle) == 1 else ("do", "them")
+        flags = ", ".join(given[name][0] for name in idle)
+        raise UsageError(f"{flags} {does} nothing {where}", f"Leave {it} out.")
+    if "force" in given and "write" not in given:
+        raise UsageError("--force does nothing without --write", "Leave it out.")
+    for one, two in _EITHER:
+        if one in given and two in given:
+            raise UsageError(f"{given[one][0]} and {given[two][0]}", "Give one of them.")
     for name in _NAMED:
         flag, value = given.get(name, ("", "some"))
         if isinstance(value, str) and not value.strip(" ,"):
@@ -181,22 +180,3 @@ def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
             flag = max(written or parameter.opts, key=len)
             found[name] = (flag if flag.startswith("-") else "naming texts", value)
     return found
-
-
-def check_given(table: Table, mode: str, given: Mapping[str, str]) -> None:
-    """Raise UsageError for what does nothing in `mode`; `given` maps parameters to their flags."""
-    idle = [flag for name, flag in given.items() if mode not in table[name]]
-    if idle:
-        where = f"with --{mode}"
-        if mode == LIVE:
-            needed = next(table[name] for name, flag in given.items() if flag == idle[0])
-            where = f"without --{needed[0]}"
-        does = "does" if len(idle) == 1 else "do"
-        it = "it" if len(idle) == 1 else "them"
-        raise UsageError(f"{', '.join(idle)} {does} nothing {where}", f"Leave {it} out.")
-    for name, other in _NEEDED.items():
-        if name in given and other not in given:
-            raise UsageError(f"{given[name]} does nothing without --{other}", "Leave it out.")
-    for one, two in _EITHER:
-        if one in given and two in given:
-            raise UsageError(f"{given[one]} and {given[two]}", "Give one of them.")

@@ -4,8 +4,7 @@ Where nothing is offered, the shell offers files.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -16,35 +15,25 @@ Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at, some milliseconds; guess
 
 
-def _quietly(complete: Complete) -> Complete:
+def _quietly(words: Callable[[str], Iterable[str]]) -> Complete:
     """Offer what begins with what was typed, and nothing at all where that fails."""
 
-    @wraps(complete)
     def offered(incomplete: str) -> list[str]:
         try:
-            return [word for word in complete(incomplete) if word.startswith(incomplete)]
+            return [word for word in words(incomplete) if word.startswith(incomplete)]
         except Exception:  # a message would stand in the middle of what is being typed
             return []
 
     return offered
 
 
-@_quietly
-def methods(incomplete: str) -> list[str]:
-    """Names of methods."""
+def _methods(_: str) -> list[str]:
     from ngtcli.draft.registry import method_names
 
     return method_names()
 
 
-@_quietly
-def presets(incomplete: str) -> list[str]:
-    """Names of presets."""
-    return list(preset_files())
-
-
-@_quietly
-def models(incomplete: str) -> list[str]:
+def _models(incomplete: str) -> list[str]:
     """The built-in model, those in the hub's cache, and folders."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -53,21 +42,22 @@ def models(incomplete: str) -> list[str]:
     return ["builtin", *ids, *sorted(_folders(incomplete))]
 
 
-@_quietly
-def backgrounds(incomplete: str) -> list[str]:
-    """Names of backgrounds."""
+def _backgrounds(_: str) -> list[str]:
     from ngtcli.background.files import SHIPPED
     from ngtcli.trie.files import list_backgrounds
 
     return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))
 
 
+presets = _quietly(lambda _: preset_files())
+_OFFERED = {"methods": _methods, "models": _models, "backgrounds": _backgrounds}
+
+
 def of_setting(setting: Setting) -> Complete | None:
     """What completes the value of a setting's option; None where there is nothing to offer."""
     if setting.choices:
-        return _quietly(lambda incomplete: list(setting.choices))
-    offered = {"methods": methods, "models": models, "backgrounds": backgrounds}
-    return offered.get(setting.complete)
+        return _quietly(lambda _: setting.choices)
+    return _quietly(_OFFERED[setting.complete]) if setting.complete else None
 
 
 def _folders(incomplete: str) -> Iterator[str]:

@@ -3,15 +3,16 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.cache import clear_named, print_folder, print_removed
+from ngtcli.cli.cache import print_folder, print_removed
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_some_settings
+from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
 from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import (
     distinct,
@@ -23,14 +24,15 @@ from ngtcli.cli.reading import (
 from ngtcli.config import SETTINGS, settings_where
 from ngtcli.documents.content import Section
 from ngtcli.documents.find import Skipped
-from ngtcli.documents.load import Document, Row, Survey, TokenCounter, survey
-from ngtcli.documents.passages import Cutting, Passage, place
+from ngtcli.documents.load import Document, Row, TokenCounter, survey
+from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import json_key
 from ngtcli.system.reading import read_bounded
+from ngtcli.tokens.tokenizer import Tokenizer
 
 docs_app = typer.Typer(
     help="Documents as they are read: text, pages, tokens, warnings.", no_args_is_help=True
@@ -47,26 +49,25 @@ class _Counter:
 
     def __init__(self, model: str, notes: Notes) -> None:
         self._model, self._notes = model, notes
-        self._tokenizer: Any = None
 
     def __call__(self, text: str) -> int:
-        return len(self._loaded().encode(text.strip()))
+        return len(self._tokenizer.encode(text.strip()))
 
-    def _loaded(self) -> Any:
-        if self._tokenizer is None:
-            from ngtcli.model_files.pretrained import load_tokenizer  # here: it takes a second
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        from ngtcli.model_files.pretrained import load_tokenizer  # here: it takes a second
 
-            self._notes.status(f"Loading the tokenizer of {self._model} …")
-            self._tokenizer = load_tokenizer(self._model)
-            self._notes.status("Reading the documents …")
-        return self._tokenizer
+        self._notes.status(f"Loading the tokenizer of {self._model} …")
+        tokenizer = load_tokenizer(self._model)
+        self._notes.status("Reading the documents …")
+        return tokenizer
 
     @property
     def key(self) -> str:
         """What stands for the tokenizer in the cache: a hash of its files, if they are here."""
         place = Path(find(self._model, needs=["tokenizer"]))
         if not place.is_dir():
-            return str(self._loaded().fingerprint)
+            return self._tokenizer.fingerprint
         digest = hashlib.sha256()
         for name in _TOKENIZER_FILES:
             if (place / name).is_file():
@@ -121,7 +122,7 @@ class ShownDocuments:
 
 
 @docs_app.command("list")
-@with_some_settings(*_READ)
+@with_settings(_READ)
 def docs_list(
     paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
     json: JsonOption = False,
@@ -140,16 +141,9 @@ def docs_list(
     if json:
         print_json(DocumentList(found.rows, distinct(found.skipped)))
         return
-    header = ["document", "format", "pages", "characters", "tokens"]
-    print_table(header, [_cells(row) for row in found.rows])
-    _tell(found, notes)
-
-
-def _cells(row: Row) -> list[Any]:
-    return [row.name, row.format, row.pages or "", row.characters, row.tokens]
-
-
-def _tell(found: Survey, notes: Notes) -> None:
+    columns = ["document", "format", "pages", "characters", "tokens"]
+    rows = [[r.name, r.format, r.pages or "", r.characters, r.tokens] for r in found.rows]
+    print_table(columns, rows)
     tell_warnings([(row.name, row.warnings, row.dropped) for row in found.rows], notes)
     tell_skipped(found.skipped, notes, _LEFT_OUT)
     if any(not one.kind for one in found.skipped):
@@ -166,7 +160,7 @@ _PASSAGES = typer.Option("--passages", help="Show the passages that questions fi
 
 
 @docs_app.command("show")
-@with_some_settings(*_READ, *_CUT)
+@with_settings((*_READ, *_CUT))
 def docs_show(
     path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
     text: Annotated[bool, typer.Option("--text", help="Print the text itself, alone.")] = False,
@@ -202,8 +196,13 @@ def docs_show(
 
 def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownDocument:
     """A document as it is shown; with its passages, where it is to be cut."""
-    about = document.about
-    found = None if cut is None else passages_of(document, cut)
+    about, text = document.about, document.text
+    found = None
+    if cut is not None:
+        found = []
+        for p in passages_of(document, cut):
+            section, tokens = place(document, p.start), counter(text[p.start : p.end])
+            found.append(ShownPassage(p.start, p.end, tokens, section.page, section.heading))
     return ShownDocument(
         name=document.name,
         path=document.path,
@@ -212,33 +211,25 @@ def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownD
         dropped=about.dropped,
         warnings=about.warnings,
         secret=about.secret,
-        characters=len(document.text),
-        tokens=counter(document.text),
+        characters=len(text),
+        tokens=counter(text),
         sections=about.sections,
-        text=document.text,
-        passages=None if found is None else [_passage(document, p, counter) for p in found],
+        text=text,
+        passages=found,
     )
-
-
-def _passage(document: Document, passage: Passage, counter: _Counter) -> ShownPassage:
-    section = place(document, passage.start)
-    tokens = counter(document.text[passage.start : passage.end])
-    return ShownPassage(passage.start, passage.end, tokens, section.page, section.heading)
 
 
 def _print_document(shown: ShownDocument) -> None:
     names = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
-    lines = {name: getattr(shown, name) for name in names if getattr(shown, name)}
-    lines |= {f"warning {i}": words for i, words in enumerate(shown.warnings, 1)}
-    print_table(["what", "value"], [[name, value] for name, value in lines.items()])
+    facts = [[name, getattr(shown, name)] for name in names if getattr(shown, name)]
+    warnings = [[f"warning {i}", words] for i, words in enumerate(shown.warnings, 1)]
+    print_table(["what", "value"], [*facts, *warnings])
     if shown.passages is not None:
-        header = ["from character", "to", "tokens", "page", "heading", "begins"]
-        rows = [
-            [p.start, p.end, p.tokens, p.page or "", p.heading,
-             shown.text[p.start : p.end][:_BEGINNING]]
-            for p in shown.passages
-        ]  # fmt: skip
-        print_table(header, rows)
+        rows = []
+        for p in shown.passages:
+            begins = shown.text[p.start : min(p.end, p.start + _BEGINNING)]
+            rows.append([p.start, p.end, p.tokens, p.page or "", p.heading, begins])
+        print_table(["from character", "to", "tokens", "page", "heading", "begins"], rows)
     elif shown.sections:
         places = [[s.start, s.page or "", s.heading] for s in shown.sections]
         print_table(["from character", "page", "heading"], places)
@@ -247,7 +238,7 @@ def _print_document(shown: ShownDocument) -> None:
 @docs_app.command("clear")
 def docs_clear(json: JsonOption = False) -> None:
     """Delete what the cache has of documents; their files stay."""
-    print_removed(*clear_named("documents", "passages", "counts", "parts"), json)
+    print_removed(["documents", "passages", "counts", "parts"], json)
 
 
 @docs_app.command("path")

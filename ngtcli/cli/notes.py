@@ -4,8 +4,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
-from ngtcli.cli.streams import stderr_width
+from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import GrammarError, NgtError, counted, short
 from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
@@ -46,9 +47,8 @@ class Notes:
         message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
-            line = cut(reveal(one_line(message)), stderr_width() - 1)
-            sys.stderr.write((_WIPE if self._status else "") + line)
-            sys.stderr.flush()
+            line = cut(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
+            _write((_WIPE if self._status else "") + line)
             self._status = True
         elif self.verbose:
             self.say(message)
@@ -56,8 +56,7 @@ class Notes:
     def clear(self) -> None:
         """Wipe the status line."""
         if self._status:
-            sys.stderr.write(_WIPE)
-            sys.stderr.flush()
+            _write(_WIPE)
             self._status = False
             process.wipe_at_end(b"")
 
@@ -65,22 +64,22 @@ class Notes:
         """Before the answer's first words: no status line, and below other lines an empty one."""
         self.clear()
         if self.said and self.terminal and sys.stdout.isatty():
-            sys.stderr.write("\n")
-            sys.stderr.flush()
+            _write("\n")
         self.said = False
 
     def say(self, message: str, dim: bool = False) -> None:
         """A line that stays."""
+        text = reveal(one_line(message))
+        self._line(paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text)
+
+    def _line(self, styled: str) -> None:
         self.clear()
         self.said = True
-        text = reveal(one_line(message))
-        styled = paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text
-        sys.stderr.write(styled + "\n")
-        sys.stderr.flush()
+        _write(f"{styled}\n")
 
     def remark(self, message: str) -> None:
         """A dim sentence, broken between words."""
-        for line in textwrap.wrap(message, stderr_width() - 1):
+        for line in textwrap.wrap(message, terminal_width(sys.stderr) - 1):
             self.say(line, dim=True)
 
     def warn(self, message: str) -> None:
@@ -89,33 +88,28 @@ class Notes:
     def legend(self, origins: Sequence[str]) -> None:
         """What the colours of an answer mean: the names of what its drafts may come from."""
         painted, drafted = wants_color(sys.stderr, "auto"), origins or ["drafted"]
-        self.clear()
-        self.said = True
-        for line in lines_of([*drafted, "the model's own"], stderr_width() - len("Sources: ")):
+        width = terminal_width(sys.stderr) - len("Sources: ")
+        for line in lines_of([*drafted, "the model's own"], width):
             words = [paint(w, drafted_style(w)) if painted and w in drafted else w for w in line]
-            sys.stderr.write(f"Sources: {' · '.join(words)}\n")
+            self._line(f"Sources: {' · '.join(words)}")
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""
-        for line in lines_of(parts, stderr_width()):
+        for line in lines_of(parts, terminal_width(sys.stderr)):
             self.say(" · ".join(line), dim=True)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def once(say: Callable[[str], None]) -> Callable[[str], None]:
     """`say`, for each message once, though it holds for every prompt of every round.
 
-    After `_SAID` messages all may be said again.
+    Of more than `_SAID` messages the oldest may be said again.
     """
-    said: set[str] = set()
-
-    def first(message: str) -> None:
-        if message not in said:
-            if len(said) == _SAID:
-                said.clear()
-            said.add(message)
-            say(message)
-
-    return first
+    return lru_cache(_SAID)(say)
 
 
 def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:
@@ -139,12 +133,9 @@ def report_error(error: NgtError) -> None:
     shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
     for line in (f"ngt: {error}", *shown, error.hint):
         if line:
-            sys.stderr.write(reveal(one_line(_shortened(line))) + "\n")
-
-
-def _shortened(line: str) -> str:
-    """`line` without its middle where a name in it is too long to be read."""
-    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"
+            if len(line) > LONGEST_LINE:  # by a name in it: its middle is left out
+                line = f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"
+            sys.stderr.write(reveal(one_line(line)) + "\n")
 
 
 def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[str]:

@@ -87,42 +87,41 @@ def _default(value: Any) -> str:
 Command = Callable[..., Any]
 
 
-def with_settings(command: Command) -> Command:
-    """Give a command a flag for each setting; it gets those that were given as `flags`.
+def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command], Command]:
+    """Give a command a flag for each of these settings; it gets those that were given as `flags`.
 
-    A parameter of the command's own takes the place of the setting of that name.
+    A parameter of the command's own takes the place of the setting of that name. In the place of a
+    parameter `given`, whose type is a dataclass, there is a flag for each field of that.
     """
-    return _with(tuple(SETTINGS), command)
 
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [p for name, p in signature.parameters.items() if name != "flags"]
+        kind = next((p.annotation for p in parameters if p.name == "given"), None)
+        fields = inspect.signature(kind, eval_str=True).parameters if kind else {}
+        own: list[inspect.Parameter] = []
+        for p in parameters:
+            keyword = p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            own += fields.values() if p.name == "given" else [keyword]
+        taken = {p.name for p in own}
+        settings = [p for name in names if name not in taken for p in _parameters(name)]
 
-def with_own_engine(command: Command) -> Command:
-    """As `with_settings`, for a command that compares whole answers of models that ngt runs."""
-    return _with(OF_OWN_ENGINE, command)
+        @wraps(command)
+        def wrapper(**arguments: Any) -> Any:
+            verbose = bool(arguments.get("verbose"))
+            flags = _given({p.name: arguments.pop(p.name) for p in settings})
+            if kind:
+                arguments["given"] = kind(**{name: arguments.pop(name) for name in fields})
+            try:
+                return command(flags=flags, **arguments)
+            finally:
+                _bound_cache(verbose)
 
+        wrapper.__signature__ = signature.replace(parameters=[*own, *settings])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *settings]}
+        return wrapper
 
-def with_some_settings(*names: str) -> Callable[[Command], Command]:
-    """As `with_settings`, for a command that reads only these settings."""
-    return partial(_with, names)
-
-
-def _with(names: Sequence[str], command: Command) -> Command:
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for name, p in signature.parameters.items() if name != "flags"]
-    shared = [name for name in names if name not in signature.parameters]
-    settings = [parameter for name in shared for parameter in _parameters(name)]
-
-    @wraps(command)
-    def wrapper(**arguments: Any) -> Any:
-        flags = _given({p.name: arguments.pop(p.name) for p in settings})
-        try:
-            return command(flags=flags, **arguments)
-        finally:
-            _bound_cache(bool(arguments.get("verbose")))
-
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + settings
-    wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    return wrapper
+    return decorate
 
 
 def _bound_cache(verbose: bool) -> None:
@@ -163,32 +162,6 @@ def _typed(setting: Setting, value: Any) -> Any:
     if setting.names:
         return names_of(value)
     return tuple(value) if isinstance(value, list) else value
-
-
-def with_flags(kind: type[Any]) -> Callable[[Command], Command]:
-    """Give a command a flag for each field of the dataclass `kind`; it gets them as `given`.
-
-    In help pages they stand where `given` does.
-    """
-    fields = inspect.signature(kind, eval_str=True).parameters
-
-    def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-
-        @wraps(command)
-        def wrapper(**arguments: Any) -> Any:
-            given = kind(**{name: arguments.pop(name) for name in fields})
-            return command(given=given, **arguments)
-
-        own = [
-            p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()
-        ]
-        at = list(signature.parameters).index("given")
-        parameters = [*own[:at], *fields.values(), *own[at + 1 :]]
-        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return wrapper
-
-    return decorate
 
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:

@@ -2,23 +2,21 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from ngtcli.cli.streams import terminal_width
 from ngtcli.documents.find import WRITES_OVER
-from ngtcli.errors import NgtError, UsageError, shortened
-from ngtcli.render.tables import Column, Table, to_tabs
+from ngtcli.errors import NgtError, UsageError, reason_of, shortened
+from ngtcli.render.tables import Column, Forms, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color
-from ngtcli.system.json_form import dump_json
+from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import write_atomically
 
-if TYPE_CHECKING:
-    from ngtcli.render.tables import Forms
-
+Row = TypeVar("Row")
 _ELSEWHERE = "Choose another file."
 
 
@@ -52,8 +50,8 @@ def check_name(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # too long, links in a circle
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError(f"{shortened(str(path))}: {reason}", "Give another name.") from None
+        what = f"{shortened(str(path))}: {reason_of(error)}"
+        raise UsageError(what, "Give another name.") from None
 
 
 def check_output_files(paths: Mapping[str, Path | None]) -> None:
@@ -109,7 +107,7 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE) -> None:
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise NgtError(f"{path}: {(error.strerror or str(error)).lower()}", hint) from None
+        raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 
 
 def print_line(text: str) -> None:
@@ -124,18 +122,43 @@ def print_json(value: object) -> None:
     print_line(dump_json(value))
 
 
+def print_either(value: object, json: bool, text: str) -> None:
+    """`value` as JSON, or the lines of `text`."""
+    print_line(dump_json(value) if json else text)
+
+
+def print_rows(
+    rows: Sequence[Row],
+    json: bool,
+    columns: Sequence[str],
+    cells: Callable[[Row], Sequence[object]],
+) -> None:
+    """`rows` as JSON, or as a table with the `cells` of each."""
+    if json:
+        print_json(rows)
+    else:
+        print_table(columns, [cells(row) for row in rows])
+
+
+def print_facts(value: object, json: bool) -> None:
+    """A dataclass as JSON, or as a table of its keys and their values."""
+    if json:
+        print_json(value)
+    else:
+        print_table(["what", "value"], list(to_json(value).items()))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on a terminal, tab-separated values without headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
-    if not sys.stdout.isatty():
-        if cells:
-            print_line(to_tabs(cells))
-        return
-    from ngtcli.render.terminal_tables import to_terminal  # here: elsewhere it is not needed
+    if sys.stdout.isatty():
+        from ngtcli.render.terminal_tables import to_terminal  # here: elsewhere it is not needed
 
-    table = Table("", [Column(title, left=True) for title in columns], cells)
-    width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
-    print_line(to_terminal([table], width=width, colour=colour))
+        table = Table("", [Column(title, left=True) for title in columns], cells)
+        width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
+        print_line(to_terminal([table], width=width, colour=colour))
+    elif cells:
+        print_line(to_tabs(cells))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +184,17 @@ class Destination:
     output: Path | None
     html: Path | None
 
-    def deliver(self, forms: "Forms", color: str) -> None:
+    def deliver(self, forms: Forms, color: str) -> None:
         """Write the result, and the page where one is wanted. Raises NgtError."""
-        write_result(self._text(forms, color), self.output)
+        if self.form:
+            text = forms.asked[self.form]()
+        elif self.output is None and sys.stdout.isatty():
+            text = forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
+        else:
+            text = forms.plain()
+        write_result(text, self.output)
         if self.html is not None:
             write_page(forms.page(), self.html)
-
-    def _text(self, forms: "Forms", color: str) -> str:
-        if self.form:
-            return forms.asked[self.form]()
-        if self.output is None and sys.stdout.isatty():
-            return forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
-        return forms.plain()
 
 
 def aim(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> Destination:

@@ -104,5 +104,5 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "config path": {"paths": list[str]},
         "models list": {"models": list[about.Model]},
         "models path": {"model_paths": about.ModelFolders},
-        "env": {"env": about.Environment},
+        "env": {"env": about.env_schema()},
     }

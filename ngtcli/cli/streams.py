@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Any, BinaryIO, TextIO
 
-from ngtcli.errors import ClosedPipeError, NgtError
+from ngtcli.errors import ClosedPipeError, NgtError, reason_of
 
 NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two a guess
 
@@ -20,9 +20,8 @@ class _Stdout(io.FileIO):
         except BrokenPipeError:
             raise ClosedPipeError("standard output is closed") from None
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
             hint = "Send the output elsewhere: to another file or disk, or to the terminal."
-            raise NgtError(f"standard output: {reason}", hint) from None
+            raise NgtError(f"standard output: {reason_of(error)}", hint) from None
 
 
 class _Stderr(io.FileIO):
@@ -104,8 +103,3 @@ def _columns_reported(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def stderr_width() -> int:
-    """Columns of the terminal behind stderr; stdout may be a pipe at the same time."""
-    return terminal_width(sys.stderr)

@@ -1,6 +1,6 @@
 """`ngt trie`: the cached tries of documents, and datastores and backgrounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ngtcli.background.files import check_new_name
-from ngtcli.cli.cache import clear_named, print_folder, print_removed
+from ngtcli.cli.cache import cleared, print_folder, print_removed
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_some_settings
-from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.output import print_either, print_rows
 from ngtcli.cli.reading import distinct, read_documents, standard_input
 from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import InputError, NgtError, UsageError, counted
+from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.json_form import json_key, to_json
@@ -29,6 +29,7 @@ from ngtcli.trie.files import (
     TRIES,
     BackgroundFile,
     CacheFile,
+    PoolFile,
     TrieFile,
     describe,
     list_files,
@@ -84,7 +85,7 @@ class ShownTrie:
 
 
 @trie_app.command("build")
-@with_some_settings(*_READ)
+@with_settings(_READ)
 def trie_build(
     paths: PathsArgument,
     rest: Annotated[
@@ -99,105 +100,100 @@ def trie_build(
     flags: dict[str, Any] | None = None,
 ) -> None:
     """Build and cache the trie of documents ahead of the first question."""
-    _check_kind(rest, background, name, flags or {})
+    if rest and background:
+        raise UsageError("--rest with --background", "Give one of them.")
+    kind = "datastore" if rest else "background" if background else "trie"
+    _check(kind, name, flags or {})
     settings = resolve(flags or {}, preset, "summarize")[0].settings
     notes = Notes()
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
-    kind = "datastore" if rest else "background" if background else "trie"
-    built, line = _build(kind, name, loaded, settings, notes)
-    notes.clear()
-    if json:
-        print_json(built)
-    else:
-        print_line(f"{line}\n{one_line(built.path)}")
-
-
-def _build(
-    kind: str, name: str | None, loaded: Loaded, settings: Settings, notes: Notes
-) -> tuple[BuiltTrie | BuiltFile, str]:
-    """What was built, and a line that says so."""
-    tokenizer, documents = load_tokenizer(settings.model), loaded.documents
-    skipped = distinct(loaded.skipped)
+    tokenizer = load_tokenizer(settings.model)
+    built: BuiltTrie | BuiltFile
     if kind == "trie":
-        from ngtcli.trie.store import document_trie  # here: it loads numpy
-
-        trie, report = document_trie(
-            documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
-        )
-        built = f"{report.status}: {counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
-        body = BuiltTrie(
-            status=report.status,
-            seconds=report.seconds,
-            nodes=report.nodes,
-            tokens=trie.tokens,
-            path=str(report.path or ""),
-            skipped=skipped,
-        )
-        return body, f"{built} in {report.seconds * 1000:.0f} ms"
-    name = name or ("default" if kind == "datastore" else "own")
-    path, tokens, nodes = _build_file(kind, name, documents, tokenizer, settings.model)
-    file = BuiltFile(name=name, tokens=tokens, nodes=nodes, path=str(path), skipped=skipped)
-    return file, f"built: {kind} {one_line(name)}, {counted(tokens, 'token')}"
+        built, line = _build_trie(loaded, tokenizer, settings, notes)
+    else:
+        name = name or ("default" if rest else "own")
+        built = _build_file(kind, name, loaded, tokenizer, settings.model)
+        line = f"built: {kind} {one_line(name)}, {counted(built.tokens, 'token')}"
+    notes.clear()
+    print_either(built, json, f"{line}\n{one_line(built.path)}")
 
 
-def _check_kind(rest: bool, background: bool, name: str | None, flags: Mapping[str, Any]) -> None:
+def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
-    if rest and background:
-        raise UsageError("--rest with --background", "Give one of them.")
+    if kind == "trie":
+        if name is not None:
+            raise UsageError("a trie has no name", "--name goes with --rest or --background.")
+        return
     if name is not None:
-        _check_name(name, rest, background)
+        for wrong, hint in (
+            (not name.strip(), "Give one, or leave --name out."),
+            (":" in name, "Give one without a colon."),  # --method rest:datastore=NAME has one
+            (not name.isprintable(), "Give one that can be typed."),
+        ):
+            if wrong:
+                raise UsageError(f"the name is {name!r}", hint)
+        if kind == "background":
+            check_new_name(name)
+    flag = "--rest" if kind == "datastore" else "--background"
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
-    refuse_with("--rest", given if rest else {}, "A datastore has no window: leave it out.")
-    given = given if background else {}
-    refuse_with("--background", given, "A background has no window: leave it out.")
+    refuse_with(flag, given, f"A {kind} has no window: leave it out.")
 
 
-def _check_name(name: str, rest: bool, background: bool) -> None:
-    """Raise UsageError for a name that what is to be built cannot have."""
-    if not (rest or background):
-        raise UsageError("a trie has no name", "--name goes with --rest or --background.")
-    if not name.strip():
-        raise UsageError(f"the name is {name!r}", "Give one, or leave --name out.")
-    if ":" in name:  # --method rest:datastore=NAME could not say it
-        raise UsageError(f"the name is {name!r}", "Give one without a colon.")
-    if not name.isprintable():
-        raise UsageError(f"the name is {name!r}", "Give one that can be typed.")
-    if background:
-        check_new_name(name)
+def _build_trie(
+    loaded: Loaded, tokenizer: Tokenizer, settings: Settings, notes: Notes
+) -> tuple[BuiltTrie, str]:
+    """What was built, and a line that says so."""
+    from ngtcli.trie.store import document_trie  # here: it loads numpy
+
+    trie, report = document_trie(
+        loaded.documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
+    )
+    built = BuiltTrie(
+        status=report.status,
+        seconds=report.seconds,
+        nodes=report.nodes,
+        tokens=trie.tokens,
+        path=str(report.path or ""),
+        skipped=distinct(loaded.skipped),
+    )
+    sizes = f"{counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
+    return built, f"{report.status}: {sizes} in {report.seconds * 1000:.0f} ms"
 
 
 def _build_file(
-    kind: str, name: str, documents: Sequence[Document], tokenizer: Tokenizer, model: str
-) -> tuple[Path, int, int | None]:
-    """Build a datastore or a background: its file, tokens, and the nodes of a background."""
+    kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, model: str
+) -> BuiltFile:
+    """Build a datastore or a background. Raises NgtError."""
     from ngtcli.background.loaded import build_background  # here: they load numpy
     from ngtcli.draft.methods import datastore
 
+    documents, nodes = loaded.documents, None
     try:
         if kind == "background":
             path, counts, tokens = build_background(documents, name, tokenizer, model)
-            return path, tokens, counts.counted
-        built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
-        return datastore.save(built, name, tokenizer.fingerprint, documents), len(built), None
+            nodes = counts.counted
+        else:
+            built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
+            path = datastore.save(built, name, tokenizer.fingerprint, documents)
+            tokens = len(built)
     except OSError as error:
-        what = f"the {kind} cannot be written: {error.strerror or error}"
+        what = f"the {kind} cannot be written: {reason_of(error)}"
         raise NgtError(what, "See ngt trie path.") from None
+    skipped = distinct(loaded.skipped)
+    return BuiltFile(name=name, tokens=tokens, nodes=nodes, path=str(path), skipped=skipped)
 
 
 @trie_app.command("list")
 def trie_list(json: JsonOption = False) -> None:
     """List cached tries, datastores and backgrounds, the newest first."""
-    found = list_files()
-    if json:
-        print_json(found)
-        return
-    header = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
-    print_table(header, [_cells(file) for file in found])
+    columns = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
+    print_rows(list_files(), json, columns, _cells)
 
 
 @trie_app.command("show")
-@with_some_settings(*_READ)
+@with_settings(_READ)
 def trie_show(
     path: Annotated[str, typer.Argument(help="A document, a folder, or a file of the cache.")],
     preset: PresetOption = None,
@@ -213,13 +209,9 @@ def trie_show(
     tokenizer = load_tokenizer(settings.model)
     loaded = read_documents([path], standard_input([path]), settings, Notes())
     file, top = _cached(path, loaded.documents, settings, tokenizer)
+    grams = [f"{gram.count:>8}  {visible(gram.text).strip()!r}" for gram in top]
     shown = ShownTrie(file, top, distinct(loaded.skipped))
-    if json:
-        print_json(shown)
-        return
-    _print_file(file)
-    for gram in top:
-        print_line(f"{gram.count:>8}  {visible(gram.text).strip()!r}")
+    print_either(shown, json, "\n".join([*_lines(file), *grams]))
 
 
 def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
@@ -228,10 +220,7 @@ def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
     if file is None:
         raise InputError(f"{path}: not a trie file", "See ngt trie list.")
     refuse_with("a file of the cache", given, "Leave it out, or name the document.")
-    if json:
-        print_json(file)
-    else:
-        _print_file(file)
+    print_either(file, json, "\n".join(_lines(file)))
 
 
 def _cached(
@@ -259,7 +248,7 @@ def _build_hint(path: str) -> str:
 @trie_app.command("clear")
 def trie_clear(json: JsonOption = False) -> None:
     """Delete all cached tries, datastores and backgrounds."""
-    print_removed(*clear_named("tries", "datastores", "backgrounds"), json)
+    print_removed(["tries", "datastores", "backgrounds"], json)
 
 
 @trie_app.command("path")
@@ -283,11 +272,11 @@ def _cells(file: CacheFile) -> list[object]:
     return [f"{file.kind} {file.name}", file.key[:12], tokens, nodes, size, "", "", names]
 
 
-def _print_file(file: CacheFile) -> None:
+def _lines(file: CacheFile) -> Iterator[str]:
     """What is known of a file, a line each."""
     for name, value in to_json(file).items():
         shown = ", ".join(value) if isinstance(value, list) else value
-        print_line(f"{name}: {one_line(str(shown))}")
+        yield f"{name}: {one_line(str(shown))}"
 
 
 pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)
@@ -297,20 +286,17 @@ trie_app.add_typer(pool_app, name="pool")
 @pool_app.command("show")
 def pool_show(json: JsonOption = False) -> None:
     """List the pools: one a model."""
-    pools = list_pools()
-    if json:
-        print_json(pools)
-        return
-    header = ["model", "pieces", "tokens", "size"]
-    cells = [[p.model, p.answers, p.tokens, f"{p.bytes / 1e3:.0f} kB"] for p in pools]
-    print_table(header, cells)
+    columns = ["model", "pieces", "tokens", "size"]
+    print_rows(list_pools(), json, columns, _pool_cells)
+
+
+def _pool_cells(pool: PoolFile) -> list[object]:
+    return [pool.model, pool.answers, pool.tokens, f"{pool.bytes / 1e3:.0f} kB"]
 
 
 @pool_app.command("clear")
 def pool_clear(json: JsonOption = False) -> None:
     """Forget all earlier answers, of every model."""
-    files, size = clear_named("pools")
-    if json:
-        print_removed(files, size, json)
-    else:
-        print_line(f"{counted(files, 'pool')}, {size / 1e3:.0f} kB removed")
+    removed = cleared(["pools"])
+    text = f"{counted(removed.files, 'pool')}, {removed.bytes / 1e3:.0f} kB removed"
+    print_either(removed, json, text)

@@ -11,14 +11,14 @@ import typer
 from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination, check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
+    OF_OWN_ENGINE,
     JsonOption,
     PresetOption,
     VerboseOption,
     command_line,
     file_option,
     resolve,
-    with_flags,
-    with_own_engine,
+    with_settings,
 )
 from ngtcli.cli.output import aim, check_not_read
 from ngtcli.cli.reading import read_documents
@@ -87,8 +87,7 @@ class Plan:
     remark: str  # what of it was not asked for in so many words
 
 
-@with_own_engine
-@with_flags(TuneFlags)
+@with_settings(OF_OWN_ENGINE)
 def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None = None) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if given.replay else LIVE)

@@ -19,6 +19,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
+from ngtcli.errors import reason_of
 from ngtcli.system.json_form import from_json
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
@@ -177,7 +178,7 @@ class Catalog:
             write_json(self._path, {"version": VERSION, "root": self._root, "files": files})
             self._changed = False
         except (OSError, ValueError) as error:
-            self.remark = f"what was read is not kept: {getattr(error, 'strerror', None) or error}"
+            self.remark = f"what was read is not kept: {reason_of(error)}"
 
     def take_remark(self) -> str:
         """`remark`, which is then forgotten."""
@@ -209,7 +210,7 @@ class Catalog:
         try:
             write_json(self._text_path(digest, suffix), body)
         except OSError as error:
-            self.remark = f"a text is not kept: {error.strerror or error}"
+            self.remark = f"a text is not kept: {reason_of(error)}"
 
 
 def folder() -> Path:

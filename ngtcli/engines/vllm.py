@@ -57,7 +57,6 @@ from ngtcli.draft.pool import Pool
 from ngtcli.errors import UsageError, nearest
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.yaml_file import shown
-from ngtcli.trie.background import BackgroundCounts
 
 Ids = npt.NDArray[np.int32]
 
@@ -117,17 +116,25 @@ class NgramTrieProposer:
         self._vocabulary: int = vllm_config.model_config.get_vocab_size()
         extra = vllm_config.additional_config
         self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
-        texts = _ids_of(self.options.documents, vllm_config.model_config.tokenizer)
-        pool = Pool(self.options.pool_tokens) if self.options.pool else None
-        background = _background_of(
-            self.options.background, vllm_config.model_config.tokenizer, self._vocabulary
-        )
-        settings = DraftSettings(pool=pool, background=background)
-        self._drafts = AutoDrafters(settings, children=1, texts=texts)
+        self._drafts = self._drafters(vllm_config.model_config.tokenizer)
         self._requests: list[_Request | None] = []  # by row
         self._has_warned = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
+
+    def _drafters(self, tokenizer: str) -> AutoDrafters:
+        """What drafts, with all that the options name. Raises NgtError."""
+        own, texts, background = self.options, list[Ids](), None
+        pool = Pool(own.pool_tokens) if own.pool else None
+        check_names(own.background)
+        if own.documents:
+            ids, documents = load_tokenizer(tokenizer), load(own.documents).documents
+            texts = [np.array(ids.encode(document.text), np.int32) for document in documents]
+        if own.background:
+            ids = load_tokenizer(tokenizer)
+            background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
+        settings = DraftSettings(pool=pool, background=background)
+        return AutoDrafters(settings, children=1, texts=texts)
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""
@@ -247,21 +254,3 @@ def _continues(row: Ids, ids: Ids) -> bool:
         and np.array_equal(row[tail:known], ids[tail:])
         and np.array_equal(row[:tail], ids[:tail])
     )
-
-
-def _ids_of(paths: Sequence[str], tokenizer: str) -> list[Ids]:
-    """The ids of the documents at `paths`. Raises InputError and ModelError."""
-    if not paths:
-        return []
-    ids = load_tokenizer(tokenizer)
-    return [np.array(ids.encode(document.text), np.int32) for document in load(paths).documents]
-
-
-def _background_of(
-    names: Sequence[str], tokenizer: str, vocabulary: int
-) -> BackgroundCounts | None:
-    """The counts of these backgrounds. Raises UsageError for an unknown name, and ModelError."""
-    if not names:
-        return None
-    check_names(names)
-    return Backgrounds(names, load_tokenizer(tokenizer), vocabulary, model=tokenizer).load()

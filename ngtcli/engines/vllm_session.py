@@ -19,14 +19,15 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import (
+from ngtcli.session.session import (
+    AS_SET,
     Answer,
     AnswerOptions,
     FinishedAnswer,
+    Notify,
     NumberedPrompt,
-    failed,
+    Session,
 )
-from ngtcli.session.session import AS_SET, Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from ngtcli.trie.store import TrieReport
 
@@ -118,42 +119,34 @@ class VllmRun:
 
     def _step(self, piece: Piece) -> Step:
         """The tokens of a piece with their texts, up to a stop string."""
+        reason = piece.finish_reason
+        if reason not in ("", "stop"):
+            reason = "length" if self._room == self.limits.max_tokens else "context"
         shown: list[Token] = []
         for i, token in enumerate(piece.ids, 1):
             last = i == len(piece.ids)
-            ends = last and piece.ended
-            text, stopped = ("", False) if ends else self._text.push(token)
-            self.finish_reason = "stop" if stopped else self._reason(piece) if last else ""
+            text, stopped = ("", False) if last and piece.ended else self._text.push(token)
+            self.finish_reason = "stop" if stopped else reason if last else ""
             if self._repetition.push(token) and self.finish_reason != "stop":
                 self.finish_reason = "repetition"
             text += self._text.flush() if self.finish_reason and not stopped else ""
             shown.append(Token(token, text))
             if self.finish_reason:
                 break
-        self.finish_reason = self.finish_reason or self._reason(piece)
+        self.finish_reason = self.finish_reason or reason
         self.output += [token.id for token in shown]
         self._count(piece)
         return Step(tuple(shown), self.finish_reason)
 
-    def _reason(self, piece: Piece) -> str:
-        if piece.finish_reason in ("", "stop"):
-            return piece.finish_reason
-        return "length" if self._room == self.limits.max_tokens else "context"
-
     def _count(self, piece: Piece) -> None:
         """Count tokens and steps; how often drafts were accepted is in the last piece."""
-        s = self.statistics
-        s.new_tokens = s.steps = len(self.output)
-        s.acceptance_histogram.clear()
-        for accepted, steps in enumerate(piece.accepted):
-            s.acceptance_histogram[accepted] = steps
-        s.drafted_tokens = piece.drafted
+        s, accepted = self.statistics, Counter(dict(enumerate(piece.accepted)))
+        s.new_tokens, s.drafted_tokens = len(self.output), piece.drafted
         # Drafts behind the end of the answer were accepted, and left out of it.
-        most = sum(accepted * steps for accepted, steps in enumerate(piece.accepted))
-        s.accepted_tokens = min(most, max(0, s.new_tokens - 1))
-        s.steps -= s.accepted_tokens
-        s.acceptance_histogram[0] += max(0, s.steps - sum(piece.accepted))
-        s.acceptance_histogram += Counter()  # drops what never was
+        s.accepted_tokens = min(sum(accepted.elements()), max(0, s.new_tokens - 1))
+        s.steps = s.new_tokens - s.accepted_tokens
+        accepted[0] += max(0, s.steps - sum(piece.accepted))
+        s.acceptance_histogram = +accepted  # without what never was
 
 
 class VllmSession(Session):
@@ -163,14 +156,9 @@ class VllmSession(Session):
         self, settings: Settings, engine: VllmEngine, status: Notify, warn: Notify
     ) -> None:
         super().__init__(settings, status, warn)
-        self.engine = engine
-        self.model: VllmModel = VllmModel(
-            settings.model,
-            load_tokenizer(settings.model),
-            engine.context,
-            engine.vocabulary,
-            engine.dtype,
-        )
+        self.engine, tokenizer = engine, load_tokenizer(settings.model)
+        about = engine.context, engine.vocabulary, engine.dtype
+        self.model: VllmModel = VllmModel(settings.model, tokenizer, *about)
 
     def with_settings(self, settings: Settings) -> Self:
         """As `Session.with_settings`; the dtype cannot be another one, either."""
@@ -179,13 +167,10 @@ class VllmSession(Session):
         other.settings = settings
         return other
 
-    def run(self, prompt: Prompt) -> VllmRun:
-        """A generation for `prompt` that has not begun. Raises ContextOverflowError."""
-        return VllmRun(self.engine, self.model, self.settings, prompt.ids)
-
     def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
         """A prepared answer to `prompt`; of the options none counts for vLLM."""
-        return Answer(self.run(prompt), prompt, TrieReport("none"))
+        run = VllmRun(self.engine, self.model, self.settings, prompt.ids)
+        return Answer(run, prompt, TrieReport("none"))
 
     def answers(
         self,
@@ -204,7 +189,7 @@ class VllmSession(Session):
                 while len(tasks) < most and (drawn := next(source, None)) is not None:
                     key, prompt = drawn
                     if isinstance(prompt, NgtError):
-                        yield failed(key, prompt)
+                        yield FinishedAnswer(key, error=prompt)
                     else:
                         session = session_of(key) if session_of else self
                         tasks.add(self.engine.loop.create_task(session._finished(key, prompt)))
@@ -223,9 +208,9 @@ class VllmSession(Session):
 
     async def _finished(self, key: int, prompt: Prompt) -> FinishedAnswer:
         try:
-            run = self.run(prompt)
+            run = VllmRun(self.engine, self.model, self.settings, prompt.ids)
             answer = Answer(run, prompt, TrieReport("none"))
             answer.steps += [step async for step in run.steps()]
         except NgtError as error:
-            return failed(key, error, prompt)
+            return FinishedAnswer(key, prompt, error=error)
         return answer.finished(key)

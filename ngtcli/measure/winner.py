@@ -9,7 +9,7 @@ import yaml
 
 from ngtcli import __version__
 from ngtcli.config import settings_where
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.measure.grid import Grid
 from ngtcli.measure.results import SweepReport
 from ngtcli.prompt.preset import PROVENANCE, Preset
@@ -80,5 +80,4 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"{path}: {reason}", "See ngt presets path.") from None
+        raise InputError(f"{path}: {reason_of(error)}", "See ngt presets path.") from None

@@ -1,8 +1,7 @@
 """A message in a model's chat format, and which parts of it the template wrote.
 
-The template is also rendered with a placeholder: what is around the placeholder is the template's.
-What replaces it in the real rendering is text, even if the template trimmed, escaped or repeated
-it.
+The template is also rendered with a placeholder: what is around the placeholder is the template's,
+and all else is text, even if the template trimmed, escaped or repeated it.
 """
 
 from collections.abc import Callable
@@ -43,12 +42,13 @@ def render(backend: Any, message: str) -> Rendered:
     """
     form, pieces = _frame(backend)
     text = _apply(backend, form(message))
-    length = _text_length(text, pieces)
+    # The copies of the message between the pieces have one length, if the template adds no more.
+    length = max(0, len(text) - sum(map(len, pieces))) // (len(pieces) - 1)
     start = len(pieces[0])
-    shown, own = text[start : start + (length or 0)], message.strip()
+    shown, own = text[start : start + length], message.strip()
     at = shown.find(own)
     more = at >= 0 and (shown[:at] + shown[at + len(own) :]).strip()  # the placeholder got none
-    if length is None or more:
+    if shown.join(pieces) != text or more:
         raise ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
     spans, at = [], 0
     for piece in pieces:
@@ -71,19 +71,6 @@ def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
         if len(pieces) > 1 and not pieces[0].endswith(_SPELLED_OUT):
             return form, pieces
     raise failure or ModelError("the chat template leaves the text out", TEMPLATE_HINT)
-
-
-def _text_length(text: str, pieces: list[str]) -> int | None:
-    """The length in characters of each copy of the message between `pieces`; None if not equal."""
-    length, rest = divmod(len(text) - sum(map(len, pieces)), len(pieces) - 1)
-    if rest or length < 0:
-        return None
-    copy, at = text[len(pieces[0]) : len(pieces[0]) + length], 0
-    for piece in pieces[:-1]:
-        if not text.startswith(piece, at) or not text.startswith(copy, at + len(piece)):
-            return None
-        at += len(piece) + length
-    return length if text.startswith(pieces[-1], at) else None
 
 
 def _apply(backend: Any, content: Content) -> str:

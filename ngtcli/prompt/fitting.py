@@ -113,24 +113,20 @@ def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
 
 def whole_prompt(task: Task) -> Prompt | str:
     """The prompt with all documents; if that is far too long, its number of tokens in words."""
-    number = _count_beyond(task, _near(max(task.context, _EXACT)))
-    return task.build(task.documents) if number is None else number
+    characters = sum(len(d.text) for d in task.documents)
+    limit = _near(max(task.context, _EXACT))
+    if characters > limit or characters + len(task.frame.text) > limit:
+        progress = Progress(characters, task.status)
+        # The frame is made last, or not at all: for many documents that takes longer than to count.
+        texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
+        if count(texts, limit, task.tokenizer, progress) > limit:
+            return f"more than {limit}"
+    return task.build(task.documents)
 
 
 def _near(limit: int) -> int:
     """The count in pieces up to which only a count of the whole decides."""
     return limit + limit // 8  # guess: pieces add a token or two per thousand
-
-
-def _count_beyond(task: Task, limit: int) -> str | None:
-    """In words, the number of tokens of the prompt if it is beyond `limit`, else None."""
-    characters = sum(len(d.text) for d in task.documents)
-    if characters <= limit and characters + len(task.frame.text) <= limit:
-        return None  # short enough to be counted whole
-    progress = Progress(characters, task.status)
-    # The frame is made last, or not at all: that of many documents takes longer than the count.
-    texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
-    return f"more than {limit}" if count(texts, limit, task.tokenizer, progress) > limit else None
 
 
 def _cut(task: Task) -> Prompt:

@@ -97,7 +97,10 @@ def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
 
 def _read(name: str, path: Path) -> Preset:
     data = read_mapping(path)
-    wording = {k: _text(k, data[k], path) for k in _WORDING if k in data}
+    wording = {k: data[k] for k in _WORDING if k in data}
+    for key, text in wording.items():
+        if not isinstance(text, str):
+            raise UsageError(f"{path}: {key} is {shown(text)}", "It must be a string.")
     origin = data.pop(PROVENANCE, {})
     if not isinstance(origin, dict):
         raise UsageError(f"{path}: {PROVENANCE} is {shown(origin)}", "It must be a mapping.")
@@ -120,12 +123,6 @@ def _plain(value: Any) -> Any:
         return value
     number = isinstance(value, int | float) and abs(value) < _MOST
     return value if number else shown(value) if isinstance(value, int) else str(value)
-
-
-def _text(name: str, value: Any, path: Path) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{path}: {name} is {shown(value)}", "It must be a string.")
-    return value
 
 
 def can_ask(preset: Preset) -> bool:

@@ -76,34 +76,29 @@ def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[str]:
     """The answer in pieces of one kind each: within one stretch or none, drafted or not."""
     written = [(token, number) for number, step in enumerate(steps, 1) for token in step.tokens]
     starts = [0, *accumulate(len(token.text) for token, _ in written)]
-    ends = [(s.span.start, s.span.end, s) for s in sources.found]
-    for start, end, source in _ranges(ends, starts[-1]):
-        pieces = [
-            (token.drafted, number, token.text[max(0, start - begin) : max(0, end - begin)])
-            for (token, number), begin in zip(written, starts, strict=False)
-            if begin < end and begin + len(token.text) > start
-        ]
-        inner = "".join(_piece(drafted, part) for drafted, _, part in pieces if part)
-        yield inner if source is None else _stretch(source, inner, pieces[0][1], pieces[-1][1])
 
+    def between(start: int, end: int) -> tuple[str, list[int]]:
+        """The characters from `start` to `end`, and the steps that wrote them."""
+        pieces, numbers = [], []
+        for (token, number), begin in zip(written, starts, strict=False):
+            if begin < end and begin + len(token.text) > start:
+                part = token.text[max(0, start - begin) : max(0, end - begin)]
+                pieces.append(_piece(token.drafted, part))
+                numbers.append(number)
+        return "".join(pieces), numbers
 
-def _ranges(
-    found: Sequence[tuple[int, int, Source]], length: int
-) -> Iterator[tuple[int, int, Source | None]]:
-    """The stretches, and what lies between them."""
     at = 0
-    for start, end, source in found:
-        if start > at:
-            yield at, start, None
-        yield start, end, source
-        at = end
-    if length > at:
-        yield at, length, None
+    for source in sources.found:
+        yield between(at, source.span.start)[0]
+        inner, numbers = between(source.span.start, source.span.end)
+        yield _stretch(source, inner, numbers[0], numbers[-1])
+        at = source.span.end
+    yield between(at, starts[-1])[0]
 
 
 def _piece(drafted: bool, part: str) -> str:
     shown = escape(visible(part))
-    return f"<u>{shown}</u>" if drafted else shown
+    return f"<u>{shown}</u>" if drafted and part else shown
 
 
 def _stretch(source: Source, inner: str, first: int, last: int) -> str:

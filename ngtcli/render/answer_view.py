@@ -109,15 +109,12 @@ def terminal_list(sources: Sources, width: int, styled: bool) -> str:
 
     With `styled`, dim and linked to the files.
     """
-    return "".join(_styled(source, width, styled) + "\n" for source in sources.places())
-
-
-def _styled(source: Source, width: int, styled: bool) -> str:
-    shown = _fitted(source, width - 1)
-    if not styled:
-        return shown
-    link = source.uri if has_links() else ""
-    return paint(shown, DIM + Style(link=link) if link else DIM)
+    lines = []
+    for source in sources.places():
+        link = Style(link=source.uri) if has_links() and source.uri else Style()
+        shown = _fitted(source, width - 1)
+        lines.append(f"{paint(shown, DIM + link) if styled else shown}\n")
+    return "".join(lines)
 
 
 def _fitted(source: Source, columns: int) -> str:

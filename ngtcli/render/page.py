@@ -34,45 +34,33 @@ def page(
     """A page under the heading `title`: what it shows, a list of terms, warnings, then `body`.
 
     `about` follows the title in the name of the window. `body` is HTML and stands as it is, and so
-    does `script`.
+    does `script`. Terms without a value are left out.
     """
+    allowed = "'none'"
+    if script:  # it alone may run
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        allowed = f"'sha256-{digest}'"
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'"
+    listed = [f"<dt>{text(name)}</dt><dd>{text(v)}</dd>" for name, v in terms.items() if v]
+    warned = [f'<p class="warning">{text(note)}</p>' for note in warnings]
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{text(title)}: {text(about)}</title>",
             f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style></head><body><main>",
             f"<header><h1>{text(title)}</h1><p>{text(what)}</p></header>",
-            _terms(terms) + "".join(f'<p class="warning">{text(note)}</p>' for note in warnings),
+            f"<dl>{''.join(listed)}</dl>{''.join(warned)}",
             *body,
             f"</main>{f'<script>{script}</script>' * bool(script)}</body></html>\n",
         ]
     )
 
 
-def _policy(script: str) -> str:
-    """No requests, styles of the page itself, and this script alone, named by its SHA-256."""
-    allowed = "'none'"
-    if script:
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        allowed = f"'sha256-{digest}'"
-    return (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed};"
-        " base-uri 'none'; form-action 'none'"
-    )
-
-
 def text(shown: str) -> str:
     """A text on one line as HTML, its control characters made visible."""
     return escape(cell(shown))
-
-
-def _terms(terms: Mapping[str, str]) -> str:
-    """The terms that have a value."""
-    known = {name: value for name, value in terms.items() if value}
-    listed = "".join(f"<dt>{text(name)}</dt><dd>{text(v)}</dd>" for name, v in known.items())
-    return f"<dl>{listed}</dl>"
 
 
 _WIDTH, _ROW, _LABEL, _VALUE = 720, 26, 190, 84  # user units; guesses
@@ -109,7 +97,8 @@ def bars(title: str, rows: Sequence[Bar], mark: float | None = None) -> str:
         body.append(_line("mark", x, 0, x, len(rows) * _ROW))
     for i, row in enumerate(rows):
         y = i * _ROW
-        body += [_label(row.label, y), _rect("bar", _LABEL, y + 5, row.value / most * room)]
+        place = f'x="{_LABEL:.1f}" y="{y + 5}" width="{max(row.value / most * room, 0):.1f}"'
+        body += [_label(row.label, y), f'<rect class="bar" {place} height="16"/>']
         if row.whisker:
             low, high = (_LABEL + v / most * room for v in row.whisker)
             body.append(_line("whisker", low, y + 13, high, y + 13))
@@ -189,10 +178,6 @@ def _label(text: str, y: float) -> str:
 
 def _text(kind: str, x: float, y: float, text: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(cell(text))}</text>'
-
-
-def _rect(kind: str, x: float, y: float, width: float) -> str:
-    return f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{max(width, 0):.1f}" height="16"/>'
 
 
 def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:

@@ -6,7 +6,6 @@ messages go to stderr.
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from typing import Protocol, TextIO
 
 from rich.cells import cell_len
@@ -33,69 +32,53 @@ class ShownToken(Protocol):
 
 
 class PlainSink:
-    """Writes text with control characters made visible; it ends with a line feed."""
+    """Writes text with control characters made visible; it ends with a line feed.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._last = stream, "\n"
+    With `colour`, accepted drafts are underlined and in the colour of their origin.
+    """
+
+    def __init__(self, stream: TextIO, colour: bool = False) -> None:
+        self._stream, self._colour, self._last = stream, colour, "\n"
 
     def step(self, tokens: Sequence[ShownToken]) -> None:
-        self._write("".join(t.text for t in tokens), self.styled(tokens))
+        runs = [(visible(t.text), t.origin if t.drafted else "") for t in tokens]
+        self._last = "".join(text for text, _ in runs)[-1:] or self._last
+        self._write(self._arranged(runs))
 
-    def styled(self, tokens: Sequence[ShownToken]) -> str:
-        """The text of `tokens` as it is written."""
-        return visible("".join(t.text for t in tokens))
+    def _arranged(self, runs: list[Run]) -> list[Run]:
+        """What is written now for these runs of a step."""
+        return joined(runs)
 
-    def _write(self, text: str, styled: str) -> None:
-        if text:
-            self._stream.write(styled)
+    def _write(self, runs: list[Run]) -> None:
+        if runs:
+            painted = (paint(t, drafted_style(n)) if n and self._colour else t for t, n in runs)
+            self._stream.write("".join(painted))
             self._stream.flush()
-            self._last = text[-1]
 
     def close(self) -> None:
         if self._last != "\n":
-            self._stream.write("\n")
-            self._stream.flush()
-
-
-class ColourSink(PlainSink):
-    """Writes accepted drafts underlined and in the colour of their origin, other tokens plainly."""
-
-    def styled(self, tokens: Sequence[ShownToken]) -> str:
-        parts = []
-        for (drafted, origin), run in groupby(tokens, key=lambda t: (t.drafted, t.origin)):
-            text = visible("".join(t.text for t in run))
-            parts.append(paint(text, drafted_style(origin)) if drafted else text)
-        return "".join(parts)
+            self._write([("\n", "")])
 
 
 class TerminalSink(PlainSink):
     """Writes to a terminal: lines broken between words, and no character that it does not show.
 
-    `columns` returns the terminal's width in columns and is called each step; with `colour`,
-    accepted drafts are in the colour of their origin.
+    `columns` returns the terminal's width in columns and is called each step.
     """
 
     def __init__(self, stream: TextIO, columns: Callable[[], int], colour: bool) -> None:
-        super().__init__(stream)
-        self._columns, self._colour = columns, colour
-        self._wrapper, self._before = Wrapper(), ""
+        super().__init__(stream, colour)
+        self._columns, self._wrapper, self._before = columns, Wrapper(), ""
 
-    def styled(self, tokens: Sequence[ShownToken]) -> str:
-        runs = []
-        for token in tokens:
-            text = reveal(visible(token.text), self._before)
-            self._before = text[-1:] or self._before
-            runs.append((text, token.origin if token.drafted else ""))
-        return self._painted(self._wrapper.feed(runs, self._columns()))
-
-    def _painted(self, runs: Sequence[Run]) -> str:
-        styled = (paint(text, drafted_style(name)) if name else text for text, name in runs)
-        return "".join(styled if self._colour else (text for text, _ in runs))
+    def _arranged(self, runs: list[Run]) -> list[Run]:
+        revealed = []
+        for text, style in runs:
+            revealed.append((reveal(text, self._before), style))
+            self._before = revealed[-1][0][-1:] or self._before
+        return self._wrapper.feed(revealed, self._columns())
 
     def close(self) -> None:
-        rest = self._painted(self._wrapper.flush(self._columns()))
-        if rest:
-            self._stream.write(rest)
+        self._write(self._wrapper.flush(self._columns()))
         super().close()
 
 

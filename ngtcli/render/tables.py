@@ -32,9 +32,15 @@ class Table:
     note: str = ""
     heat: Sequence[Sequence[float | None]] = ()
 
-    def heat_of(self, row: int) -> Sequence[float | None]:
-        """The heat of each cell of a row, by its index."""
-        return self.heat[row] if self.heat else (None,) * len(self.columns)
+    @property
+    def lines(self) -> list[Sequence[str]]:
+        """The headings, then the rows."""
+        return [[c.title for c in self.columns], *self.rows]
+
+    @property
+    def heats(self) -> Sequence[Sequence[float | None]]:
+        """The heat of each cell, row by row."""
+        return self.heat or [[None] * len(self.columns)] * len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +64,33 @@ def cell(text: str) -> str:
 
 def to_plain(tables: Sequence[Table]) -> str:
     """The tables for pipes: headings and tab-separated rows, none wrapped, all columns."""
-    return "\n\n".join(
-        "\n".join(
-            [
-                *([f"# {cell(table.title)}"] if table.title else []),
-                to_tabs([[c.title for c in table.columns], *table.rows]),
-            ]
-        )
-        for table in tables
-    )
+    titles = [f"# {cell(table.title)}\n" if table.title else "" for table in tables]
+    return "\n\n".join(t + to_tabs(table.lines) for t, table in zip(titles, tables, strict=True))
 
 
 def to_tabs(rows: Iterable[Sequence[str]]) -> str:
     """Rows as lines, their cells separated by tabs."""
-    return "\n".join("\t".join(cell(c) for c in row) for row in rows)
+    return "\n".join("\t".join(map(cell, row)) for row in rows)
 
 
 def to_csv(table: Table) -> str:
     """The headings and rows of a table as CSV, quoted where necessary."""
     out = io.StringIO()
-    rows = [[c.title for c in table.columns], *table.rows]
-    csv.writer(out, lineterminator="\n").writerows([cell(c) for c in row] for row in rows)
+    csv.writer(out, lineterminator="\n").writerows(map(cell, row) for row in table.lines)
     return out.getvalue().rstrip("\n")
 
 
 def to_markdown(tables: Sequence[Table]) -> str:
     """The tables in GitHub's Markdown, each under its title."""
-    return "\n\n".join(_markdown(table) for table in tables)
+    return "\n\n".join(map(_markdown, tables))
 
 
 def _markdown(table: Table) -> str:
-    lines = [
-        *([f"### {markdown_text(table.title)}", ""] if table.title else []),
-        _markdown_row(c.title for c in table.columns),
-        _markdown_rule(table.columns),
-        *(_markdown_row(row) for row in table.rows),
-    ]
-    if table.note:
-        lines += ["", table.note]
-    return "\n".join(lines)
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(markdown_text(c) for c in cells) + " |"
-
-
-def _markdown_rule(columns: Sequence[Column]) -> str:
-    return "|" + "|".join("---" if c.left else "---:" for c in columns) + "|"
+    head, *rows = (f"| {' | '.join(map(markdown_text, line))} |" for line in table.lines)
+    rule = "|".join("---" if c.left else "---:" for c in table.columns)
+    title = [f"### {markdown_text(table.title)}", ""] if table.title else []
+    note = ["", table.note] if table.note else []
+    return "\n".join([*title, head, f"|{rule}|", *rows, *note])
 
 
 def markdown_text(text: str) -> str:
@@ -117,32 +103,24 @@ def markdown_text(text: str) -> str:
 
 def to_html(table: Table) -> str:
     """An HTML table with its title as caption, and with header cells for screen readers."""
-    head = "".join(f'<th scope="col"{_side(c)}>{_heading(c)}</th>' for c in table.columns)
-    body = "\n".join(f"<tr>{_html_row(table, i)}</tr>" for i in range(len(table.rows)))
+    sides = [' class="left"' if column.left else "" for column in table.columns]
+    headings = [escape(cell(column.title)).replace(" ", "<br>") for column in table.columns]
+    head = "".join(
+        f'<th scope="col"{side}>{heading}</th>'
+        for side, heading in zip(sides, headings, strict=True)
+    )
+    body = []
+    for row, heats in zip(table.rows, table.heats, strict=True):
+        texts = [escape(cell(text)) for text in row]
+        cells = [f'<th scope="row"{sides[0]}>{texts[0]}</th>']
+        for side, text, heat in zip(sides[1:], texts[1:], heats[1:], strict=True):
+            warmth = "" if heat is None else f' style="--heat:{round(100 * heat)}"'
+            cells.append(f"<td{side}{warmth}>{text}</td>")
+        body.append(f"<tr>{''.join(cells)}</tr>")
     caption = f"<caption>{escape(cell(table.title))}</caption>" if table.title else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    rows = "\n".join(body)
     return (
-        f'<div class="wide"><table>{caption}\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>{note}"
+        f'<div class="wide"><table>{caption}\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{rows}\n</tbody></table></div>{note}"
     )
-
-
-def _heading(column: Column) -> str:
-    return escape(cell(column.title)).replace(" ", "<br>")
-
-
-def _html_row(table: Table, row: int) -> str:
-    first, *rest = zip(table.columns, table.rows[row], table.heat_of(row), strict=True)
-    cells = "".join(
-        f"<td{_side(column)}{_warmth(heat)}>{escape(cell(text))}</td>"
-        for column, text, heat in rest
-    )
-    return f'<th scope="row"{_side(first[0])}>{escape(cell(first[1]))}</th>{cells}'
-
-
-def _warmth(heat: float | None) -> str:
-    return "" if heat is None else f' style="--heat:{round(100 * heat)}"'
-
-
-def _side(column: Column) -> str:
-    return ' class="left"' if column.left else ""

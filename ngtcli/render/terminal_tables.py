@@ -59,7 +59,7 @@ def shown(text: str) -> str:
 
 def full_width(table: Table) -> int:
     """The columns of a terminal that a table takes with nothing folded or left out."""
-    return max(_width(table), cell_len(shown(table.title)))
+    return max(sum(_widths(table)), cell_len(shown(table.title)))
 
 
 def fit(table: Table, width: int) -> tuple[Table, list[str]]:
@@ -68,37 +68,33 @@ def fit(table: Table, width: int) -> tuple[Table, list[str]]:
     The highest ranks are omitted first. Columns of text are folded, to a third of the width, before
     a column is omitted.
     """
-    left_out: list[str] = []
-    while _width(table, max(16, width // 3)) > width:
-        rank = max(c.rank for c in table.columns)
-        if not rank:
+    widths, ranks = _widths(table, max(16, width // 3)), [c.rank for c in table.columns]
+    kept, left_out = list(range(len(widths))), list[str]()
+    while sum(widths[i] for i in kept) > width:
+        last = max(kept, key=lambda i: (ranks[i], i))
+        if not ranks[last]:
             break
-        at = max(i for i, c in enumerate(table.columns) if c.rank == rank)
-        left_out.append(table.columns[at].title)
-        table = replace(
-            table,
-            columns=_without(table.columns, at),
-            rows=[_without(row, at) for row in table.rows],
-            heat=[_without(row, at) for row in table.heat],
-        )
-    return table, left_out
+        kept.remove(last)
+        left_out.append(table.columns[last].title)
+
+    def only(row: Sequence[T]) -> list[T]:
+        return [row[i] for i in kept]
+
+    rows, heat = [only(row) for row in table.rows], [only(row) for row in table.heat]
+    return replace(table, columns=only(table.columns), rows=rows, heat=heat), left_out
 
 
-def _without(row: Sequence[T], at: int) -> list[T]:
-    return [*row[:at], *row[at + 1 :]]
+def _widths(table: Table, most: int = 1_000_000) -> list[int]:
+    """Each column's width in columns of a terminal, with two after it; headings break at spaces.
 
-
-def _width(table: Table, most: int = 1_000_000) -> int:
-    """The table's width in columns of a terminal, two after each; headings break at spaces.
-
-    A column of text takes `most` columns at most.
+    A column of text takes `most` at most.
     """
-    total = 0
+    widths = []
     for i, column in enumerate(table.columns):
         texts = [*column.title.split(" "), *(shown(row[i]) for row in table.rows)]
         longest = max(map(cell_len, texts))
-        total += 2 + (min(longest, most) if column.left else longest)
-    return total
+        widths.append(2 + (min(longest, most) if column.left else longest))
+    return widths
 
 
 def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> list[RenderableType]:
@@ -133,8 +129,8 @@ def _rich(table: Table) -> RichTable:
             overflow="fold",
             no_wrap=not column.left,
         )
-    for i, row in enumerate(table.rows):
-        rich.add_row(*(_cell(*pair) for pair in zip(row, table.heat_of(i), strict=True)))
+    for row, heats in zip(table.rows, table.heats, strict=True):
+        rich.add_row(*(_cell(*pair) for pair in zip(row, heats, strict=True)))
     return rich
 
 

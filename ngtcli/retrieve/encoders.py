@@ -10,7 +10,7 @@ imported where a model is loaded.
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -124,31 +124,77 @@ def _read(name: str, path: Path, kind: Any) -> Any:
         raise ModelError(f"{name}: {path.name} cannot be read ({error})", _OTHER) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A model in evaluation mode, its tokenizer, its device, and the most tokens of a text."""
+class _Encoder:
+    """A model in evaluation mode, its tokenizer, and the most `tokens` of a text that it reads."""
 
-    model: Any
-    tokenizer: Any
-    device: str
-    tokens: int
+    gives, kind, hint = "", "", ""
 
-    def encode(self, *texts: list[str], cut: str) -> tuple[Any, int]:
-        """Padded tensors of texts or pairs of them, and how many were cut; `cut` says which."""
+    def __init__(self, name: str, folder: Path, device: str, tokens: int = 0) -> None:
+        import torch
+
+        self.name, self._device = name, pick_device(device)
+        self.tokenizer = load_tokenizer(str(folder)).backend
+        with loading(name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+            auto = getattr(transformers_quiet(), self.kind)
+            model, info = auto.from_pretrained(
+                str(folder), dtype=torch.float32, trust_remote_code=False,
+                output_loading_info=True, ignore_mismatched_sizes=True,
+            )  # fmt: skip
+            every = "ForSeq" in self.kind
+            needed = {k for k in info["missing_keys"] if every or _NOT_NEEDED not in k}
+            check_weights(name, {**info, "missing_keys": needed}, lambda _: None)
+            if getattr(model.config, "is_encoder_decoder", False):
+                model = model.get_encoder()
+            if self.tokenizer.pad_token is None:
+                self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._model = model.to(self._device).eval()
+        positions = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
+        longest = min(positions - _SPARE, self.tokenizer.model_max_length, _UNLIMITED)
+        self.tokens = tokens or max(_SPARE + 2, int(longest))
+
+    def encode(self, *texts: list[str]) -> tuple[Any, int]:
+        """Padded tensors of texts or pairs of them, and how many were cut."""
         coded = self.tokenizer(
-            *texts, padding=True, truncation=cut, max_length=self.tokens, return_tensors="pt",
-            split_special_tokens=True,
+            *texts, padding=True, truncation="longest_first", max_length=self.tokens,
+            return_tensors="pt", split_special_tokens=True,
         )  # fmt: skip
         longer = sum(bool(e.overflowing) for e in coded.encodings or ())
-        return coded.to(self.device), longer
+        return coded.to(self._device), longer
+
+    def _run(self, *texts: list[str], read: Callable[[Any, Any], Any]) -> tuple[Floats, int]:
+        """What `read` makes of the model's output and the mask of tokens; how many texts were cut.
+
+        Raises ModelError where the model fails, or gives no finite numbers.
+        """
+        import torch
+
+        try:
+            with torch.inference_mode():
+                coded, longer = self.encode(*texts)
+                numbers = read(self._model(**coded), coded["attention_mask"])
+                found: Floats = numbers.float().cpu().numpy()
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            line = str(error).strip().split("\n")[0]
+            raise ModelError(
+                f"{self.name}: it does not run ({line})", "Name another model."
+            ) from error
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self.name}: its {self.gives} are not numbers", self.hint)
+        return found, longer
 
 
-class Embedder:
+class Embedder(_Encoder):
     """Gives vectors of length 1, float32; `fingerprint` is another for other weights or files."""
 
-    def __init__(self, loaded: _Loaded, use: Use, name: str, fingerprint: str) -> None:
-        self._loaded, self._use = loaded, use
-        self.name, self.fingerprint, self.tokens = name, fingerprint, loaded.tokens
+    gives, kind, hint = "vectors", "AutoModel", _EMBEDDER
+
+    def __init__(self, name: str, folder: Path, device: str) -> None:
+        self._use = use_of(name, folder)
+        super().__init__(name, folder, device, self._use.tokens)
+        files = sorted(p for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file())
+        states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+        self.fingerprint = key_of(_FORMAT, os.path.realpath(folder), *states)
 
     def question(self, text: str) -> Floats:
         """The vector of a question (width,). Raises ModelError as `passages`."""
@@ -158,21 +204,18 @@ class Embedder:
     def passages(self, texts: Sequence[str]) -> tuple[Floats, int]:
         """The vectors (texts, width), made in one pass; and how many texts were cut.
 
-        Raises ModelError where the model gives no finite numbers.
+        Raises ModelError where the model fails, or gives no finite numbers.
         """
         return self._embed([self._use.passage + text for text in texts])
 
     def _embed(self, texts: list[str]) -> tuple[Floats, int]:
-        import torch
+        from torch.nn.functional import normalize
 
-        with torch.inference_mode(), _running(self.name):
-            coded, longer = self._loaded.encode(texts, cut="longest_first")
-            hidden = self._loaded.model(**coded).last_hidden_state.float()
-            pooled = _pooled(hidden, coded["attention_mask"], self._use.pooling)
-            found: Floats = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
-        if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: its vectors are not numbers", _EMBEDDER)
-        return found, longer
+        def read(output: Any, mask: Any) -> Any:
+            hidden = output.last_hidden_state.float()
+            return normalize(_pooled(hidden, mask, self._use.pooling), dim=1)
+
+        return self._run(texts, read=read)
 
 
 def _pooled(hidden: Any, mask: Any, pooling: str) -> Any:
@@ -188,45 +231,35 @@ def _pooled(hidden: Any, mask: Any, pooling: str) -> Any:
     return (hidden * inside).sum(1) / inside.sum(1).clamp(min=1)
 
 
-class Reranker:
+class Reranker(_Encoder):
     """Scores passages for a question, each in a pass with it."""
 
-    def __init__(self, loaded: _Loaded, name: str) -> None:
-        self._loaded, self.name = loaded, name
+    gives, kind, hint = "scores", "AutoModelForSequenceClassification", _RERANKER
+
+    def __init__(self, name: str, folder: Path, device: str) -> None:
+        _check_cross_encoder(name, folder)
+        super().__init__(name, folder, device)
+        if (labels := self._model.config.num_labels) != 1:
+            raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", _RERANKER)
 
     def scores(self, question: str, texts: Sequence[str]) -> Floats:
         """The model's score of each text (texts,), a logit; made in one pass. Raises ModelError."""
-        import torch
-
-        pairs = [question] * len(texts), list(texts)
-        with torch.inference_mode(), _running(self.name):
-            coded, _ = self._loaded.encode(*pairs, cut="longest_first")
-            found: Floats = self._loaded.model(**coded).logits[:, 0].float().cpu().numpy()
-        if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: its scores are not numbers", _RERANKER)
-        return found
+        questions = [question] * len(texts)
+        return self._run(questions, list(texts), read=lambda output, _: output.logits[:, 0])[0]
 
 
 @lru_cache(maxsize=1)  # the questions of one run share it
 def load_embedder(name: str, device: str = "auto") -> Embedder:
     """An embedding model, by folder or hub id. Raises ModelError."""
     with _said_of("embedder", _EMBEDDER):
-        folder = _folder(name)
-        use = use_of(name, folder)
-        loaded = _load(name, folder, "AutoModel", device, use.tokens)
-    return Embedder(loaded, use, name, _fingerprint(folder))
+        return Embedder(name, _folder(name), device)
 
 
 @lru_cache(maxsize=1)
 def load_reranker(name: str, device: str = "auto") -> Reranker:
     """A cross-encoder, by folder or hub id. Raises ModelError."""
     with _said_of("reranker", _RERANKER):
-        folder = _folder(name)
-        _check_cross_encoder(name, folder)
-        loaded = _load(name, folder, "AutoModelForSequenceClassification", device, 0)
-        if (labels := loaded.model.config.num_labels) != 1:
-            raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", _RERANKER)
-    return Reranker(loaded, name)
+        return Reranker(name, _folder(name), device)
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
@@ -267,40 +300,6 @@ def _folder(name: str) -> Path:
     return Path(found)
 
 
-def _load(name: str, folder: Path, kind: str, device: str, tokens: int) -> _Loaded:
-    import torch
-
-    where = pick_device(device)
-    backend = load_tokenizer(str(folder)).backend
-    with loading(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        auto = getattr(transformers_quiet(), kind)
-        model, info = auto.from_pretrained(
-            str(folder), dtype=torch.float32, trust_remote_code=False, output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )  # fmt: skip
-        needed = {k for k in info["missing_keys"] if _NOT_NEEDED not in k or "ForSeq" in kind}
-        check_weights(name, {**info, "missing_keys": needed}, lambda _: None)
-        if getattr(model.config, "is_encoder_decoder", False):
-            model = model.get_encoder()
-        if backend.pad_token is None:
-            backend.pad_token = backend.eos_token
-    return _Loaded(model.to(where).eval(), backend, where, tokens or _longest(model, backend))
-
-
-def _longest(model: Any, backend: Any) -> int:
-    """The most tokens of a text, by configuration and tokenizer."""
-    positions = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
-    return max(_SPARE + 2, int(min(positions - _SPARE, backend.model_max_length, _UNLIMITED)))
-
-
-def _fingerprint(folder: Path) -> str:
-    """A key of a model's files: where they are, and their sizes and times."""
-    files = sorted(p for p in (*folder.glob("*"), *folder.glob("*/*")) if p.is_file())
-    states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    return key_of(_FORMAT, os.path.realpath(folder), *states)
-
-
 @contextmanager
 def _said_of(kind: str, hint: str) -> Iterator[None]:
     """Make a ModelError say which model it is about, and what to give in its place."""
@@ -308,13 +307,3 @@ def _said_of(kind: str, hint: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"{kind} {error}", error.hint.replace(HINT, hint)) from error
-
-
-@contextmanager
-def _running(name: str) -> Iterator[None]:
-    """Turn what a model fails with into one ModelError."""
-    try:
-        yield
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        line = str(error).strip().split("\n")[0]
-        raise ModelError(f"{name}: it does not run ({line})", "Name another model.") from error

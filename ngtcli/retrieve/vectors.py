@@ -1,16 +1,25 @@
-"""The vectors of passages by an embedding model, stored in the cache and mapped into memory.
+"""The vectors of passages by an embedding model, and those nearest to a question's.
 
-One file for an index and a model. Vectors are stored by the text they are of, so that for other
-documents of the same folder only new texts are embedded; what is made is stored from time to time,
-and when it is interrupted.
+Vectors are stored in the cache, one file for an index and a model, and mapped into memory. They are
+stored by the text they are of, so that for other documents of the same folder only new texts are
+embedded; what is made is stored from time to time, and when it is interrupted.
+
+FAISS finds the nearest: all are compared where they are few, else by IVF-PQ, that of H. Jégou, M.
+Douze and C. Schmid, Product Quantization for Nearest Neighbor Search, 2011: vectors lie in lists
+around centroids and are coded in parts of 8 bits each; a question looks at a few lists. The best
+found are scored again by the vectors themselves.
 """
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
 from ngtcli.retrieve.index import FOLDER, Index
@@ -34,6 +43,19 @@ FILES = ArrayFile(
 _PARTIAL = ""  # the key of a file that lacks vectors of some passages
 _SAVE_S = 300.0  # seconds after which what is made is stored; guess
 _TELL_S = 1.0  # seconds between two status lines; guess
+
+FLAT_MOST = 100_000  # vectors that are all compared with a question
+LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, parts of a vector, lists looked at
+_EACH = 39  # vectors a centroid that FAISS trains on without a warning
+_AGAIN = 4  # times as many as wanted are scored again; guess
+CODED = ArrayFile(
+    "the index of vectors is",
+    FOLDER,
+    ".ivf-pq.safetensors",
+    format="2",
+    most=2**33,  # guess
+    arrays={"index": Array("uint8")},
+)
 
 Status = Callable[[str], None]
 
@@ -81,7 +103,6 @@ def vectors_of(index: Index, embedder: Embedder, status: Status, warn: Status) -
         _embed(missing, every, lambda: keep(list(every), _PARTIAL), embedder, status, warn)
     status(f"Keeping {len(hashes)} vectors …")
     rows = keep(hashes, key)
-    FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
@@ -133,3 +154,110 @@ def _embed(
             f"{longer} of {len(order)} passages are longer than the {embedder.tokens} tokens"
             f" that {embedder.name} reads: only their beginnings count for it"
         )
+
+
+class Nearest:
+    """Finds the vectors nearest to one. `kind` is "flat" or "ivf-pq"."""
+
+    def __init__(self, rows: Floats, coded: Any = None) -> None:
+        self._rows, self._coded = rows, coded
+        self.kind = "flat" if coded is None else "ivf-pq"
+
+    def search(self, vector: Floats, most: int) -> list[tuple[int, float]]:
+        """The `most` passages whose vectors have the largest cosine with `vector`, the best first.
+
+        IVF-PQ may miss some, and finds fewer where the lists looked at have fewer.
+        """
+        count = len(self._rows)
+        most = min(most, count)
+        if not most:
+            return []
+        if self._coded is None:
+            faiss = _faiss()
+            _, found = faiss.knn(vector[None], self._rows, most, metric=faiss.METRIC_INNER_PRODUCT)
+        else:
+            _, found = self._coded.search(vector[None], min(_AGAIN * most, count))
+        own = found[0][(found[0] >= 0) & (found[0] < count)]  # a damaged file may have others
+        passages = np.sort(own)
+        cosines = self.cosines(vector, passages)
+        best = np.argsort(-cosines, kind="stable")[:most]
+        return list(zip(passages[best].tolist(), cosines[best].tolist(), strict=True))
+
+    def cosines(self, vector: Floats, passages: npt.NDArray[np.int64]) -> Floats:
+        """The cosines of these passages' vectors with `vector`, float32 (passages,)."""
+        found: Floats = self._rows[passages] @ vector
+        return found
+
+
+def nearest_of(
+    vectors: Vectors, status: Status = lambda _: None, warn: Status = lambda _: None
+) -> Nearest:
+    """What finds the nearest of these vectors: for many IVF-PQ, from the cache where it is there.
+
+    Lists and codes are taken from another set of vectors of the same folder, but learned again
+    where the vectors are more than twice or less than half as many as those they were learned from.
+    """
+    count, width = vectors.rows.shape
+    if count <= FLAT_MOST:
+        return Nearest(vectors.rows)
+    path = CODED.path(f"{vectors.name}.{vectors.key}")
+    stored = _load(path, width, warn)
+    if stored is not None and stored[0].ntotal == count:
+        renew(path)
+        return Nearest(vectors.rows, stored[0])
+    status(f"Building the index of {count} vectors …")
+    others = filter(None, (_load(p, width) for p in CODED.others(vectors.name)))
+    fitting = ((c, n) for c, n in others if n <= 2 * count <= 4 * n)
+    if (stored := next(fitting, None)) is not None:
+        coded, trained = stored
+        coded.reset()
+        coded.add(vectors.rows)
+    else:
+        coded, trained = ivf_pq(vectors.rows), count
+    arrays = {"index": _faiss().serialize_index(coded)}
+    CODED.keep(path, arrays, {"trained": str(trained)}, warn)
+    return Nearest(vectors.rows, coded)
+
+
+def _load(path: Path, width: int, warn: Status = lambda _: None) -> tuple[Any, int] | None:
+    """The index in a file, and the number of vectors that it was learned from.
+
+    None without a file for this width; `warn` gets a line about a damaged one.
+    """
+    if (found := CODED.find(path, warn)) is None:
+        return None
+    arrays, metadata = found
+    try:
+        coded, trained = _faiss().deserialize_index(arrays["index"]), int(metadata["trained"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        warn(f"{CODED.what} made again: {error}")
+        return None
+    coded.nprobe = PROBED
+    return (coded, trained) if coded.d == width else None
+
+
+def ivf_pq(rows: Floats) -> Any:
+    """An IVF-PQ index of these vectors; with fewer lists than LISTS if there are too few vectors.
+
+    The parts are the most up to PARTS that divide a vector. Their codes are not ordered (`np`):
+    that serves comparisons of codes, which are not made, and takes most of the training.
+    """
+    faiss = _faiss()
+    count, width = rows.shape
+    lists = max(1, min(LISTS, count // _EACH))
+    parts = next(parts for parts in range(min(PARTS, width), 0, -1) if width % parts == 0)
+    built = faiss.index_factory(width, f"IVF{lists},PQ{parts}np", faiss.METRIC_INNER_PRODUCT)
+    built.train(rows)
+    built.add(rows)
+    built.nprobe = PROBED
+    return built
+
+
+def _faiss() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its bindings, about themselves
+        import faiss  # here: it is an extra
+    import torch
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return faiss

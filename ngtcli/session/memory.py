@@ -9,6 +9,7 @@ from ngtcli.decode.calibration import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.pool import TOKENS, Pool, load_pool, pool_path, save_pool
+from ngtcli.errors import reason_of
 from ngtcli.system.storage import DamagedFileError
 
 Notify = Callable[[str], None]
@@ -133,6 +134,6 @@ class AutoMemory:
             elif self.pool is not None:
                 self.pool.new.clear()
         except OSError as error:
-            self._warn(f"the pool of earlier answers is not stored: {error.strerror or error}")
+            self._warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
         self._passes.save()
         self.backgrounds.after_answer()

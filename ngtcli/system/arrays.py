@@ -2,7 +2,7 @@
 
 They are safetensors, whose metadata have the kind's format and a SHA-256 of the contents. Read into
 memory, a file is compared with its checksum every time; mapped, when it is first read and whenever
-its size, times or inode differ from those it had then; or, with `map_unchecked`, never. What
+its size, time or inode differ from those it had then; or, with `map_unchecked`, never. What
 numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ngtcli.errors import reason_of
 from ngtcli.system.cache import keep_last, largest
 from ngtcli.system.storage import (
     DamagedFileError,
@@ -106,12 +107,16 @@ class ArrayFile:
         metadata: Metadata,
         warn: Callable[[str], object],
     ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
+        """Write as `write` does; False where that is not possible, and `warn` gets the reason.
+
+        Of files whose names begin alike, up to a point, all but the last ones are removed.
+        """
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
-            warn(f"{self.what} not cached: {error.strerror or error}")
+            warn(f"{self.what} not cached: {reason_of(error)}")
             return False
+        keep_last(path.parent, f"{path.name.partition('.')[0]}.*{self.suffix}")
         return True
 
     def read(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
@@ -139,15 +144,13 @@ class ArrayFile:
         except OSError as error:
             raise DamagedFileError(f"unreadable ({error})") from None
         arrays, metadata = self._open(path, wanted or {}, "r")
-        known = _checked_stamp(path) == stamp
-        if not known and metadata.get("checksum") != checksum(arrays):
-            raise DamagedFileError("checksum differs")
-        mark_used(path)  # which changes the last time of the stamp
-        if time.time_ns() - stamp[1] > _RACE_NS:
-            with suppress(OSError):  # then it is compared again
-                now = _stamp(path)
-                if now[:-1] == stamp[:-1] and not (known and now == stamp):
-                    write_json(_stamp_path(path), {"stamp": now})
+        if not _is_known(path, stamp):
+            if metadata.get("checksum") != checksum(arrays):
+                raise DamagedFileError("checksum differs")
+            if time.time_ns() - stamp[1] > _RACE_NS:
+                with suppress(OSError):  # then it is compared again
+                    write_json(_stamp_path(path), {"stamp": stamp})
+        mark_used(path)
         return arrays, metadata
 
     def find(
@@ -216,10 +219,6 @@ class ArrayFile:
         """Files whose names begin with `family` and a point: the largest first, 16 at most."""
         return largest(home("cache") / self.folder, f"{family}.*{self.suffix}")
 
-    def keep_last(self, family: str) -> None:
-        """Of files whose names begin with `family` and a point, remove all but the last ones."""
-        keep_last(home("cache") / self.folder, f"{family}.*{self.suffix}")
-
 
 def read_header(path: Path) -> tuple[Metadata, dict[str, int]]:
     """An array file's metadata and the rows of each array. Raises OSError, DamagedFileError."""
@@ -262,7 +261,7 @@ def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
 
 def _stamp(path: Path) -> list[int]:
     about = os.stat(path)
-    return [about.st_size, about.st_mtime_ns, about.st_ino, about.st_ctime_ns]
+    return [about.st_size, about.st_mtime_ns, about.st_ino]
 
 
 def _stamp_path(path: Path) -> Path:
@@ -270,7 +269,7 @@ def _stamp_path(path: Path) -> Path:
     return path.with_suffix(".checked.json")
 
 
-def _checked_stamp(path: Path) -> Any:
+def _is_known(path: Path, stamp: list[int]) -> bool:
     with suppress(FileNotFoundError, DamagedFileError):
-        return read_json(_stamp_path(path), _SMALL).get("stamp")
-    return None
+        return read_json(_stamp_path(path), _SMALL).get("stamp") == stamp
+    return False

@@ -1,9 +1,7 @@
 """What the cache holds, and the bound on it: what was used longest ago is removed first.
 
-Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
-and machines and what is compiled is small and does not; nor do the pools, which were learned, and
-datastores and backgrounds, which a user made (those that ngt makes by itself are few). The last use
-of a file is its time of access, which is set here, since not all systems keep it.
+What can be made again by itself counts for the bound (see STORES). The last use of a file is its
+time of access, which is set here, since not all systems keep it.
 """
 
 import os
@@ -263,7 +261,10 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
                 os.scandir(folder).close()  # raises where nothing in it can be seen
         except OSError as error:
             failure = failure or error
-        for path in store.files(root):
+        paths = store.files(root)
+        if store.ends:  # in a folder of several stores another command may be writing
+            paths += leftovers(folder, older_s=0.0 if store.name == "tries" else LEFT_S)
+        for path in paths:
             try:
                 bytes_ = path.lstat().st_size
                 path.unlink()
@@ -272,11 +273,7 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
                 pass
             except OSError as error:
                 failure = failure or error
-        if store.ends:  # in a folder of several stores another command may be writing
-            files, bytes_ = remove_leftovers(folder, "", 0.0 if store.name == "tries" else LEFT_S)
-            count, size = count + files, size + bytes_
-            continue
-        for place, _, _ in os.walk(folder, topdown=False):
+        for place, _, _ in () if store.ends else os.walk(folder, topdown=False):
             with suppress(OSError):  # another run wrote to it
                 os.rmdir(place)
     if failure:
@@ -284,17 +281,15 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
     return count, size
 
 
-def remove_leftovers(folder: Path, prefix: str, older_s: float = LEFT_S) -> tuple[int, int]:
-    """Remove temporary files of killed runs whose names start with `prefix`.
+def leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> list[Path]:
+    """Temporary files of killed runs whose names start with `prefix`.
 
-    Files younger than `older_s` seconds stay, since they may be another run's. Returns the number
-    of files and bytes removed.
+    Files younger than `older_s` seconds are not among them: they may be another run's.
     """
-    files = size = 0
-    for entry, about in _entries(folder):
-        named = entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)
-        if named and stat.S_ISREG(about.st_mode) and time.time() - about.st_mtime >= older_s:
-            with suppress(OSError):
-                os.unlink(entry.path)
-                files, size = files + 1, size + about.st_size
-    return files, size
+    now = time.time()
+    return [
+        Path(entry.path)
+        for entry, about in _entries(folder)
+        if entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)
+        if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s
+    ]

@@ -23,6 +23,7 @@ from typing import Any
 
 from numba.core import caching
 
+from ngtcli.errors import reason_of
 from ngtcli.system import process
 from ngtcli.system.cache import LEFT_S
 from ngtcli.system.storage import home, private_folder
@@ -91,9 +92,8 @@ class StoredFunction(caching.FunctionCache):
             with process.unbroken():  # an interruption would leave a temporary file
                 super().save_overload(sig, data)
         except Exception as error:  # a full disk; a damaged file that could not be emptied
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
             folder = Path(self.cache_path).parent.parent
-            self._tell(f"compiled functions are not kept: {folder}: {reason}")
+            self._tell(f"compiled functions are not kept: {folder}: {reason_of(error)}")
 
 
 def open_folder(versions: str, tell: Callable[[str], object]) -> str:
@@ -120,8 +120,7 @@ def open_folder(versions: str, tell: Callable[[str], object]) -> str:
         _tidy(base)
     except OSError as error:
         if not base.is_dir():
-            reason = (error.strerror or str(error)).lower()
-            tell(f"compiled functions are not kept: {parent}: {reason}")
+            tell(f"compiled functions are not kept: {parent}: {reason_of(error)}")
             return ""
     if base.stat().st_uid not in (os.geteuid(), 0) or _is_open(base):
         tell(f"compiled functions are not kept: {base} is another user's or others may write to it")

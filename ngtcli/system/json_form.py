@@ -181,7 +181,7 @@ def schema_of(hint: Any) -> Schema:
     if kind in (Union, types.UnionType):
         return {"anyOf": [schema_of(part) for part in inner]}
     if kind in (tuple, list, Sequence):
-        return array(schema_of(inner[0]))
+        return {"type": "array", "items": schema_of(inner[0])}
     if kind is Counter:
         return _mapping(inner[0], int)
     if kind in (Mapping, dict):
@@ -199,11 +199,6 @@ def shape(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Sch
     }
 
 
-def array(items: Schema) -> Schema:
-    """The schema of an array of `items`."""
-    return {"type": "array", "items": items}
-
-
 def _mapping(keys: Any, values: Any) -> Schema:
     names = {"propertyNames": {"pattern": "^[0-9]+$"}} if keys is int else {}
     return {"type": "object", **names, "additionalProperties": schema_of(values)}
@@ -218,7 +213,13 @@ def _object(kind: Any) -> Schema:
         leaves_out = (how.flat or how.omit) and type(None) in get_args(hint)
         if leaves_out:
             hint = reduce(or_, (part for part in get_args(hint) if part is not type(None)))
-        own = {how.name if how.name is not None else name: _described(hint, how)}
+        wanted: Schema = {"enum": list(how.choices)}
+        if not how.choices:
+            wanted = how.schema() if how.schema is not None else schema_of(hint)
+        if how.null:
+            wanted = {"anyOf": [wanted, {"type": "null"}]}
+        about = {"description": how.about} if how.about else {}
+        own = {how.name if how.name is not None else name: {**wanted, **about}}
         if how.flat:
             inner = schema_of(hint)
             own = {f"{how.prefix}{key}": part for key, part in inner["properties"].items()}
@@ -226,13 +227,3 @@ def _object(kind: Any) -> Schema:
         properties |= own
         optional += own if leaves_out else ()
     return shape(properties, optional)
-
-
-def _described(hint: Any, how: Key) -> Schema:
-    if how.choices:
-        wanted: Schema = {"enum": list(how.choices)}
-    else:
-        wanted = how.schema() if how.schema is not None else schema_of(hint)
-    if how.null:
-        wanted = {"anyOf": [wanted, {"type": "null"}]}
-    return {**wanted, "description": how.about} if how.about else wanted

@@ -14,15 +14,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system import process
-from ngtcli.system.cache import PARTIAL, CacheBound, note_use, remove_leftovers
+from ngtcli.system.cache import PARTIAL, CacheBound, leftovers, note_use
 from ngtcli.system.reading import read_bounded
 
 Kind = TypeVar("Kind")
@@ -99,11 +100,7 @@ in_bounds = CacheBound(lambda: home("cache"))
 
 
 def key_of(*parts: object) -> str:
-    """The name of a cache entry: a hash of all that it depends on, 32 hex digits.
-
-    >>> key_of(1, "tokenizer", "model") == key_of("1", "tokenizer", "model")
-    True
-    """
+    """The name of a cache entry: a hash of all that it depends on, 32 hex digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
@@ -112,9 +109,6 @@ def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
     """The JSON value in `text`, of type `kind` (dict, list, …). Raises DamagedFileError.
 
     It is also raised for NaN, infinities, whole numbers beyond 2^63, and values nested too deep.
-
-    >>> parse_json('{"1": 0.5}', dict)
-    {'1': 0.5}
     """
     whole, real = partial(_number, int, _LARGEST), partial(_number, float, sys.float_info.max)
     try:
@@ -146,7 +140,7 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, MemoryError) as error:
-        raise DamagedFileError(str(getattr(error, "strerror", None) or error)) from None
+        raise DamagedFileError(reason_of(error)) from None
     text, mark, end = data.rpartition(_CHECKSUM)
     if mark and end != _digest_end(text + b"}"):
         raise DamagedFileError("it was changed after it was written")
@@ -190,11 +184,7 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The descriptor that a path stands for.
-
-    >>> _descriptor(Path("/dev/stdout")), _descriptor(Path("/dev/fd/5")), _descriptor(Path("a"))
-    (1, 5, None)
-    """
+    """The descriptor that a path such as /dev/fd/5 stands for."""
     name = os.path.abspath(path)
     found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", name)
     return int(found[1]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(name)
@@ -231,7 +221,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_file(path: Path, write: Callable[[Path], object], prefix: str = "") -> None:
     """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
-    remove_leftovers(path.parent, prefix)
+    for left in leftovers(path.parent, prefix):
+        with suppress(OSError):  # another run removes it
+            left.unlink()
     with process.unbroken():  # an interruption would leave the temporary file
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
         os.close(handle)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system.reading import read_bounded
 
 SETTINGS_BYTES = 1_000_000  # derived: 500 times a shipped preset; 0.5 s to parse, 12 s at worst
@@ -63,8 +63,7 @@ def read_text(path: Path) -> str:
     try:
         return read_bounded(path, SETTINGS_BYTES).decode("utf-8")
     except OSError as error:
-        reason = error.strerror or str(error)
-        reason = reason[:1].lower() + reason[1:]
+        reason = reason_of(error)
         if path.is_symlink() and not path.exists():
             reason = "a link to a file that is not there"
         raise UsageError(f"{path}: cannot be read ({reason})", "Mend or remove it.") from None

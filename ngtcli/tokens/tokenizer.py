@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ngtcli.tokens.control import Coded, ControlTokens, Spans
 
@@ -14,12 +14,6 @@ LONG = 1 << 18
 # character, measured.
 WHOLE = 1 << 22
 T = TypeVar("T")
-
-
-class Decoder(Protocol):
-    """The part of a tokenizer that `Detokenizer` uses."""
-
-    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class Tokenizer:
@@ -131,7 +125,7 @@ class Detokenizer:
     short window is decoded with and without the new ids; the difference is the new text.
     """
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._start = 0  # index of the first id of the window
