@@ -24,6 +24,7 @@ import numpy as np
 from ngtcli.system.storage import (home, write_atomically, write_json)
 from ngtcli.draft.methods import datastore
 from ngtcli.trie import store
+from ngtcli.trie.files import TRIES
 from ngtcli.trie.ngram import build_trie
 from ngtcli.draft.pool import Pool, pool_path, save_pool
 
@@ -35,7 +36,7 @@ for turn in range(1, 10**9):
     pool.add([turn % 90] * 40_000, [])
     save_pool(pool_path("print", "tiny"), pool, "tiny", 97)
     write_json(home("cache") / "costs" / "a.json", {"turn": turn, "fill": [turn] * 90_000})
-    store.save(trie, "k" * 32, [])
+    TRIES.write(TRIES.path("k" * 32), *store.stored(trie, "k" * 32, []))
     datastore.save(built, "books", "print", [])
     write_atomically(Path(sys.argv[1]), f"{turn} " * 300_000)
 """

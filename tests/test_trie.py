@@ -160,8 +160,8 @@ KEY = "k" * 32
 
 
 def saved() -> str:
-    store.save(build_trie(TEXT, 5, 3), KEY, DOCUMENTS)
-    return str(TRIES.path(KEY))
+    path = TRIES.path(KEY)
+    return str(TRIES.write(path, *store.stored(build_trie(TEXT, 5, 3), KEY, DOCUMENTS)))
 
 
 def load():

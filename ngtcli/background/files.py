@@ -3,7 +3,7 @@
 There is one file for a name and a tokenizer, and one for names that are joined.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +37,11 @@ def _key(name: str, fingerprint: str) -> str:
 
 def check_names(names: Sequence[str]) -> None:
     """Raise UsageError for a name of which no tokenizer has a background."""
-    for name in (n for n in names if n not in SHIPPED):
-        built = (f.name for f in list_backgrounds() if "," not in f.name)
-        known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
+    if SHIPPED.keys() >= set(names):
+        return
+    built = (f.name for f in list_backgrounds() if "," not in f.name)
+    known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
+    for name in names:
         if name not in known:
             hint = f"{nearest(name, known)} Build one with ngt trie build --background PATH."
             raise UsageError(f"no background {name!r}", hint)
@@ -53,28 +55,21 @@ def check_new_name(name: str) -> None:
         raise UsageError(f"the name is {name!r}", "Give a word without a comma.")
 
 
-def open_background(name: str, fingerprint: str, vocabulary: int) -> "BackgroundCounts":
-    """The counts of a name, mapped. Raises FileNotFoundError and DamagedFileError."""
-    return _open({TOKENIZER: fingerprint, "name": name}, vocabulary)
+def open_background(
+    name: str, fingerprint: str, vocabulary: int, **wanted: str
+) -> "BackgroundCounts":
+    """The counts of a name, mapped. Raises FileNotFoundError and DamagedFileError.
 
-
-def open_joined(names: Sequence[str], fingerprint: str, vocabulary: int) -> "BackgroundCounts":
-    """The joined counts of names that have files. Raises as `open_background` does.
-
-    DamagedFileError is also raised where one of them was built again since.
+    Those of joined names have them with commas, and `parts` in the metadata that are `wanted`:
+    another value says that one of them was built again since.
     """
-    parts = parts_of(names, fingerprint)
-    return _open({TOKENIZER: fingerprint, "name": ",".join(names), "parts": parts}, vocabulary)
-
-
-def _open(wanted: Mapping[str, str], vocabulary: int) -> "BackgroundCounts":
     from ngtcli.trie.background import load_counts  # here: it loads numpy
 
-    path = background_path(wanted["name"], wanted[TOKENIZER])
-    return load_counts(BACKGROUNDS, path, vocabulary, wanted)
+    about = {TOKENIZER: fingerprint, "name": name, **wanted}
+    return load_counts(BACKGROUNDS, background_path(name, fingerprint), vocabulary, about)
 
 
-def parts_of(names: Sequence[str], fingerprint: str) -> str:
+def stamps_of(names: Iterable[str], fingerprint: str) -> str:
     """What tells the files of names from later ones of the same names. Raises OSError."""
     found = [background_path(name, fingerprint).stat() for name in names]
     return " ".join(f"{about.st_size}:{about.st_mtime_ns}" for about in found)

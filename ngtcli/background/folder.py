@@ -6,14 +6,12 @@ joined with the background.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document, common_folder
@@ -66,31 +64,30 @@ class FolderCounts:
         `warn` gets a line for what was left out, and where the cache cannot be written.
         """
         texts = key_of(*(document.sha256 for document in documents))
-        whole = self._hash(background)
-        if self._last is None or self._last[0] != texts + whole:
+        whole = texts + self._hash(background)
+        if self._last is None or self._last[0] != whole:
             place = key_of(_FORMAT, self._tokenizer.fingerprint, common_folder(documents))
 
-            def alone() -> BackgroundCounts:
-                return self._had(COUNTS, place, texts, lambda: self._counted(documents, place))
-
             def both() -> BackgroundCounts:
-                own = alone()
+                own = self._had(COUNTS, place, texts, lambda: self._counted(documents, place))
                 try:
-                    return joined([part for part in (background, own) if part is not None])
+                    return joined([own] if background is None else [background, own])
                 except DamagedFileError as error:
                     self._warn(f"the documents' counts are not joined with others: {error}")
                     return own
 
-            self._last = texts + whole, self._had(JOINED, place, texts + whole, both)
+            self._last = whole, self._had(JOINED, place, whole, both)
         return self._last[1]
 
     def _hash(self, background: BackgroundCounts | None) -> str:
         """A hash of the counts, made once: they may be 2 GB."""
-        if background is not None and background is not self._hashed[0]:
+        if background is None:
+            return ""
+        if background is not self._hashed[0]:
             content = hashlib.sha256(background.nodes[1:].data)
             content.update(background.by_token.data)
             self._hashed = background, content.hexdigest()
-        return self._hashed[1] if background is not None else ""
+        return self._hashed[1]
 
     def _had(
         self, file: ArrayFile, place: str, content: str, make: Callable[[], BackgroundCounts]
@@ -104,8 +101,7 @@ class FolderCounts:
             renew(path)
             return found
         counts = make()
-        if file.keep(path, counts.arrays, about, self._warn):
-            file.keep_last(place)
+        file.keep(path, counts.arrays, about, self._warn)
         counts.nodes[0, TOKEN] = self._vocabulary
         return counts
 
@@ -138,27 +134,23 @@ class FolderCounts:
             found.append(ids)
         if any(digest not in known for digest in digests[: len(found)]):
             path = IDS.path(f"{place}.{key_of(*(d.hex() for d in digests))}")
-            arrays: dict[str, npt.NDArray[Any]] = {
-                "digests": np.frombuffer(b"".join(digests[: len(found)]), np.uint8).reshape(-1, 32),
-                "lengths": np.array([len(one) for one in found], np.int32),
-                "ids": np.concatenate([np.zeros(0, np.int32), *found]),
-            }
+            every = np.frombuffer(b"".join(digests[: len(found)]), np.uint8).reshape(-1, 32)
+            lengths = np.array([len(one) for one in found], np.int32)
+            stream = np.concatenate([np.zeros(0, np.int32), *found])
+            arrays: dict[str, np.ndarray] = {"digests": every, "lengths": lengths, "ids": stream}
             IDS.keep(path, arrays, {TOKENIZER: self._tokenizer.fingerprint}, self._warn)
-            IDS.keep_last(place)
         return found
 
 
-def _known(path: Path, fingerprint: str, vocabulary: int) -> Iterator[tuple[bytes, Ints]]:
-    """The digest and the ids of each document in a file; nothing where it is damaged."""
+def _known(path: Path, fingerprint: str, vocabulary: int) -> dict[bytes, Ints]:
+    """The ids of each document in a file, by its digest; none where the file is damaged."""
     try:
-        arrays, _ = IDS.read(path, {TOKENIZER: fingerprint})
+        digests, lengths, ids = IDS.read(path, {TOKENIZER: fingerprint})[0].values()
     except (FileNotFoundError, DamagedFileError):
-        return
-    digests, lengths, ids = (arrays[name] for name in IDS.arrays)
+        return {}
     if int(lengths.sum(dtype=np.int64)) != len(ids) or int(lengths.min(initial=0)) < 0:
-        return
+        return {}
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        return
-    ends = np.cumsum(lengths)
-    for digest, length, end in zip(digests, lengths.tolist(), ends.tolist(), strict=True):
-        yield digest.tobytes(), ids[end - length : end]
+        return {}
+    parts = np.split(ids, np.cumsum(lengths)[:-1])
+    return {digest.tobytes(): part for digest, part in zip(digests, parts, strict=False)}

@@ -6,6 +6,7 @@ complete, detached and at the lowest priority. A thread would hold up the proces
 its Python code what else the process does.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from ngtcli.background import files
 from ngtcli.background.counting import joined, phrase_counts
-from ngtcli.background.files import SHIPPED, failure_path, open_background, open_joined
+from ngtcli.background.files import SHIPPED, failure_path, open_background, stamps_of
 from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
 from ngtcli.errors import reason_of
@@ -66,42 +67,36 @@ class Backgrounds:
     def load(self) -> BackgroundCounts | None:
         """The counts of all of them together; what is unavailable is left out, with a remark."""
         if not self._done and self._names:
-            fingerprint = self._tokenizer.fingerprint
-            found = {name: self._open(name, fingerprint) for name in self._names}
-            self._loaded = self._joined(
-                {name: part for name, part in found.items() if part is not None}, fingerprint
-            )
+            found = {name: self._open(name) for name in self._names}
+            self._loaded = self._joined({n: part for n, part in found.items() if part is not None})
             if self._loaded is not None:  # those that were made here know no bound yet
                 self._loaded.nodes[0, TOKEN] = self._vocabulary
         self._done = True
         return self._loaded
 
-    def _open(self, name: str, fingerprint: str) -> BackgroundCounts | None:
+    def _open(self, name: str) -> BackgroundCounts | None:
+        is_shipped = name in SHIPPED
         try:
-            return open_background(name, fingerprint, self._vocabulary)
+            return open_background(name, self._tokenizer.fingerprint, self._vocabulary)
         except FileNotFoundError:
-            if name not in SHIPPED:
-                self._ask_for(name, "is of another tokenizer", "for this one")
-                return None
+            why = "is of another tokenizer; for this one"
         except DamagedFileError as error:
-            if name not in SHIPPED:
-                self._ask_for(name, f"is not used ({error})", "build it again")
-                return None
-            self._remarks.append(f"The background {name} is made again: {error}.")
-        if self._persist:
-            self._to_be_made(name, fingerprint)
-            return None
-        with suppress(*_FAILURES):
-            return make_shipped(name, self._tokenizer)
+            why = f"is not used ({error}); build it again"
+            if is_shipped:
+                self._remarks.append(f"The background {name} is made again: {error}.")
+        if not is_shipped:
+            command = f"ngt trie build --background --name {name} -m {self._model} PATH"
+            self._warn(f"the background {name} {why}: {command}")
+        elif self._persist:
+            self._to_be_made(name)
+        else:
+            with suppress(*_FAILURES):
+                return make_shipped(name, self._tokenizer)
         return None
 
-    def _ask_for(self, name: str, why: str, what: str) -> None:
-        command = f"ngt trie build --background --name {name} -m {self._model} PATH"
-        self._warn(f"the background {name} {why}; {what}: {command}")
-
-    def _to_be_made(self, names: str, fingerprint: str) -> None:
+    def _to_be_made(self, names: str) -> None:
         """Remember to make what is missing, unless that was begun or has failed lately."""
-        path = failure_path(names, fingerprint)
+        path = failure_path(names, self._tokenizer.fingerprint)
         with suppress(*_FAILURES):
             if time.time() - path.stat().st_mtime < _AGAIN_S:
                 reason = str(read_json(path, _MOST_FAILURE).get("reason", ""))[:_MOST_REASON]
@@ -109,21 +104,21 @@ class Backgrounds:
                 return
         self._missing.append(path)
 
-    def _joined(
-        self, parts: dict[str, BackgroundCounts], fingerprint: str
-    ) -> BackgroundCounts | None:
+    def _joined(self, parts: dict[str, BackgroundCounts]) -> BackgroundCounts | None:
         """All of them, or until they are joined the first of the user's own."""
         self._used = ", ".join(parts)
         if len(parts) < 2:
             return next(iter(parts.values()), None)
+        names, fingerprint = ",".join(parts), self._tokenizer.fingerprint
         try:
-            return open_joined(list(parts), fingerprint, self._vocabulary)
+            stamps = stamps_of(parts, fingerprint)
+            return open_background(names, fingerprint, self._vocabulary, parts=stamps)
         except (FileNotFoundError, DamagedFileError):
-            if not self._persist:
+            if self._persist:
+                self._to_be_made(names)
+            else:
                 with suppress(DamagedFileError):
                     return joined(list(parts.values()))
-        if self._persist:
-            self._to_be_made(",".join(parts), fingerprint)
         self._used = next((name for name in parts if name not in SHIPPED), next(iter(parts)))
         return parts[self._used]
 
@@ -132,10 +127,9 @@ class Backgrounds:
 
         Where nothing can be written nothing is started, or each run would start it again.
         """
-        if not self._missing:
-            return
         missing, self._missing = self._missing, []
-        names = ", ".join(self._names)
+        if not missing:
+            return
         try:
             for path in missing:
                 leave_reason(path)
@@ -143,7 +137,7 @@ class Backgrounds:
             how = "made now for this tokenizer, used from the next run on"
         except OSError as error:
             how = f"cannot be made ({reason_of(error)})"
-        self._remarks.append(f"{names}: {how}.")
+        self._remarks.append(f"{', '.join(self._names)}: {how}.")
 
     def words(self) -> str:
         """What is in use, in sentences; "" where no names were given or nothing was loaded."""
@@ -199,25 +193,25 @@ def make_files(names: Sequence[str], model: str) -> None:
     vocabulary = 1 + max(tokenizer.backend.get_vocab().values(), default=0)  # ids may have gaps
     for name in names:
         with suppress(FileNotFoundError, DamagedFileError):
-            found[name] = files.open_background(name, fingerprint, vocabulary)
+            found[name] = open_background(name, fingerprint, vocabulary)
         if name in SHIPPED and name not in found:
             with _telling(name, fingerprint):
                 phrases = read_phrases(SHIPPED[name])
                 found[name] = phrase_counts(phrases, tokenizer)
-                origin = {"documents": f'["{len(phrases)} words and phrases"]', "model": model}
-                _save(name, fingerprint, found[name], origin)
+                what = f"{len(phrases)} words and phrases"
+                _save(name, fingerprint, found[name], what, model=model)
     if len(found) > 1:
         with _telling(",".join(found), fingerprint):
             if sum(map(len, found.values())) > MOST_JOINED:
                 raise ValueError("they are too large to be joined")
-            parts = files.parts_of(list(found), fingerprint)
-            origin = {"documents": '["joined"]', "model": model, "parts": parts}
-            _save(",".join(found), fingerprint, joined(list(found.values())), origin)
+            stamps = stamps_of(found, fingerprint)
+            counts = joined(list(found.values()))
+            _save(",".join(found), fingerprint, counts, "joined", model=model, parts=stamps)
 
 
-def _save(name: str, fingerprint: str, counts: BackgroundCounts, origin: dict[str, str]) -> None:
+def _save(name: str, fingerprint: str, counts: BackgroundCounts, what: str, **origin: str) -> None:
     """Store the counts, and remove those of another edition, which are not read any more."""
-    made = {"created": str(int(time.time())), "tokens": "0", "parts": ""}
+    made = {"created": str(int(time.time())), "tokens": "0", "documents": json.dumps([what])}
     path = files.save(name, fingerprint, counts, {**made, **origin})
     for file in list_backgrounds():
         if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:

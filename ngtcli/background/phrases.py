@@ -26,7 +26,7 @@ PARAGRAPH = "\n"
 LONGEST = 6  # words of a phrase; derived: contexts of `auto` have 6 tokens
 MOST_PACKED = 4_000_000  # bytes of a file; derived: what may ship
 MOST = 64_000_000  # bytes of its text, and of what reading it may take; guess
-_PARAGRAPH_MARK = "\\n"
+PARAGRAPH_MARK = "\\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +81,5 @@ def _phrases(last: Sequence[str], lengths: Ints, counts: Ints) -> Phrases:
     for n in range(1, LONGEST + 1):
         own = np.flatnonzero(lengths == n)
         rows.append((np.stack([ids[begins[k][own]] for k in range(n)], 1), counts[own]))
-    words = tuple(PARAGRAPH if word == _PARAGRAPH_MARK else word for word in number)
+    words = tuple(PARAGRAPH if word == PARAGRAPH_MARK else word for word in number)
     return Phrases(words, tuple(rows))
-
-
-def write_phrases(path: Path, phrases: Phrases) -> None:
-    """Write phrases of which all beginnings are among them. Raises OSError.
-
-    Raises ValueError where a beginning is missing, or the file would be too large to be read.
-    """
-    words = np.array([_PARAGRAPH_MARK if w == PARAGRAPH else w for w in phrases.words])
-    rank = np.argsort(np.argsort(words)).astype(np.int32)
-    lines: list[tuple[tuple[int, ...], int]] = []
-    for rows, counts in phrases.rows:
-        lines += zip(map(tuple, rank[rows].tolist()), counts.tolist(), strict=True)
-    lines.sort()
-    by_rank = np.sort(words).tolist()
-    known = {phrase for phrase, _ in lines}
-    if any(phrase[:-1] not in known for phrase in known if len(phrase) > 1):
-        raise ValueError("a phrase without its beginning")
-    text = "".join(f"{len(p)}{by_rank[p[-1]]}\t{count}\n" for p, count in lines).encode()
-    packed = lzma.compress(text, preset=6 | lzma.PRESET_EXTREME)
-    if len(packed) > MOST_PACKED or len(text) > MOST:
-        raise ValueError(f"{len(packed)} bytes, of {len(text)}, are too many")
-    path.write_bytes(packed)

@@ -106,12 +106,15 @@ class BenchFlags:
 @with_settings(OF_OWN_ENGINE)
 def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    check_combination(context, BENCH, _mode(given))
+    mode = RECORD if given.record else LIVE
+    if given.replay:
+        mode = SHAPE if given.shape else REPLAY
+    check_combination(context, BENCH, mode)
     resolved, preset = resolve(flags or {}, given.preset, "summarize")
     settings = resolved.settings
     forms = {"json": given.json, "markdown": given.markdown}
     destination = aim(forms, given.output, given.html)
-    options = _options(given, flags or {}, settings)
+    options = _options(mode, given, flags or {}, settings)
     notes = Notes(given.verbose)
     try:
         if given.replay:
@@ -125,27 +128,23 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     date = datetime.now().astimezone().isoformat(timespec="seconds")
     invocation = Invocation(command=command_line(), date=date, versions=versions())
     result = replace(result, invocation=invocation)
-    shown = record_forms(result) if isinstance(result, RecordResult) else bench_forms(result)
-    destination.deliver(shown, settings.color)
-    for note in [] if isinstance(result, RecordResult) else result.notes:
-        notes.warn(note)
+    if isinstance(result, RecordResult):
+        destination.deliver(record_forms(result), settings.color)
+    else:
+        destination.deliver(bench_forms(result), settings.color)
+        for note in result.notes:
+            notes.warn(note)
     if result.interrupted:
         notes.warn(f"interrupted; what was measured: {counted(result.questions, 'prompt')}")
         raise typer.Exit(INTERRUPTED)
 
 
-def _mode(given: BenchFlags) -> str:
-    """The way of measuring that the flags ask for."""
-    if given.replay:
-        return SHAPE if given.shape else REPLAY
-    return RECORD if given.record else LIVE
-
-
-def _options(given: BenchFlags, flags: Mapping[str, Any], settings: Settings) -> "BenchOptions":
+def _options(
+    mode: str, given: BenchFlags, flags: Mapping[str, Any], settings: Settings
+) -> "BenchOptions":
     """What is to be measured; what stands on the command line is read. Raises UsageError."""
     from ngtcli.measure.options import BenchOptions
 
-    mode = _mode(given)
     if given.against not in ("", "hf"):
         raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
     named = names_in(given.methods) or [m for m in (flags.get("method"),) if m]
@@ -207,8 +206,19 @@ def _live(
     preset: Preset | None,
     notes: Notes,
 ) -> LiveResult | RecordResult:
-    """Measure or record; without a preset each task has its own."""
-    _check_live(given, options, settings)
+    """Measure or record; without a preset each task has its own.
+
+    What is wrong is told before anything heavy is loaded.
+    """
+    from ngtcli.measure.options import check_against, check_some_left, unreadable
+
+    if given.prompts and (given.files or given.docs):
+        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
+    if options.against:
+        check_against(settings)
+    check_some_left(options.methods, unreadable(options.methods, settings))
+    drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
+    check_session(replace(settings, method="auto" if drafts else "none"))
     items, skipped = _items(given, options, settings, notes)
     notes.status(f"Loading {settings.model} …")
     from ngtcli.measure.live import build_prompts, record, run_live
@@ -224,19 +234,6 @@ def _live(
     else:
         result = run_live(session, items, prompts, options, notes.status)
     return replace(result, noise=given.noise, skipped=tuple(dict.fromkeys(skipped)))
-
-
-def _check_live(given: BenchFlags, options: "BenchOptions", settings: Settings) -> None:
-    """Raise for what is wrong with a live measurement, before anything heavy is loaded."""
-    from ngtcli.measure.options import check_against, check_some_left, unreadable
-
-    if given.prompts and (given.files or given.docs):
-        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
-    if options.against:
-        check_against(settings)
-    check_some_left(options.methods, unreadable(options.methods, settings))
-    drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
-    check_session(replace(settings, method="auto" if drafts else "none"))
 
 
 def _items(

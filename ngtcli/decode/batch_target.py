@@ -70,8 +70,7 @@ class BatchTarget:
     def _resize(self, size: int, places: int) -> None:
         """A cache with room for `size` sequences; it gets the rows of those that there are."""
         places = capacity_for(places)
-        layers = int(self.model.config.num_hidden_layers)
-        cache = RollbackCache([False] * layers, size * places)
+        cache = RollbackCache([False] * self.model.layers, size * places)
         for i, length in enumerate(self.lengths):
             cache.copy_from(self._cache, i * self._places, i * places, length)
         self._cache, self.room, self._places = cache, size, places

@@ -8,12 +8,11 @@ take long compared to what is saved, almost never. A CUDA graph is made at first
 """
 
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,10 @@ from ngtcli.decode.recording import Pass, record
 from ngtcli.decode.scores import same_scores
 from ngtcli.decode.steps import PassesReport
 
-Notify = Callable[[str], None]
+Capture = Callable[[Pass, Tensor], Pass]
+# One eager pass: scores (rows, vocabulary) of the packed inputs (layout.py), the rows, the capacity
+# and the length of the cache, for a model that asks for it.
+EagerPass = Callable[[Tensor, int, int, int], Tensor]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
 # sizes and two capacities. Each holds some 200 kB, on a GPU also the scores of its rows.
 _MOST = 64
@@ -33,73 +35,45 @@ _COMPARED = 8  # rows of a pass compared at most, as they are compared on the ho
 _WARM_UPS = 2  # passes on a side stream before a capture, in which libraries set themselves up
 
 
-class Step(Protocol):
-    """One eager pass: scores (rows, vocabulary) of the packed inputs (layout.py).
-
-    `past` is the length of the cache, for a model that asks for it.
-    """
-
-    def __call__(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
-        """Run it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Of a pass: its rows, and the places of the cache that it attends to."""
-
-    rows: int
-    capacity: int
-
-
 class Passes:
     """Runs passes; `reason` says why they are not captured, "" if they are or may be.
 
-    A pass's scores hold until the next pass. `exact`: the model runs in float32. `first_use` says
+    A pass's scores hold until the next pass. `exact`: the model runs in float32. `kind` is "eager",
+    "captured" or "compiled"; with `at_once` a shape is captured at its first pass. `first_use` says
     whether the last pass was the first of its capture, which takes longer; `seconds` is what
     capturing has taken in all.
     """
 
-    def __init__(self, step: Step, layers: int, vocabulary: int, exact: bool) -> None:
-        self._step, self._layers = step, layers
-        self._vocabulary, self._exact = vocabulary, exact
-        self._captured: OrderedDict[Shape, Pass] = OrderedDict()
-        self._eager = Counter[Shape]()  # passes
-        self._eager_s: dict[Shape, float] = {}  # seconds of the quickest of them
-        self._capture: Callable[[Pass, Tensor], Pass] | None = None
-        self._at_once, self._compiled = False, False
-        self._warn: Notify = lambda _: None
-        self.reason = "switched off"
+    def __init__(self, step: EagerPass, layers: int, vocabulary: int, exact: bool) -> None:
+        self._step, self._vocabulary, self._exact = step, vocabulary, exact
+        self._saved_s = layers * _SAVED_S
+        # By shape: the rows of a pass, and the places of the cache that it attends to.
+        self._captured: OrderedDict[tuple[int, int], Pass] = OrderedDict()
+        self._eager: dict[
+            tuple[int, int], tuple[int, float]
+        ] = {}  # passes, seconds of the quickest
+        self._capture: Capture | None = None
+        self._warn: Callable[[str], None] = lambda _: None
+        self.kind, self.reason, self.at_once = "eager", "switched off", False
         self.first_use, self.seconds = False, 0.0
 
-    def switch_on(self, device: torch.device, compiled: bool, warn: Notify) -> None:
+    def switch_on(self, device: torch.device, compiled: bool, warn: Callable[[str], None]) -> None:
         """Capture from now on; with `compiled` torch.compile makes new kernels for each shape."""
         on_cuda = device.type == "cuda"
         self._capture = graph_recorder() if on_cuda else record
         if compiled:
             self._capture = partial(_compile, self._capture if on_cuda else None)
-        self._at_once = on_cuda or compiled
-        self._warn, self.reason, self._compiled = warn, "", compiled
-
-    @property
-    def at_once(self) -> bool:
-        """Whether a shape is captured at its first pass."""
-        return self._capture is not None and self._at_once
-
-    @property
-    def kind(self) -> str:
-        """How passes are to be run: "eager", "captured" or "compiled"."""
-        if self._capture is None:
-            return "eager"
-        return "compiled" if self._compiled else "captured"
+        self._warn, self.kind = warn, "compiled" if compiled else "captured"
+        self.reason, self.at_once = "", on_cuda or compiled
 
     @contextmanager
     def capturing_at_once(self) -> Iterator[None]:
         """Within it each shape is captured at its first pass, if passes are captured at all."""
-        before, self._at_once = self._at_once, True
+        before, self.at_once = self.at_once, True
         try:
             yield
         finally:
-            self._at_once = before
+            self.at_once = before
 
     @property
     def captured(self) -> int:
@@ -114,61 +88,61 @@ class Passes:
         """Drop what is captured: the buffers of the cache have moved."""
         self._captured.clear()
 
-    def run(self, packed: Tensor, shape: Shape, past: int) -> Tensor:
+    def run(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
         """Scores (rows, vocabulary) of one pass."""
-        self.first_use = False
+        self.first_use, shape = False, (rows, capacity)
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
             return known(packed)
         clock = time.perf_counter()
-        scores = self._step(packed, shape.rows, shape.capacity, past)
+        scores = self._step(packed, *shape, past)
         taken, clock = time.perf_counter() - clock, time.perf_counter()
         if self._capture is None or not self._is_due(shape, taken):
             return scores
-        scores, self.first_use = self._captured_scores(packed, shape, past, scores), True
+        found = self._captured_scores(self._capture, packed, shape, past, scores)
+        if found is None:
+            found = self._step(packed, *shape, past)  # its rows were overwritten
+        self.first_use = True
         self.seconds += time.perf_counter() - clock
-        return scores
+        return found
 
-    def _is_due(self, shape: Shape, taken: float) -> bool:
+    def _is_due(self, shape: tuple[int, int], taken: float) -> bool:
         """Whether to capture a shape, of which another eager pass has taken so many seconds."""
-        self._eager[shape] += 1
-        self._eager_s[shape] = min(taken, self._eager_s.get(shape, taken))
-        saved = self._eager[shape] * self._layers * _SAVED_S
-        return self._at_once or saved >= _RECORDING_S + 2 * self._eager_s[shape]
+        count, quickest = self._eager.get(shape, (0, taken))
+        count, quickest = self._eager[shape] = count + 1, min(taken, quickest)
+        return self.at_once or count * self._saved_s >= _RECORDING_S + 2 * quickest
 
-    def _captured_scores(self, packed: Tensor, shape: Shape, past: int, true: Tensor) -> Tensor:
-        """Capture a shape; the scores of the pass by its capture, or, if it fails, eager ones."""
-        assert self._capture is not None
-        other = packed.clone()
-        other[: shape.rows] = (other[: shape.rows] + 1) % self._vocabulary
+    def _captured_scores(
+        self, capture: Capture, packed: Tensor, shape: tuple[int, int], past: int, true: Tensor
+    ) -> Tensor | None:
+        """Capture a shape; the scores of the pass by its capture, None unless they are `true`."""
+        rows, other = shape[0], packed.clone()
+        other[:rows] = (other[:rows] + 1) % self._vocabulary
         wrong = past - 1 if past else 1  # a length that a model asks for would be captured, too
-        run = partial(self._step, rows=shape.rows, capacity=shape.capacity, past=wrong)
         try:
-            replay = self._capture(run, other)
+            replay = capture(lambda given: self._step(given, *shape, wrong), other)
             found = replay(packed)
         except Exception as error:  # whatever a model's own code or the device raises
-            self._give_up(_first_line(error), warn=self._compiled)
-        else:
-            some = range(0, shape.rows, -(-shape.rows // _COMPARED))
-            if same_scores([found[i] for i in some], [true[i] for i in some], self._exact):
-                self._keep(shape, replay)
-                return found
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self._give_up(lines[0], warn=self.kind == "compiled")
+            return None
+        some = range(0, rows, -(-rows // _COMPARED))
+        if not same_scores([found[i] for i in some], [true[i] for i in some], self._exact):
             self._give_up("captured, they gave other scores", warn=True)
-        return self._step(packed, shape.rows, shape.capacity, past)  # its rows were overwritten
-
-    def _keep(self, shape: Shape, replay: Pass) -> None:
+            return None
         self._captured[shape] = replay
         if len(self._captured) > _MOST:
             self._captured.popitem(last=False)
+        return found
 
     def _give_up(self, reason: str, warn: bool) -> None:
         self._captured.clear()
-        self._capture, self.reason = None, reason
+        self._capture, self.kind, self.reason, self.at_once = None, "eager", reason, False
         if warn:
             self._warn(f"the model's passes are not captured: {reason}")
 
 
-def graph_recorder() -> Callable[[Pass, Tensor], Pass]:
+def graph_recorder() -> Capture:
     """A function that captures passes as CUDA graphs, which share one pool of memory.
 
     The graphs are never replayed at the same time, and what one gives is read before the next.
@@ -198,15 +172,10 @@ def graph_recorder() -> Callable[[Pass, Tensor], Pass]:
     return capture
 
 
-def _compile(capture: Callable[[Pass, Tensor], Pass] | None, run: Pass, example: Tensor) -> Pass:
+def _compile(capture: Capture | None, run: Pass, example: Tensor) -> Pass:
     """A pass by torch.compile, captured if `capture` is given."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     compiled: Pass = torch.compile(make_fx(run)(example), dynamic=False)
     compiled(example)
     return capture(compiled, example) if capture else compiled
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -129,7 +129,7 @@ class Loop:
                 drafters.spent(drafters.rows or rows_in_all, watch.elapsed_s - drafting_s)
             self._commit(members, paths)
         for member, rows in zip(members, scores, strict=True):
-            _count_time(member, watch, len(rows) / rows_in_all)
+            member.text.statistics.add_time(watch, len(rows) / rows_in_all)
         return True
 
     def _score(
@@ -187,13 +187,6 @@ class Loop:
             member.text.commit(member.steps[-1], len(path.rows))
 
 
-def _count_time(member: Member, watch: Stopwatch, share: float) -> None:
-    statistics = member.text.statistics
-    statistics.decode_s += share * watch.elapsed_s
-    for part, seconds in watch.parts.items():
-        statistics.split_s[part] += share * seconds
-
-
 class Run:
     """One generation: iterate over it for its steps, or `finish` it; `statistics` grows meanwhile.
 
@@ -214,7 +207,11 @@ class Run:
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
         self._progress = progress
         self._member = Member(None, Continuation(model, context, sampling, limits), context)
-        self._drafters = _drafters(model, drafter, context, limits)
+        # A model that decodes plainly is exact without exact drafting.
+        most = 0 if model.plain_reason else limits.num_draft
+        self._drafters = Drafters(lambda: drafter, most)
+        if context.rows is not None and not model.plain_reason:
+            self._drafters = ExactDrafters(drafter, context.rows, context.ids)
         self._loop = Loop(model, SingleTarget(model), self._drafters, split_times)
 
     @property
@@ -277,12 +274,3 @@ class Run:
     def _start(self) -> None:
         """Start the drafter on the prompt."""
         self._member.drafter = self._drafters.start(self.context)
-
-
-def _drafters(
-    model: TargetModel, drafter: Drafter, context: Context, limits: Limits
-) -> Drafters[Drafter]:
-    """Exact where the rows are given. A model that decodes plainly is exact without."""
-    if context.rows is not None and not model.plain_reason:
-        return ExactDrafters(drafter, context.rows, context.ids)
-    return Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)

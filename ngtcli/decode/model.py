@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.captured import Passes, Shape
+from ngtcli.decode.captured import Passes
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, unpack
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
@@ -50,8 +50,8 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self._accepts = accepted(hf)
-        layers = int(self.config.num_hidden_layers)
-        self.passes = Passes(self._tree_pass, layers, self.vocabulary, runs_exactly(hf))
+        self.layers = int(self.config.num_hidden_layers)
+        self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, runs_exactly(hf))
         self.keeps_chunks = False  # whether the start of a prompt may stay for the next one
         # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
         self.joint_reason: str | None = None
@@ -67,11 +67,10 @@ class TargetModel:
         self.way = way
         kinds = list(getattr(self.config, "layer_types", None) or ())
         window, mixed = self.window if way.window else None, len(set(kinds)) > 1
-        layers = int(self.config.num_hidden_layers)
         self.masks = Masks(self.dtype, self.device, window, mixed)
         self._narrow = [
             window is not None and (not mixed or kinds[i] == "sliding_attention")
-            for i in range(layers)
+            for i in range(self.layers)
         ]
         self.cache = RollbackCache(self._narrow, 0)
         self.passes.forget()
@@ -132,7 +131,6 @@ class TargetModel:
             self._read_chunk(ids[at : at + chunk])
 
     def _read_chunk(self, ids: Sequence[int]) -> None:
-        """One chunk of a prompt."""
         start, rows = self.length, len(ids)
         self._reserve(start + rows)
         positions = torch.arange(start, start + rows, device=self.device)
@@ -171,11 +169,10 @@ class TargetModel:
         """
         if not self._rolls_back:
             return self._plain.read(layout.ids, scored=True)
-        shape = Shape(layout.rows, layout.capacity)
-        return self.passes.run(layout.packed, shape, layout.length)[: len(layout.ids)]
+        scores = self.passes.run(layout.packed, layout.rows, layout.capacity, layout.length)
+        return scores[: len(layout.ids)]
 
     def _tree_pass(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
-        """One pass over a packed tree, eagerly."""
         inputs = unpack(packed, rows)
         self.cache.aim(inputs.slots, capacity, past)
         mask = self.masks.of_tree(inputs, capacity)

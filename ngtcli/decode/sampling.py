@@ -34,21 +34,6 @@ def penalizes(settings: Settings) -> bool:
     )
 
 
-def _weakened(scores: Tensor, times: Tensor, settings: Settings) -> Tensor:
-    """The scores, (n,), of tokens that were said, `times` (n,) of them in the output.
-
-    The presence penalty is subtracted once, the frequency penalty for each time.
-    """
-    repetition = settings.repetition_penalty
-    if repetition != 1.0:  # as RepetitionPenaltyLogitsProcessor of `transformers`
-        pick = torch.minimum if repetition > 1.0 else torch.maximum
-        scores = pick(scores * repetition, scores / repetition)
-    if settings.presence_penalty or settings.frequency_penalty:
-        once = settings.presence_penalty * times.clamp(max=1)
-        scores = scores - once - settings.frequency_penalty * times
-    return scores
-
-
 class Spoken:
     """The tokens of prompt and output, of which only the scores are changed.
 
@@ -72,27 +57,40 @@ class Spoken:
         """A penalised copy of scores, (vocabulary,), for the token after the output and `path`."""
         self._count(scores)
         changed = scores.clone()
-        changed[self._ids] = _weakened(scores[self._ids], self._times[self._ids], self._settings)
+        changed[self._ids] = self._weakened(scores[self._ids], self._times[self._ids])
         if path:
             counts = Counter(path)
             ids = torch.tensor(list(counts), device=scores.device)
             times = torch.tensor(list(counts.values()), device=scores.device) + self._times[ids]
-            changed[ids] = _weakened(scores[ids], times, self._settings)
+            changed[ids] = self._weakened(scores[ids], times)
         return changed
+
+    def _weakened(self, scores: Tensor, times: Tensor) -> Tensor:
+        """The scores, (n,), of tokens that were said, `times` (n,) of them in the output.
+
+        The presence penalty is subtracted once, the frequency penalty for each time.
+        """
+        s = self._settings
+        if s.repetition_penalty != 1.0:  # as RepetitionPenaltyLogitsProcessor of `transformers`
+            pick = torch.minimum if s.repetition_penalty > 1.0 else torch.maximum
+            scores = pick(scores * s.repetition_penalty, scores / s.repetition_penalty)
+        if s.presence_penalty or s.frequency_penalty:
+            once = s.presence_penalty * times.clamp(max=1)
+            scores = scores - once - s.frequency_penalty * times
+        return scores
 
     def _count(self, scores: Tensor) -> None:
         """Count what was committed; `scores` give the device and the size of the vocabulary."""
         if not len(self._times):
             self._times = torch.zeros(len(scores), device=scores.device)
             self._ids = self._ids.to(scores.device)
-        if not self._new:
-            return
-        new, self._new = torch.tensor(self._new, device=scores.device), []
-        self._times.index_add_(0, new, torch.ones(len(new), device=scores.device))
-        if first := set(new.tolist()) - self._known:
-            self._known |= first
-            more = torch.tensor(sorted(first), device=scores.device)
-            self._ids = torch.cat([self._ids, more])
+        if self._new:
+            new = torch.tensor(self._new, device=scores.device)
+            self._times.index_add_(0, new, torch.ones(len(new), device=scores.device))
+            first = sorted(set(self._new) - self._known)
+            self._known.update(first)
+            self._ids = torch.cat([self._ids, self._ids.new_tensor(first)])
+            self._new = []
 
 
 BLOCK = 512  # tokens; derived: near the root of a vocabulary of 150,000, where numbers are fewest
@@ -110,21 +108,15 @@ def draw(weights: Tensor, seed: int, positions: Sequence[int]) -> Tensor:
     padded = torch.nn.functional.pad(weights, (0, -size % BLOCK)).view(rows, -1, BLOCK)
     sums = padded.sum(-1, dtype=torch.float64)
     indices = torch.arange(max(sums.shape[1], BLOCK), device=weights.device)
-    blocks = _race(sums, _numbers(seed, positions, 0, indices[None, : sums.shape[1]]))
+    # A rounding error in the scores changes the winner of a race only where the two best differ by
+    # less than the error; in a cumulative distribution errors would add up over all tokens.
+    numbers = _numbers(seed, positions, 0, indices[None, : sums.shape[1]])
+    blocks = (sums / numbers).argmax(-1)
     members = padded[torch.arange(rows, device=weights.device), blocks].double()
     tokens = blocks[:, None] * BLOCK + indices[None, :BLOCK]
-    places = _race(members, _numbers(seed, positions, 1, tokens))
+    places = (members / _numbers(seed, positions, 1, tokens)).argmax(-1)
     good = sums.sum(-1)
     return (blocks * BLOCK + places).where((good > 0) & good.isfinite(), -1)
-
-
-def _race(weights: Tensor, numbers: Tensor) -> Tensor:
-    """The winner of each row: the entry with the most weight over its number.
-
-    A rounding error in the scores changes it only where the two best differ by less than the error;
-    in a cumulative distribution errors would add up over all tokens.
-    """
-    return (weights / numbers).argmax(-1)
 
 
 def _numbers(seed: int, positions: Sequence[int], level: int, indices: Tensor) -> Tensor:
@@ -182,7 +174,9 @@ class Sampler:
 
         -1 where the best score is not finite, or NaN.
         """
-        scores = _floats(scores)
+        if scores.device.type == "mps":  # which knows no float64
+            scores = scores.cpu()
+        scores = scores.float()
         if self._spoken is not None:
             scores = self._spoken.penalize(scores, path)
         return self._choices(scores[None], [self._length + len(path)])[0]
@@ -203,14 +197,9 @@ class Sampler:
         """For rows of float32 scores; -1 where a row's best is not finite, or NaN."""
         if self.settings.temperature == 0.0:
             return first_highest(scores)
-        tokens = draw(warp(scores, self.settings), self.settings.seed, positions)
-        choices: list[int] = tokens.tolist()
-        return choices
-
-
-def _floats(scores: Tensor) -> Tensor:
-    """Scores in float32, on the CPU if their device knows no float64."""
-    return (scores.cpu() if scores.device.type == "mps" else scores).float()
+        weights = warp(scores, self.settings)
+        tokens: list[int] = draw(weights, self.settings.seed, positions).tolist()
+        return tokens
 
 
 def warp(scores: Tensor, settings: Settings) -> Tensor:

@@ -119,6 +119,12 @@ class Statistics:
         self.new_tokens += emitted
         self.acceptance_histogram[accepted] += 1
 
+    def add_time(self, watch: Stopwatch, share: float) -> None:
+        """Count a share of a step's seconds."""
+        self.decode_s += share * watch.elapsed_s
+        for part, seconds in watch.parts.items():
+            self.split_s[part] += share * seconds
+
     @property
     @json_property(after="accepted_tokens", digits=4)
     def mean_acceptance_length(self) -> float:

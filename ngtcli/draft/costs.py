@@ -1,7 +1,8 @@
 """What a pass of the model over k rows costs, as measured on the device at hand."""
 
 from bisect import bisect, bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from ngtcli.draft.auto.config import CONFIG
 
 Floats = npt.NDArray[np.float64]
 SHORT = CONFIG.short_context
-_LONGEST = 2**40  # tokens of context: the border of the last curve
+# Tokens of context, as they are written, up to which a curve holds; the longest is 2^40.
+_BORDERS = {str(border): border for border in (SHORT * 4**i for i in range(16))}
 _MOST_ROWS = 4096  # of a pass: four times the most draft nodes there can be; derived
 
 
@@ -40,29 +42,15 @@ class CostCurve:
         if self.measured.keys() != seconds.keys() or min(self.measured.values()) <= 0:
             raise ValueError("the costs measured are of other rows")
         self.sizes = sizes
-        self.rows = np.array(sorted(seconds), np.float64)
-        self._seconds = _never_falling([seconds[r] for r in sorted(seconds)]).tolist()
-        self._known = self.rows.tolist()
+        self.rows = sorted(seconds)
+        self._seconds = _never_falling([seconds[r] for r in self.rows])
         self._seen = [0] * len(self.rows)  # the step at which each size was last passed
         self._step = 0
         self._table = np.zeros(0)
         self._since = 0
 
-    @property
-    def seconds(self) -> Floats:
-        """Seconds at `rows`; more rows never cost less."""
-        return np.array(self._seconds)
-
-    def over(self, rows: npt.NDArray[np.int64]) -> Floats:
-        """Seconds of passes over `rows`; beyond the last measured one the last slope goes on."""
-        return _over(self._padded(rows), self.rows, self.seconds)
-
-    def _padded(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The sizes that passes over `rows` are padded to; those beyond the last are not."""
-        return np.array([self._size(row) for row in rows.tolist()], np.int64)
-
     def _size(self, rows: int) -> int:
-        """The same of one number of rows; asked at every step, where numpy takes 50 us for it."""
+        """The size that a pass over `rows` is padded to; one beyond the last is not."""
         at = bisect_left(self.sizes, rows)
         return self.sizes[at] if at < len(self.sizes) else rows
 
@@ -70,21 +58,31 @@ class CostCurve:
         """The most nodes that a pass has room for at the cost of one over `nodes` and the root."""
         return self._size(nodes + 1) - 1
 
+    def _over(self, rows: Iterable[int], seconds: Sequence[float]) -> Floats:
+        """Seconds of passes over `rows`, by those at `self.rows`; beyond them the slope goes on."""
+        sizes = np.array([self._size(r) for r in rows], np.int64)
+        known = self.rows
+        out: Floats = np.interp(sizes, known, seconds)
+        if len(known) > 1:
+            slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
+            out = out + slope * np.maximum(sizes - known[-1], 0)
+        return out
+
     def at(self, rows: int) -> float:
         """Seconds of a pass over `rows` rows."""
-        return float(self.over(np.array([rows]))[0])
+        return float(self._over([rows], self._seconds)[0])
 
     def table(self, most: int) -> Floats:
         """Seconds of passes over 1 to at least `most` rows; a few steps old at most."""
         if len(self._table) < most or self._step - self._since >= CONFIG.table_age:
-            self._table = self.over(np.arange(1, max(most, 65) + 1))
+            self._table = self._over(range(1, max(most, 65) + 1), self._seconds)
             self._since = self._step
         return self._table
 
     def table_measured(self, most: int) -> Floats:
         """The same as calibration found them."""
-        rising = _never_falling([self.measured[int(r)] for r in self.rows])
-        return _over(self._padded(np.arange(1, most + 1)), self.rows, rising)
+        measured = _never_falling([self.measured[r] for r in self.rows])
+        return self._over(range(1, most + 1), measured)
 
     def learn(self, rows: int, seconds: float) -> None:
         """Move the costs toward what a pass over `rows` just took.
@@ -94,7 +92,7 @@ class CostCurve:
         """
         self._step += 1
         rows = self._size(rows)
-        known, costs = self._known, self._seconds
+        known, costs = self.rows, self._seconds
         above = min(max(bisect(known, rows), 1), len(known) - 1)
         below = max(above - 1, 0)
         share = 1.0  # of the point above, where the size lies between two
@@ -117,29 +115,20 @@ class CostCurve:
             costs[i] = max(costs[i], costs[i - 1])
 
     def by_rows(self) -> dict[int, float]:
-        """Seconds by rows."""
-        return {int(r): float(s) for r, s in zip(self.rows, self.seconds, strict=True)}
+        """Seconds by rows; more rows never cost less."""
+        return dict(zip(self.rows, self._seconds, strict=True))
 
 
-def _never_falling(seconds: Sequence[float]) -> Floats:
+def _never_falling(seconds: Sequence[float]) -> list[float]:
     """The seconds of rising numbers of rows, each no more than those after it.
 
     A pass may be padded to more rows, so it costs no more than they do; and what disturbs a
     measurement adds to it. So of two that contradict each other the quicker is right.
 
-    >>> _never_falling([1.0, 9.0, 2.0, 3.0]).tolist()
+    >>> _never_falling([1.0, 9.0, 2.0, 3.0])
     [1.0, 2.0, 2.0, 3.0]
     """
-    least: Floats = np.minimum.accumulate(np.array(seconds)[::-1])[::-1]
-    return least
-
-
-def _over(rows: npt.NDArray[np.int64], known: Floats, seconds: Floats) -> Floats:
-    out: Floats = np.interp(rows, known, seconds)
-    if len(known) > 1:
-        slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
-        out = out + slope * np.maximum(rows - known[-1], 0)
-    return out
+    return list(accumulate(reversed(seconds), min))[::-1]
 
 
 def read_points(stored: Any) -> dict[int, float]:
@@ -197,22 +186,14 @@ class Costs:
 
 def read_costs(stored: Any, sizes: tuple[int, ...]) -> Costs:
     """The costs from their JSON, of passes that are padded to `sizes`. Raises ValueError."""
-    return Costs({_border(length): _curve(curve, sizes) for length, curve in stored.items()})
-
-
-def _border(text: str) -> int:
-    border = SHORT
-    while str(border) != text:
-        border *= 4
-        if border > _LONGEST:
+    curves = {}
+    for length, curve in stored.items():
+        if length not in _BORDERS:
             raise ValueError("a length of context that is not known")
-    return border
-
-
-def _curve(stored: Any, sizes: tuple[int, ...]) -> CostCurve:
-    if not isinstance(stored, dict) or stored.keys() != {"seconds", "measured"}:
-        raise ValueError("another form")
-    seconds = read_points(stored["seconds"])
-    if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
-        raise ValueError("more rows that cost less")  # what is stored never falls
-    return CostCurve(seconds, read_points(stored["measured"]), sizes)
+        if not isinstance(curve, dict) or curve.keys() != {"seconds", "measured"}:
+            raise ValueError("another form")
+        seconds = read_points(curve["seconds"])
+        if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
+            raise ValueError("more rows that cost less")  # what is stored never falls
+        curves[_BORDERS[length]] = CostCurve(seconds, read_points(curve["measured"]), sizes)
+    return Costs(curves)

@@ -9,6 +9,8 @@ wrong in any way is replaced by an empty one.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.trie.files import POOLS
-from ngtcli.trie.ngram import SEPARATOR
-
-Ints = npt.NDArray[np.int32]
+from ngtcli.trie.ngram import SEPARATOR, Ints
 
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale
@@ -66,15 +66,9 @@ def own_words(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[list[int
     for i in range(len(answer) - QUOTE + 1):
         if tuple(answer[i : i + QUOTE]) in known:
             quoted[i : i + QUOTE] = [True] * QUOTE
-    run: list[int] = []
-    for token, out in zip(answer, quoted, strict=True):
+    for out, run in groupby(zip(quoted, answer, strict=True), itemgetter(0)):
         if not out:
-            run.append(token)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
+            yield [token for _, token in run]
 
 
 def used_last(answers: Sequence[Ints], said: Ints) -> list[Ints]:

@@ -126,22 +126,19 @@ def in_depth_first_order(
     children: dict[int, list[int]] = {}
     for i, parent in enumerate(parents):
         children.setdefault(parent, []).append(i)
-    order: list[int] = []
-    place = {ROOT: ROOT}
-    stack = _worst_first(children.get(ROOT, ()), priority)
+    order: list[int] = []  # of the root and all nodes
+    place: dict[int, int] = {}
+    stack = [ROOT]
     while stack:
-        i = stack.pop()
-        place[i] = len(order)
-        order.append(i)
-        if i in children:
-            stack += _worst_first(children[i], priority)
-    return DraftTree(tuple(tokens[i] for i in order), tuple(place[parents[i]] for i in order))
-
-
-def _worst_first(nodes: Sequence[int], priority: Sequence[float]) -> list[int]:
-    if len(nodes) < 2:
-        return list(nodes)
-    return sorted(nodes, key=priority.__getitem__, reverse=True)[::-1]
+        node = stack.pop()
+        place[node] = len(order) - 1
+        order.append(node)
+        below = children.get(node, [])
+        if len(below) > 1:
+            below = sorted(below, key=priority.__getitem__, reverse=True)[::-1]
+        stack += below  # the worst first
+    nodes = order[1:]
+    return DraftTree(tuple(tokens[i] for i in nodes), tuple(place[parents[i]] for i in nodes))
 
 
 @dataclass(frozen=True, slots=True)

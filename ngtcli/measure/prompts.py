@@ -77,8 +77,8 @@ def builtin_items() -> list[Item]:
 def _halves(document: Document) -> list[Document]:
     """The two halves of a document, by paragraphs, those under 60 words left out."""
     parts = document.text.split("\n\n")
-    halves = (parts[: len(parts) // 2], parts[len(parts) // 2 :])
-    texts = ("\n\n".join(half) for half in halves)
+    middle = len(parts) // 2
+    texts = ("\n\n".join(half) for half in (parts[:middle], parts[middle:]))
     return [Document(document.name, text) for text in texts if len(text.split()) >= 60]
 
 
@@ -118,7 +118,7 @@ def read_jsonl(
     items, ids = list[Item](), Ids()
     for row in read_rows(path, reader, pipes=True):
         try:
-            item = _Line(row, reader, check).item()
+            item = _item(row, lambda name: _file(path.parent.resolve(), name, reader, check))
             ids.check(item.id, row.number)
         except InputError as error:
             raise row.wrong(str(error), error.hint) from None
@@ -126,6 +126,85 @@ def read_jsonl(
             raise row.wrong("nested too deeply", _KINDS) from None
         items.append(item)
     return items
+
+
+def _item(row: Row, read: Callable[[Any], str]) -> Item:
+    """The item of a line, by the kind that its keys tell; `read` gives the text of a file."""
+    data = row.data
+    kinds = ("turns", "quotes", "article", "documents", "passages", "context")
+    kind = next((key for key in kinds if key in data), None)
+    if kind is None:
+        raise InputError("no documents", _KINDS)
+    if kind == "turns":
+        turns = data["turns"]
+        if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
+            raise InputError("turns is not a list of messages", 'Give "turns": ["…"].')
+        task, message = string_of(data, "category", "chat"), Document("message", turns[0])
+        return Item(_id(row, "question_id"), task, (message,), message=True)
+    documents: tuple[Document, ...]
+    id, question, answers = "id", "", ["answers", "answer"]
+    if kind == "article":
+        documents, answers = (Document("article", _text(data, "article")),), ["highlights"]
+    else:
+        if kind == "quotes":
+            question, answers = _text(data, "query"), ["answers"]
+            id = "id" if "id" in data else "query_id"
+        else:
+            question = string_of(data, "question")
+        texts = list_of(data, kind) if isinstance(data[kind], list) else [data[kind]]
+        documents = tuple(_document(f"passage {i}", one, read) for i, one in enumerate(texts, 1))
+    task = string_of(data, "task", "ask" if question else "summarize")
+    found: Any = next((data[key] for key in answers if data.get(key) is not None), [])
+    return Item(_id(row, id), task, documents, question.strip(), _answers(found))
+
+
+def _id(row: Row, key: str) -> str:
+    """The line's id; its number where it has none."""
+    own = id_of(row.data, key)
+    return str(row.number if own is None else own)
+
+
+def _text(data: dict[str, Any], key: str) -> str:
+    """The text under a key, which is not blank."""
+    text = string_of(data, key)
+    if not text.strip():
+        raise InputError(f"no {key}", f'Give "{key}": "…".')
+    return text
+
+
+def _document(what: str, given: Any, read: Callable[[Any], str]) -> Document:
+    """A text, or an object with `text` (and `name` or `title`), or one that names a `file`."""
+    if not isinstance(given, dict):
+        return document_of(what, what, given, given)
+    if "file" in given:
+        text = read(given["file"])
+        return document_of(what, given.get("name") or given["file"], text, given)
+    return document_of(what, given.get("name") or given.get("title"), given.get("text"), given)
+
+
+def _file(folder: Path, name: Any, reader: Reader, check: CheckPath) -> str:
+    """The text of a file next to the lines; never one from elsewhere on the machine."""
+    try:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder):
+            raise InputError(f"file {name!r} is elsewhere", "Name one in the folder of this file.")
+        check(path)
+        return decode_text(reader.file(path))
+    except Unreadable as error:
+        raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
+    except (OSError, ValueError, TypeError, RuntimeError):  # not a path, a loop of links
+        raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
+
+
+def _answers(value: Any) -> tuple[str, ...]:
+    """Reference answers: a text, a list, HAGRID's objects, TriviaQA's value and aliases."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(a for v in value for a in _answers(v)))
+    if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
+        return _answers([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
+    raise InputError("an answer is not a text", 'Give "answers": ["…"].')
 
 
 class _Asked(Protocol):
@@ -154,108 +233,6 @@ def choose(
             taken[item.task] += 1
             chosen.append(item)
     return chosen
-
-
-class _Line:
-    """One line of a file, read by the kind that its keys tell."""
-
-    def __init__(self, row: Row, reader: Reader, check: CheckPath) -> None:
-        self._folder, self._data, self._reader = row.path.parent, row.data, reader
-        self._check, self._number = check, row.number
-
-    def item(self) -> Item:
-        """The item, by the keys of the line. Raises InputError."""
-        for key, read in (
-            ("turns", self._spec_bench),
-            ("quotes", self._hagrid),
-            ("article", self._cnn_dm),
-        ):
-            if key in self._data:
-                return read()
-        for key in ("documents", "passages", "context"):
-            if key in self._data:
-                question = string_of(self._data, "question")
-                return self._item("id", self._documents(key), question, ("answers", "answer"))
-        raise InputError("no documents", _KINDS)
-
-    def _item(
-        self, key: str, documents: tuple[Document, ...], question: str, answers: tuple[str, ...]
-    ) -> Item:
-        task = string_of(self._data, "task", "ask" if question else "summarize")
-        found: Any = next((self._data[k] for k in answers if self._data.get(k) is not None), [])
-        return Item(self._id(key), task, documents, question.strip(), _answers(found))
-
-    def _id(self, key: str) -> str:
-        """The line's id; its number where it has none."""
-        own = id_of(self._data, key)
-        return str(self._number if own is None else own)
-
-    def _spec_bench(self) -> Item:
-        turns = self._data["turns"]
-        if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
-            raise InputError("turns is not a list of messages", 'Give "turns": ["…"].')
-        documents = (Document("message", turns[0]),)
-        task = string_of(self._data, "category", "chat")
-        return Item(self._id("question_id"), task, documents, message=True)
-
-    def _hagrid(self) -> Item:
-        question = self._text("query")
-        key = "id" if "id" in self._data else "query_id"
-        return self._item(key, self._documents("quotes"), question, ("answers",))
-
-    def _cnn_dm(self) -> Item:
-        documents = (Document("article", self._text("article")),)
-        return self._item("id", documents, "", ("highlights",))
-
-    def _text(self, key: str) -> str:
-        """The text under a key, which is not blank."""
-        text = string_of(self._data, key)
-        if not text.strip():
-            raise InputError(f"no {key}", f'Give "{key}": "…".')
-        return text
-
-    def _documents(self, key: str) -> tuple[Document, ...]:
-        value = self._data[key]
-        texts = list_of(self._data, key) if isinstance(value, list) else [value]
-        return tuple(self._document(given, i) for i, given in enumerate(texts, 1))
-
-    def _document(self, given: Any, number: int) -> Document:
-        """A text, or an object with `text` (and `name` or `title`), or one that names a `file`."""
-        what = f"passage {number}"
-        if not isinstance(given, dict):
-            return document_of(what, what, given, given)
-        name = given.get("name") or given.get("title")
-        if "file" in given:
-            text = self._file(given["file"])
-            return document_of(what, given.get("name") or given["file"], text, given)
-        return document_of(what, name, given.get("text"), given)
-
-    def _file(self, name: Any) -> str:
-        """The text of a file next to this one; never one from elsewhere on the machine."""
-        folder = self._folder.resolve()
-        try:
-            path = (folder / name).resolve()
-            if not path.is_relative_to(folder):
-                raise InputError(
-                    f"file {name!r} is elsewhere", "Name one in the folder of this file."
-                )
-            self._check(path)
-            return decode_text(self._reader.file(path))
-        except Unreadable as error:
-            raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
-        except (OSError, ValueError, TypeError, RuntimeError):  # not a path, a loop of links
-            raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
-
-
-def _answers(value: Any) -> tuple[str, ...]:
-    """Reference answers: a text, a list, HAGRID's objects, TriviaQA's value and aliases."""
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list):
-        return tuple(dict.fromkeys(a for v in value for a in _answers(v)))
-    if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
-        return _answers([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
-    raise InputError("an answer is not a text", 'Give "answers": ["…"].')
 
 
 def add_noise(
@@ -288,11 +265,12 @@ def passages(document: Document) -> list[str]:
 def _noisy(item: Item, others: Sequence[tuple[Item, set[str]]], count: int, seed: int) -> Item:
     own = _passages(item)
     unrelated = [
-        other
+        d
         for other, theirs in others
         if not theirs & own and not (item.source and item.source == other.source)
+        for d in other.documents
     ]
-    offered = dict.fromkeys(p for other in unrelated for d in other.documents for p in passages(d))
+    offered = dict.fromkeys(passage for d in unrelated for passage in passages(d))
     found = [p for p in offered if not any(p in d.text for d in item.documents)]
     if len(found) < count:
         raise UsageError(

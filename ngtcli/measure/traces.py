@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ngtcli.batch.json_lines import Row, read_rows
+from ngtcli.batch.json_lines import Row, json_object, read_rows
 from ngtcli.config import Settings
 from ngtcli.documents.files import Reader
 from ngtcli.documents.text import Unreadable, decode_text
@@ -27,6 +27,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"
 VERSION = 1
+_SPEC_BENCH_TOKENS = 1024  # the limit of new tokens that its runs have
 _ANEW = "Record it again with `ngt bench --record`, or mend that place."
 _KINDS = {str: "text", int: "whole number", list: "list"}
 TURNS = ("first", "all")  # of a conversation
@@ -113,9 +114,10 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         room: int = 0,
     ) -> None:
         """Write one trace; `room` is the run's token limit, by default the output's length."""
-        prompt, output = tuple(prompt_ids), tuple(output_ids)
-        own = tuple(tuple(run) for run in references)
-        trace = Trace(id, task, prompt, output, room or len(output), own)
+        room = room or len(output_ids)
+        trace = Trace(
+            id, task, tuple(prompt_ids), tuple(output_ids), room, tuple(map(tuple, references))
+        )
         self._lines.write(json.dumps(asdict(trace)) + "\n")
         self._lines.flush()
 
@@ -137,9 +139,9 @@ def read_traces(
                 f"{folder}: holds prompts as they were, of one turn each",
                 "Leave out --template and --turns; they are for Spec-Bench's files.",
             )
-        return _read_own(folder, reader)
+        return _own_traces(folder, reader)
     if os.path.isfile(folder / "question.jsonl"):
-        return read_spec_bench(folder, template, turns, reader)
+        return _spec_bench_traces(folder, template, turns, reader)
     raise InputError(
         f"{folder}: no recording here",
         "Give a folder written by `ngt bench --record`, or one with Spec-Bench's question.jsonl,"
@@ -156,74 +158,57 @@ def recorded_files(folder: Path) -> list[Path]:
     return [p for of in ("*.jsonl", "model_answer/*.jsonl", "tokenizer/*") for p in folder.glob(of)]
 
 
-class WrongRow(ValueError):
-    """What is wrong with a line of a recording."""
-
-
-def _read_own(folder: Path, reader: Reader) -> TraceSet:
-    head = _head(folder / "trace.json", reader)
-    traces = []
-    for row in read_rows(folder / "traces.jsonl", reader):
-        try:
-            traces.append(_own_trace(row.data, head["vocabulary"]))
-        except WrongRow as error:
-            raise row.wrong(str(error), _ANEW) from None
-    return TraceSet(
-        str(folder), head["model"], head["tokenizer"], head["vocabulary"], tuple(traces)
-    )
-
-
-def _head(path: Path, reader: Reader) -> dict[str, Any]:
-    """What was run: `model` and `tokenizer`, texts, and `vocabulary`, a number of ids."""
-    try:
-        head = json.loads(decode_text(reader.file(path)))
-        if not isinstance(head, dict):
-            raise WrongRow("no JSON object")
-        if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
-            raise WrongRow(f"not a recording of version {VERSION}")
-        for key in ("model", "tokenizer"):
-            get(head, key, str)
-        if get(head, "vocabulary", int) < 1:
-            raise WrongRow("vocabulary is not a number of ids")
-    except Unreadable as error:
-        raise error.of(str(path)) from None
-    except WrongRow as error:
-        raise InputError(f"{path}: {error}", _ANEW) from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON", _ANEW) from None
-    return head
-
-
-def get(row: Mapping[str, Any], key: str, kind: type) -> Any:
-    """The value of `key`, which is of `kind`. Raises WrongRow."""
+def _value(row: Mapping[str, Any], key: str, kind: type) -> Any:
+    """The value of `key`, which is of `kind`. Raises InputError."""
     if key not in row:
-        raise WrongRow(f"key {key!r} is missing")
+        raise InputError(f"key {key!r} is missing")
     value = row[key]
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise WrongRow(f"{key} is not a {_KINDS[kind]}")
+        raise InputError(f"{key} is not a {_KINDS[kind]}")
     return value
 
 
+def _own_traces(folder: Path, reader: Reader) -> TraceSet:
+    path = folder / "trace.json"
+    try:
+        head = json_object(decode_text(reader.file(path)))
+        if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
+            raise InputError(f"not a recording of version {VERSION}")
+        model, tokenizer = (_value(head, key, str) for key in ("model", "tokenizer"))
+        vocabulary = _value(head, "vocabulary", int)
+        if vocabulary < 1:
+            raise InputError("vocabulary is not a number of ids")
+    except Unreadable as error:
+        raise error.of(str(path)) from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}", _ANEW) from None
+    traces = []
+    for row in read_rows(folder / "traces.jsonl", reader):
+        try:
+            traces.append(_own_trace(row.data, vocabulary))
+        except InputError as error:
+            raise row.wrong(str(error), _ANEW) from None
+    return TraceSet(str(folder), model, tokenizer, vocabulary, tuple(traces))
+
+
 def _own_trace(row: Mapping[str, Any], vocabulary: int) -> Trace:
-    prompt, output = (_ids(get(row, k, list), k, vocabulary) for k in ("prompt_ids", "output_ids"))
-    references = tuple(
-        _ids(run if isinstance(run, list) else [run], f"references[{i}]", vocabulary)
-        for i, run in enumerate(get({"references": [], **row}, "references", list))
-    )
+    def ids(run: Any, where: str) -> tuple[int, ...]:
+        run = run if isinstance(run, list) else [run]
+        for place, id in enumerate(run):
+            if type(id) is not int or not 0 <= id < vocabulary:
+                shown = json.dumps(id)[:40]
+                raise InputError(f"{where}[{place}] is {shown}, no id below {vocabulary}")
+        return tuple(run)
+
+    prompt, output = (ids(_value(row, k, list), k) for k in ("prompt_ids", "output_ids"))
+    given = _value({"references": [], **row}, "references", list)
+    references = tuple(ids(run, f"references[{i}]") for i, run in enumerate(given))
     for key, run in (("prompt_ids", prompt), ("output_ids", output)):
         if not run:
-            raise WrongRow(f"{key} is empty")
-    room = max(get({"room": 0, **row}, "room", int), len(output))
-    id = str(row["id"]) if type(row.get("id")) is int else get(row, "id", str)
-    return Trace(id, get(row, "task", str), prompt, output, room, references)
-
-
-def _ids(run: list[Any], where: str, vocabulary: int) -> tuple[int, ...]:
-    for place, id in enumerate(run):
-        if type(id) is not int or not 0 <= id < vocabulary:
-            shown = json.dumps(id)[:40]
-            raise WrongRow(f"{where}[{place}] is {shown}, no id below {vocabulary}")
-    return tuple(run)
+            raise InputError(f"{key} is empty")
+    room = max(_value({"room": 0, **row}, "room", int), len(output))
+    id = str(row["id"]) if type(row.get("id")) is int else _value(row, "id", str)
+    return Trace(id, _value(row, "task", str), prompt, output, room, references)
 
 
 # Prompt formats of models whose tokenizers carry none; {history} holds earlier turns.
@@ -239,27 +224,28 @@ TEMPLATES = {
 }
 
 
-def read_spec_bench(
-    folder: Path, template: str, turns: str, reader: Reader, most: int = 1024
-) -> TraceSet:
-    """Spec-Bench's files; `most` is the limit of new tokens its runs have."""
+def _spec_bench_traces(folder: Path, template: str, turns: str, reader: Reader) -> TraceSet:
     from ngtcli.model_files.pretrained import load_tokenizer
 
-    answers_path = _answer_file(folder)
+    answers = sorted(p for p in folder.glob("*.jsonl") if p.name != "question.jsonl")
+    answers += sorted((folder / "model_answer").glob("*.jsonl"))
+    if len(answers) != 1:
+        what = f"{len(answers)} answer files" if answers else "no answer file"
+        raise InputError(f"{folder}: {what} next to question.jsonl", "Keep exactly one there.")
     if not (folder / "tokenizer").is_dir():
         raise InputError(f"{folder}: no tokenizer/ in it", "Put the model's tokenizer there.")
     tokenizer = load_tokenizer(str(folder / "tokenizer"))
-    questions = {}
-    for row in read_rows(folder / "question.jsonl", reader):
-        questions[_question_id(row)] = row.data
-    traces, model, inexact = [], "", 0
-    for row in read_rows(answers_path, reader):
+    questions = {_question_id(r): r.data for r in read_rows(folder / "question.jsonl", reader)}
+    traces, model, inexact = list[Trace](), "", 0
+    for row in read_rows(answers[0], reader):
+        id = _question_id(row)
         try:
-            model = get(row.data, "model_id", str)
-            asked = _asked(row, questions)
+            model = _value(row.data, "model_id", str)
+            if id not in questions:
+                raise InputError(f"no question {id!r} in question.jsonl")
             form = template_for(template, model)
-            found = list(_spec_bench_turns(asked, row.data, form, tokenizer, most))
-        except WrongRow as error:
+            found = list(_conversation(questions[id], row.data, form, tokenizer))
+        except InputError as error:
             raise row.wrong(str(error), "Check that it is an answer file of Spec-Bench.") from None
         wanted = found if turns == "all" else found[:1]
         traces += [trace for trace, _ in wanted]
@@ -276,22 +262,6 @@ def _question_id(row: Row) -> str | int:
     return id
 
 
-def _asked(row: Row, questions: Mapping[str | int, dict[str, Any]]) -> dict[str, Any]:
-    id = _question_id(row)
-    if id not in questions:
-        raise WrongRow(f"no question {id!r} in question.jsonl")
-    return questions[id]
-
-
-def _answer_file(folder: Path) -> Path:
-    found = sorted(p for p in folder.glob("*.jsonl") if p.name != "question.jsonl")
-    found += sorted((folder / "model_answer").glob("*.jsonl"))
-    if len(found) != 1:
-        what = "no answer file" if not found else f"{len(found)} answer files"
-        raise InputError(f"{folder}: {what} next to question.jsonl", "Keep exactly one there.")
-    return found[0]
-
-
 def template_for(name: str, model: str) -> tuple[str, str]:
     """The prompt format `name`, or the one that the model's name tells. Raises UsageError."""
     if not name:
@@ -304,46 +274,41 @@ def template_for(name: str, model: str) -> tuple[str, str]:
     return TEMPLATES[name]
 
 
-def _spec_bench_turns(
-    question: Mapping[str, Any],
-    answer: Mapping[str, Any],
-    form: tuple[str, str],
-    tokenizer: Tokenizer,
-    most: int,
+def _conversation(
+    question: Mapping[str, Any], answer: Mapping[str, Any], form: tuple[str, str], own: Tokenizer
 ) -> Iterator[tuple[Trace, bool]]:
     """(trace, whether its length is the recorded one) of each turn of a conversation."""
-    history = ""
-    begin, end = tokenizer.backend.bos_token_id, tokenizer.backend.eos_token_id
+    begin, end = own.backend.bos_token_id, own.backend.eos_token_id
     if end is None:
-        raise WrongRow("the recording's tokenizer has no end token")
-    task = get(question, "category", str)
+        raise InputError("the recording's tokenizer has no end token")
+    task, history = _value(question, "category", str), ""
     for turn, (asked, said, recorded) in enumerate(_turns(question, answer)):
         text = form[0].replace("{history}", history).replace("{question}", asked)
         # As it was recorded: encoded whole, the format's own marks with the rest.
-        prompt = tokenizer.locate(text, template=[(0, len(text))]).ids
+        prompt = own.locate(text, template=[(0, len(text))]).ids
         if begin is not None:
             prompt = [begin, *prompt]
-        output = tokenizer.encode(said)
+        output = own.encode(said)
         if recorded != len(output) or not output:  # the run did not stop at its limit
             output.append(end)
         name = f"{question['question_id']}" + (f"/{turn + 1}" if turn else "")
-        trace = Trace(name, task, tuple(prompt), tuple(output), max(most, len(output)))
-        yield trace, recorded == len(output)
+        room = max(_SPEC_BENCH_TOKENS, len(output))
+        yield Trace(name, task, tuple(prompt), tuple(output), room), recorded == len(output)
         history += form[1].replace("{question}", asked).replace("{answer}", said)
 
 
 def _turns(question: Mapping[str, Any], answer: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     """(what was asked, what was answered, how many tokens that was) by turn."""
-    choices = get(answer, "choices", list)
+    choices = _value(answer, "choices", list)
     if not choices or not isinstance(choices[0], dict):
-        raise WrongRow("choices holds no answer")
-    asked = get(question, "turns", list)
-    said, recorded = (get(choices[0], key, list) for key in ("turns", "new_tokens"))
+        raise InputError("choices holds no answer")
+    asked = _value(question, "turns", list)
+    said, recorded = (_value(choices[0], key, list) for key in ("turns", "new_tokens"))
     if not said or len(said) > len(asked) or len(said) > len(recorded):
-        raise WrongRow(
+        raise InputError(
             f"{len(said)} turns are answered, {len(asked)} asked and {len(recorded)} counted"
         )
     turns = list(zip(asked, said, recorded, strict=False))
     if not all(isinstance(a, str) and isinstance(s, str) and type(n) is int for a, s, n in turns):
-        raise WrongRow("a turn is not a text, or its new_tokens not a number")
+        raise InputError("a turn is not a text, or its new_tokens not a number")
     return turns

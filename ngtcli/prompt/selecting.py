@@ -1,7 +1,7 @@
 """Prompts of the passages that match the question best, where not all documents fit."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,14 @@ def prompt_for(
         prompt = replace(prompt, given=tuple(task.documents) if prompt.selection else ())
     else:
         prompt = fit_prompt(task, settings.overflow)
-    for words in [*cut_words(prompt.cuts), *_selection_words(prompt.selection)]:
+    for words in cut_words(prompt.cuts):
         warn(words)
+    if (chosen := prompt.selection) is not None:
+        why = "longer than --whole-tokens" if chosen.fits else "not everything fits"
+        warn(
+            f"{why}: read {chosen.read} of {counted(chosen.of_passages, 'passage')},"
+            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')}"
+        )
     return prompt
 
 
@@ -127,13 +133,3 @@ def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
     at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
     return Chosen(one.scores, at.document, at.start, at.end, section.page, section.heading, rank)
-
-
-def _selection_words(selection: Selection | None) -> Iterator[str]:
-    """What of the documents was read, as a sentence."""
-    if selection is not None:
-        why = "longer than --whole-tokens" if selection.fits else "not everything fits"
-        yield (
-            f"{why}: read {selection.read} of {counted(selection.of_passages, 'passage')},"
-            f" from {selection.documents} of {counted(selection.of_documents, 'document')}"
-        )

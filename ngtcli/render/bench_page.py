@@ -12,6 +12,7 @@ from ngtcli.measure.results import (
     ShapeResult,
     SplitRow,
 )
+from ngtcli.measure.summary import Row
 from ngtcli.render.bench_tables import facts, label, number, overall, tables
 from ngtcli.render.page import Bar, Stack, bars, histogram, page, stacks
 from ngtcli.render.tables import Forms, to_html, to_markdown, to_plain
@@ -47,19 +48,28 @@ def record_forms(result: RecordResult) -> Forms:
 
 def bench_page(result: Measured) -> str:
     """The HTML of a live or a replayed result."""
-    shown = tables(result)
-    pictures = [] if isinstance(result, ReplayResult) else _speed(result)
-    pictures += [*_lengths(result), *_histograms(result)]
-    pictures += _split(result.split) if isinstance(result, LiveResult) else []
+    shown, rows, shaped = tables(result), overall(result.rows), isinstance(result, ShapeResult)
+    what = f"replay of a recording{' with real passes' if shaped else ''}"
+    pictures = []
+    if not isinstance(result, ReplayResult):
+        prefill = "left out" if shaped else "included"
+        note = f"Median over prompts, prefill {prefill}; the whisker spans the quartiles."
+        quartiles = "speedup_quartiles"
+        pictures += _bars(
+            "Speed-up over plain decoding", rows, "speedup", "{:.2f}×", quartiles, note
+        )
+    note = "Tokens a pass of the model; plain decoding is at 1."
+    pictures += _bars("Mean acceptance length", rows, "mean_acceptance_length", "{:.2f}", "", note)
+    pictures += _histograms(rows)
+    if isinstance(result, LiveResult):
+        what = "live measurement"
+        pictures += _split(result.split)
     cut_short = ["Interrupted: the figures are of what was measured until then."]
     return page(
         "ngt bench",
         result.model,
-        what=_what(result),
-        terms={
-            "Command": result.invocation.command,
-            "Run": " · ".join(facts(result)),
-        },
+        what=what,
+        terms={"Command": result.invocation.command, "Run": " · ".join(facts(result))},
         warnings=[*(cut_short if result.interrupted else []), *result.notes],
         body=[
             to_html(shown[0]) if shown else "<p>Nothing was measured.</p>",
@@ -69,46 +79,30 @@ def bench_page(result: Measured) -> str:
     )
 
 
-def _section(title: str, body: str, note: str = "") -> str:
-    below = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f'<section><h2>{escape(title)}</h2><div class="wide">{body}</div>{below}</section>'
+def _section(title: str, body: str, note: str) -> list[str]:
+    head, below = f"<h2>{escape(title)}</h2>", f'<p class="note">{escape(note)}</p>'
+    return [f'<section>{head}<div class="wide">{body}</div>{below}</section>']
 
 
-def _what(result: Measured) -> str:
-    if isinstance(result, LiveResult):
-        return "live measurement"
-    shaped = isinstance(result, ShapeResult)
-    return f"replay of a recording{' with real passes' if shaped else ''}"
-
-
-def _speed(result: LiveResult | ShapeResult) -> list[str]:
-    rows = overall(result.rows)
-    if not rows:
-        return []
+def _bars(
+    title: str, rows: Sequence[Row], name: str, form: str, whisker: str, note: str
+) -> list[str]:
+    """A bar for each row that has the figure `name`, with the pair `whisker` on it, if any."""
+    known = [r for r in rows if getattr(r, name) is not None]
     drawn = [
-        Bar(label(r, rows), r.speedup, number(r.speedup, "{:.2f}×"), r.speedup_quartiles)
-        for r in rows
+        Bar(
+            label(r, known),
+            getattr(r, name),
+            form.format(getattr(r, name)),
+            getattr(r, whisker) if whisker else None,
+        )
+        for r in known
     ]
-    title = "Speed-up over plain decoding"
-    prefill = "left out" if isinstance(result, ShapeResult) else "included"
-    note = f"Median over prompts, prefill {prefill}; the whisker spans the quartiles."
-    return [_section(title, bars(title, drawn, 1.0), note)]
+    return _section(title, bars(title, drawn, 1.0), note) if known else []
 
 
-def _lengths(result: Measured) -> list[str]:
-    known = [(r, r.mean_acceptance_length) for r in overall(result.rows)]
-    rows = [r for r, length in known if length is not None]
-    if not rows:
-        return []
-    drawn = [Bar(label(r, rows), v, number(v)) for r, v in known if v is not None]
-    title = "Mean acceptance length"
-    note = "Tokens a pass of the model; plain decoding is at 1."
-    return [_section(title, bars(title, drawn, 1.0), note)]
-
-
-def _histograms(result: Measured) -> list[str]:
+def _histograms(rows: Sequence[Row]) -> list[str]:
     """Histograms with common axes, one per row that accepted a draft."""
-    rows = overall(result.rows)
     found = [(r, _dense(r.acceptance_histogram)) for r in rows]
     found = [(r, counts) for r, counts in found if len(counts) > 1]
     if not found:
@@ -124,9 +118,8 @@ def _histograms(result: Measured) -> list[str]:
         )
         for r, counts in found
     )
-    title = "Accepted drafts a step"
     note = "Share of steps by the number of drafts accepted; all on the same axes."
-    return [_section(title, f'<div class="grid">{drawn}</div>', note)]
+    return _section("Accepted drafts a step", f'<div class="grid">{drawn}</div>', note)
 
 
 def _dense(counts: Mapping[int, int]) -> list[int]:
@@ -145,7 +138,7 @@ def _split(rows: Sequence[SplitRow]) -> list[str]:
     drawn = [Stack(label(r, rows), list(r.share.values()), _step(r.step_us)) for r in rows]
     title = "Where the time goes"
     note = "Shares of prefill and of the parts of decoding; at the right, the mean time of a step."
-    return [_section(title, stacks(title, list(rows[0].share), drawn), note)]
+    return _section(title, stacks(title, list(rows[0].share), drawn), note)
 
 
 def _step(parts: Mapping[str, float]) -> str:

@@ -1,10 +1,8 @@
 """The results of `ngt bench`, of all kinds, as tables. Measures nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 from ngtcli.errors import counted
-from ngtcli.measure.records import Refusal
 from ngtcli.measure.results import LiveResult, Measured, ReplayResult, ShapeResult, SplitRow
 from ngtcli.measure.summary import OVERALL, Row, shown_columns
 from ngtcli.measure.summary import Column as Figure
@@ -12,7 +10,6 @@ from ngtcli.render.tables import Column, Table
 
 MISSING = "–"
 NamedRow = Row | SplitRow
-R = TypeVar("R", Row, SplitRow)
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step, for tables: the fewest and the most; the page shows every number.
 _BUCKETS = {
@@ -49,9 +46,9 @@ _SHAPE = (
 )
 
 
-def number(value: float | None, form: str = "{:.2f}") -> str:
-    """`value` in that form; a dash for None."""
-    return MISSING if value is None else form.format(value)
+def number(value: float | None) -> str:
+    """`value` with two digits; a dash for None."""
+    return MISSING if value is None else f"{value:.2f}"
 
 
 def figure(row: Row, name: str, column: Figure) -> str:
@@ -64,7 +61,7 @@ def figure(row: Row, name: str, column: Figure) -> str:
 
 def tables(result: Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
-    prompts = counted(result.questions, "prompt")
+    prompts, rows = counted(result.questions, "prompt"), result.rows
     if isinstance(result, LiveResult):
         title, note = f"{prompts}, live", _LIVE + _MEMORY[result.memory]
     elif isinstance(result, ShapeResult):
@@ -72,15 +69,18 @@ def tables(result: Measured) -> list[Table]:
     else:
         title, note = f"{prompts}, replayed", _REPLAY
     found = [_main(title, result, note)]
-    if not isinstance(result, ReplayResult):
-        by_task = "Speed-up over plain decoding by task"
-        found += _by_task(result.rows, by_task, lambda r: number(r.speedup, "{:.2f}×"))
-    lengths = "Mean acceptance length by task"
-    found += _by_task(result.rows, lengths, lambda r: number(r.mean_acceptance_length))
-    found.append(_histograms(result.rows))
+    shown = dict(shown_columns(result.kind))
+    for name, by_task in (
+        ("speedup", "Speed-up over plain decoding by task"),
+        ("mean_acceptance_length", "Mean acceptance length by task"),
+    ):
+        if name in shown:
+            found.append(_by_task(rows, by_task, name, shown[name]))
+    found.append(_histograms(rows))
     if isinstance(result, LiveResult) and result.split:
         found.append(_split(result.split))
-    found.append(_refused(result.refused))
+    columns = [Column("method", left=True), Column("reason", left=True)]
+    found.append(Table("Refused", columns, [[r.method, r.reason] for r in result.refused]))
     return [table for table in found if table.rows]
 
 
@@ -150,37 +150,34 @@ def _main(title: str, result: Measured, note: str) -> Table:
     return Table(title, columns, cells, note)
 
 
-def _by_task(rows: Sequence[Row], title: str, text: Callable[[Row], str]) -> list[Table]:
-    """A value of each method by task, overall last; none where there is one task."""
+def _by_task(rows: Sequence[Row], title: str, field: str, column: Figure) -> Table:
+    """A figure of each method by task, overall last; without rows where there is one task."""
     tasks = list(dict.fromkeys(r.task for r in rows if r.task != OVERALL))
-    if len(tasks) < 2:
-        return []
     columns, name = names(rows)
-    found = {(tuple(name(r)), r.task): text(r) for r in rows}
+    found = {(*name(r), r.task): figure(r, field, column) for r in rows}
     cells = [
-        [*name(r), *(found.get((tuple(name(r)), task), MISSING) for task in (*tasks, OVERALL))]
+        [*name(r), *(found.get((*name(r), task), MISSING) for task in (*tasks, OVERALL))]
         for r in overall(rows)
+        if len(tasks) > 1
     ]
     columns += [Column(task, i + 1) for i, task in enumerate(tasks)]
-    return [Table(title, [*columns, Column(OVERALL)], cells)]
+    return Table(title, [*columns, Column(OVERALL)], cells)
 
 
 def _histograms(rows: Sequence[Row]) -> Table:
     """Share of steps by accepted drafts (paper, Figure 4)."""
     drafting = [r for r in overall(rows) if any(r.acceptance_histogram)]
     columns, name = names(drafting)
-    cells = [[*name(r), *_shares(r.acceptance_histogram)] for r in drafting]
+    cells = []
+    for row in drafting:
+        counts = row.acceptance_histogram
+        shares = [
+            sum(v for k, v in counts.items() if low <= k <= high) / (sum(counts.values()) or 1)
+            for low, high in _BUCKETS.values()
+        ]
+        cells.append([*name(row), *(f"{share:.0%}" for share in shares)])
     columns += [Column(title, i) for i, title in enumerate(_BUCKETS)]
     return Table("Steps by accepted drafts", columns, cells)
-
-
-def _shares(counts: Mapping[int, int]) -> list[str]:
-    total = sum(counts.values()) or 1
-    buckets = _BUCKETS.values()
-    shares = [
-        sum(v for k, v in counts.items() if low <= k <= high) / total for low, high in buckets
-    ]
-    return [f"{share:.0%}" for share in shares]
 
 
 def _split(rows: Sequence[SplitRow]) -> Table:
@@ -200,8 +197,3 @@ def _split(rows: Sequence[SplitRow]) -> Table:
         " mask. Cache: its upkeep."
     )
     return Table("Where the time goes", columns, cells, note)
-
-
-def _refused(rows: Sequence[Refusal]) -> Table:
-    columns = [Column("method", left=True), Column("reason", left=True)]
-    return Table("Refused", columns, [[r.method, r.reason] for r in rows])

@@ -4,7 +4,7 @@ Two swept names make a grid for each metric; every sweep makes a list of its cel
 repeats what the numbers and the marks say.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,18 @@ UNMEASURED = "·"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of a cell: its heading, its value, how to write it, whether less is better."""
+    """A figure of a cell: its heading, its field, how to write it, whether less is better."""
 
     title: str
-    value: Callable[[CellRow], float | None]
+    field: str
     form: str
+    scale: float = 1
     less: bool = False
+
+    def value(self, row: CellRow) -> float | None:
+        """In the metric's unit; None where the cell has none."""
+        value: float | None = getattr(row, self.field)
+        return None if value is None else value * self.scale
 
     def text(self, row: CellRow) -> str:
         """The value of a cell as text; a dash if it has none."""
@@ -55,14 +61,10 @@ class Metric:
         return 1.0 - share if self.less else share
 
 
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by
-
-
-SPEED = Metric("tokens/s", lambda r: r.tokens_per_s, "{:.1f}")
-LENGTH = Metric("acceptance length", lambda r: r.mean_acceptance_length, "{:.3f}")
-BUILD = Metric("trie build, ms", lambda r: _scaled(r.trie_build_s, 1e3), "{:.2f}", less=True)
-BYTES = Metric("trie, kB", lambda r: _scaled(r.trie_bytes, 1e-3), "{:.1f}", less=True)
+SPEED = Metric("tokens/s", "tokens_per_s", "{:.1f}")
+LENGTH = Metric("acceptance length", "mean_acceptance_length", "{:.3f}")
+BUILD = Metric("trie build, ms", "trie_build_s", "{:.2f}", 1e3, less=True)
+BYTES = Metric("trie, kB", "trie_bytes", "{:.1f}", 1e-3, less=True)
 METRICS = (SPEED, LENGTH, BUILD, BYTES)
 
 
@@ -77,13 +79,15 @@ def _grid(report: SweepReport, metric: Metric) -> Table:
     impossible = {_place(cell.values) for cell in report.skipped_cells}
     lines, heat = [], []
     for value in rows:
-        places = [_place({down: value, across: other}) for other in columns]
-        measured = [known.get(place) for place in places]
-        lines.append([as_written(value)])
-        heat.append([None, *(metric.heat(row, report.cells) if row else None for row in measured)])
-        for place, row in zip(places, measured, strict=True):
+        line, warmth = [as_written(value)], list[float | None]([None])
+        for other in columns:
+            place = _place({down: value, across: other})
+            row = known.get(place)
             missing = MISSING if place in impossible else UNMEASURED
-            lines[-1].append(_marked(row, metric) if row else missing)
+            line.append(_marked(row, metric) if row else missing)
+            warmth.append(metric.heat(row, report.cells) if row else None)
+        lines.append(line)
+        heat.append(warmth)
     # No-break spaces: a heading is broken at the others.
     names = Column(f"{down}\u00a0\\\u00a0{across}", left=True)
     headings = [names, *(Column(as_written(value)) for value in columns)]
@@ -145,12 +149,13 @@ def legend(report: SweepReport) -> str:
 def conclusion(report: SweepReport) -> list[str]:
     """The result in sentences: the cell chosen, ties, skipped cells, what is left to measure."""
     out = []
-    if (chosen := _chosen(report)) is not None:
-        facts = [f"{SPEED.text(chosen)} tokens/s", f"acceptance length {LENGTH.text(chosen)}"]
-        if chosen.trie_bytes is not None:
-            facts += [f"trie {BUILD.text(chosen)} ms and {BYTES.text(chosen)} kB"]
-        word = "Chosen" if report.complete else "Ahead so far"
-        out += [f"{word}: {chosen.cell} ({', '.join(facts)}).", f"Why: {report.reason}."]
+    for row in report.cells:
+        if row.standing in ("chosen", "ahead"):
+            facts = [f"{SPEED.text(row)} tokens/s", f"acceptance length {LENGTH.text(row)}"]
+            if row.trie_bytes is not None:
+                facts += [f"trie {BUILD.text(row)} ms and {BYTES.text(row)} kB"]
+            word = "Chosen" if report.complete else "Ahead so far"
+            out += [f"{word}: {row.cell} ({', '.join(facts)}).", f"Why: {report.reason}."]
     if len(report.tied) > 1:
         out.append(f"Not to be told apart: {'; '.join(report.tied)}.")
     if skipped := report.skipped_cells:
@@ -166,40 +171,35 @@ def conclusion(report: SweepReport) -> list[str]:
     return out
 
 
-def _chosen(report: SweepReport) -> CellRow | None:
-    return next((row for row in report.cells if row.standing in ("chosen", "ahead")), None)
-
-
 def sweep_forms(report: SweepReport, every: bool = False) -> Forms:
     """The forms of a report by `ngt tune`; `every` adds the grids about the trie on a terminal."""
-    values = value_table(report)
+    values, marks = value_table(report), legend(report)
+
+    def terminal(width: int, colour: bool) -> str:
+        """Grids side by side where two names are swept and a grid has room, else the cells."""
+        shown = grids(report, METRICS if every else (SPEED, LENGTH))
+        if not shown or max(map(full_width, shown)) > width:
+            shown = [cell_list(report)]
+        small, lines = [marks] if report.cells else [], conclusion(report)
+        return to_terminal(
+            shown, width=width, colour=colour, in_pairs=True, small=small, lines=lines
+        )
+
+    def markdown() -> str:
+        shown = [*grids(report, (SPEED, LENGTH)), values]
+        sentences = markdown_text(" ".join([f"{marks}.", *conclusion(report)]))
+        return f"{to_markdown(shown)}\n\n{sentences}"
+
     return Forms(
         plain=lambda: to_plain([values]),
-        terminal=lambda width, colour: _sweep_terminal(report, width, colour, every),
+        terminal=terminal,
         asked={
             "json": lambda: dump_json(report),
-            "markdown": lambda: _sweep_markdown(report),
+            "markdown": markdown,
             "csv": lambda: to_csv(values),
         },
         page=lambda: sweep_page(report),
     )
-
-
-def _sweep_terminal(report: SweepReport, width: int, colour: bool, every: bool) -> str:
-    """Grids side by side where two names are swept and a grid has room, else the list of cells."""
-    shown = grids(report, METRICS if every else (SPEED, LENGTH))
-    if not shown or max(map(full_width, shown)) > width:
-        shown = [cell_list(report)]
-    marks = [legend(report)] if report.cells else []
-    return to_terminal(
-        shown, width=width, colour=colour, in_pairs=True, small=marks, lines=conclusion(report)
-    )
-
-
-def _sweep_markdown(report: SweepReport) -> str:
-    shown = [*grids(report, (SPEED, LENGTH)), value_table(report)]
-    sentences = [legend(report) + ".", *conclusion(report)]
-    return f"{to_markdown(shown)}\n\n{markdown_text(' '.join(sentences))}"
 
 
 def sweep_page(report: SweepReport) -> str:

@@ -138,11 +138,7 @@ def _with_vectors(
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:
-    """The sum of each passage's reciprocal ranks, 1 / (FUSION_K + rank), the best having rank 1.
-
-    >>> {p: round(score, 4) for p, score in fused([7, 3], [3]).items()}
-    {7: 0.0164, 3: 0.0325}
-    """
+    """The sum of each passage's reciprocal ranks, 1 / (FUSION_K + rank), the best having rank 1."""
     scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
         for at, passage in enumerate(ranking, 1):

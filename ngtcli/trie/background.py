@@ -64,11 +64,6 @@ class BackgroundCounts:
         return int((self.nodes[1:-1, COUNT] > 0).sum())
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.nodes.nbytes + self.by_token.nbytes
-
-    @property
     def arrays(self) -> dict[str, Ints]:
         """The arrays of a file (`files.BACKGROUNDS`)."""
         return {"nodes": self.nodes.reshape(-1), "by_token": self.by_token.reshape(-1)}
@@ -176,7 +171,8 @@ def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
     place, end = np.zeros(1, np.int64), 1  # of each node of the depth before, in its own order
     for level in levels:
         of_root = len(nodes) == 1
-        added = _absent(level.tokens) if of_root else np.zeros(0, np.int64)
+        every = np.arange(level.tokens.max(initial=-1)) if of_root else np.zeros(0, np.int64)
+        added = np.setdiff1d(every, level.tokens)  # ids below the largest that are not counted
         tokens = np.concatenate([level.tokens, added])
         counts = np.concatenate([np.minimum(level.counts, LARGEST), np.zeros_like(added)])
         above = np.concatenate([place[level.parents], np.zeros_like(added)])
@@ -197,12 +193,6 @@ def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
     last[0, FIRST] = end
     pairs.append(np.zeros((1, 2), np.int32))
     return BackgroundCounts(np.concatenate([*nodes, last]), np.concatenate(pairs))
-
-
-def _absent(tokens: Wide) -> Wide:
-    """The ids below the largest of `tokens` that are not among them."""
-    absent: Wide = np.setdiff1d(np.arange(tokens.max(initial=-1)), tokens)
-    return absent
 
 
 def _stored(counts: npt.NDArray[Any]) -> Wide:

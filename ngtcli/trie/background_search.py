@@ -7,7 +7,7 @@ positive and no larger than what they are divided by.
 from typing import Any, NamedTuple
 
 from ngtcli.system.compiled import njit
-from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, ROW, TOKEN
+from ngtcli.trie.background import COUNT, FIRST, ROW, TOKEN
 from ngtcli.trie.counts import NONE
 from ngtcli.trie.ngram import Ints
 
@@ -65,12 +65,6 @@ def count_in(nodes: Any, row: int, total: float) -> Any:
     """The count of a child, in units, of `total` that followed its parent; 0 for no count."""
     count = nodes[row, COUNT]
     return count if 0 < count <= total else 0
-
-
-@njit(inline="always")
-def total_of(nodes: Any, node: int) -> Any:
-    """What followed a node, in units; 0 or less where nothing did."""
-    return nodes[node, FOLLOWED]
 
 
 @njit(inline="always")

@@ -148,26 +148,23 @@ def describe(path: Path) -> CacheFile | None:
         if rows.keys() == DATASTORES.arrays.keys():
             return DatastoreFile(name=meta["name"], **common)
         if rows.keys() == BACKGROUNDS.arrays.keys():
-            tokenizer, model, nodes = meta[TOKENIZER], meta["model"], int(meta["nodes"])
-            return BackgroundFile(
-                name=meta["name"], nodes=nodes, tokenizer=tokenizer, model=model, **common
-            )
+            words: dict[str, Any] = {name: meta[name] for name in ("name", TOKENIZER, "model")}
+            return BackgroundFile(nodes=int(meta["nodes"]), **words, **common)
     except (DamagedFileError, OSError, KeyError, ValueError):
         pass
     return None
 
 
-def list_files() -> list[CacheFile]:
-    """All readable tries, datastores and backgrounds, the newest first."""
-    paths = [path for kind in (TRIES, DATASTORES, BACKGROUNDS) for path in kind.paths()]
+def list_files(*kinds: ArrayFile) -> list[CacheFile]:
+    """All readable tries, datastores and backgrounds, or those of some kinds, the newest first."""
+    paths = [path for kind in kinds or (TRIES, DATASTORES, BACKGROUNDS) for path in kind.paths()]
     found = [file for path in paths if (file := describe(path))]
     return sorted(found, key=lambda file: -file.created)
 
 
 def list_backgrounds() -> list[BackgroundFile]:
     """All readable backgrounds, the newest first."""
-    found = [f for p in BACKGROUNDS.paths() if isinstance(f := describe(p), BackgroundFile)]
-    return sorted(found, key=lambda file: -file.created)
+    return [file for file in list_files(BACKGROUNDS) if isinstance(file, BackgroundFile)]
 
 
 def list_pools() -> list[PoolFile]:
@@ -176,9 +173,7 @@ def list_pools() -> list[PoolFile]:
     for path in POOLS.paths():
         with suppress(DamagedFileError, OSError, KeyError, ValueError):
             meta, _ = read_header(path)
-            model, size = meta["model"], path.stat().st_size
-            answers, tokens = int(meta["answers"]), int(meta["tokens"])
-            found.append(
-                PoolFile(model=model, answers=answers, tokens=tokens, bytes=size, path=path)
-            )
+            counts = {name: int(meta[name]) for name in ("answers", "tokens")}
+            size = path.stat().st_size
+            found.append(PoolFile(model=meta["model"], bytes=size, path=path, **counts))
     return found

@@ -18,7 +18,7 @@ from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import TRIES
-from ngtcli.trie.ngram import SEPARATOR, NGramTrie, TrieArrays, build_trie
+from ngtcli.trie.ngram import SEPARATOR, Ints, NGramTrie, TrieArrays, build_trie
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def document_trie(
             status = "rebuilt"
     if trie is None:
         trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
-        if keep and TRIES.keep(TRIES.path(key), *_stored(trie, key, documents), warn):
+        if keep and TRIES.keep(TRIES.path(key), *stored(trie, key, documents), warn):
             path = TRIES.path(key)
     return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
 
@@ -70,12 +70,7 @@ def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -
     return key_of(TRIES.format, fingerprint, n, lp, *(document.sha256 for document in documents))
 
 
-def save(trie: NGramTrie, key: str, documents: Sequence[Document]) -> Path:
-    """Write the trie to the cache and return its path. Raises OSError, EFBIG if it is too large."""
-    return TRIES.write(TRIES.path(key), *_stored(trie, key, documents))
-
-
-def _stored(
+def stored(
     trie: NGramTrie, key: str, documents: Sequence[Document]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The arrays and the metadata of a trie's file."""
@@ -110,31 +105,32 @@ def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
     Since links lead to larger node numbers, no walk can loop. Since ids are below `vocabulary`, no
     draft contains one for which the model has no embedding.
     """
-    stream, token, count = arrays.stream, arrays.token, arrays.count
+    token, count, link, degree = arrays.token, arrays.count, arrays.link, arrays.degree
     if not len(token):
         raise DamagedFileError("a trie without a root")
-    if len(stream) and stream[-1] != SEPARATOR:
-        raise DamagedFileError("the last document has no end")
-    if stream.size and (int(stream.min()) < SEPARATOR or int(stream.max()) >= vocabulary):
+    check_stream(arrays.stream, vocabulary)
+    if (token[1:] < 0).any() or (token >= vocabulary).any():
         raise DamagedFileError("token ids outside the vocabulary")
-    if len(token) > 1 and (int(token[1:].min()) < 0 or int(token.max()) >= vocabulary):
-        raise DamagedFileError("token ids outside the vocabulary")
-    if int(count[1:].min(initial=1)) < 1 or int(arrays.degree.min()) < 0:
+    if (count[1:] < 1).any() or (degree < 0).any():
         raise DamagedFileError("negative counts")
-    _check_links(len(stream), count, arrays.link, arrays.degree)
-
-
-def _check_links(places: int, count: np.ndarray, link: np.ndarray, degree: np.ndarray) -> None:
     unique = count == 1
     unique[0] = False
-    tails = link[unique]
-    if tails.size and (int(tails.min()) < 0 or int(tails.max()) >= places - 1):
+    if (link[unique] < 0).any() or (link[unique] >= len(arrays.stream) - 1).any():
         raise DamagedFileError("a tail outside the text")
     if degree[unique].any():
         raise DamagedFileError("children on a tail")
     inner = np.flatnonzero(degree)
-    if inner.size and (
-        bool((link[inner] <= inner).any())
-        or int((link[inner].astype(np.int64) + degree[inner]).max()) > len(count)
-    ):
+    ends = link[inner].astype(np.int64) + degree[inner]
+    if (link[inner] <= inner).any() or (ends > len(count)).any():
         raise DamagedFileError("children outside the trie")
+
+
+def check_stream(stream: Ints, vocabulary: int) -> None:
+    """Raise DamagedFileError unless documents have ends and their ids are below `vocabulary`.
+
+    With 0 any ids are.
+    """
+    if stream.size and stream[-1] != SEPARATOR:
+        raise DamagedFileError("the last document has no end")
+    if (stream < SEPARATOR).any() or (vocabulary and (stream >= vocabulary).any()):
+        raise DamagedFileError("token ids outside the vocabulary")

@@ -8,6 +8,7 @@ and sources have it. One with a name or a number must stand in more: none is of 
 """
 
 import argparse
+import lzma
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.background.files import SHIPPED
-from ngtcli.background.phrases import LONGEST, PARAGRAPH, Ints, Phrases, write_phrases
+from ngtcli.background.phrases import (
+    LONGEST,
+    MOST,
+    MOST_PACKED,
+    PARAGRAPH,
+    PARAGRAPH_MARK,
+    Ints,
+    Phrases,
+)
 from tests.tools.training.corpus import read_corpus, read_rows, tidy_speech
 
 # Words with the space before them; marks that touch are one.
@@ -173,6 +182,28 @@ def _only_used(words: Sequence[str], rows: Sequence[tuple[Ints, Ints]]) -> Phras
     return Phrases(
         tuple(words[i] for i in kept.tolist()), tuple((number[r], counts) for r, counts in rows)
     )
+
+
+def write_phrases(path: Path, phrases: Phrases) -> None:
+    """Write phrases of which all beginnings are among them. Raises OSError.
+
+    Raises ValueError where a beginning is missing, or the file would be too large to be read.
+    """
+    words = np.array([PARAGRAPH_MARK if w == PARAGRAPH else w for w in phrases.words])
+    rank = np.argsort(np.argsort(words)).astype(np.int32)
+    lines: list[tuple[tuple[int, ...], int]] = []
+    for rows, counts in phrases.rows:
+        lines += zip(map(tuple, rank[rows].tolist()), counts.tolist(), strict=True)
+    lines.sort()
+    by_rank = np.sort(words).tolist()
+    known = {phrase for phrase, _ in lines}
+    if any(phrase[:-1] not in known for phrase in known if len(phrase) > 1):
+        raise ValueError("a phrase without its beginning")
+    text = "".join(f"{len(p)}{by_rank[p[-1]]}\t{count}\n" for p, count in lines).encode()
+    packed = lzma.compress(text, preset=6 | lzma.PRESET_EXTREME)
+    if len(packed) > MOST_PACKED or len(text) > MOST:
+        raise ValueError(f"{len(packed)} bytes, of {len(text)}, are too many")
+    path.write_bytes(packed)
 
 
 def main() -> None:

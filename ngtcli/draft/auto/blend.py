@@ -30,6 +30,7 @@ from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background import DEPTH, UNIT
+from ngtcli.trie.background import FOLLOWED as ALL_FOLLOWED
 from ngtcli.trie.background import TOKEN as ROW_TOKEN
 from ngtcli.trie.background_search import (
     BackgroundArrays,
@@ -37,7 +38,6 @@ from ngtcli.trie.background_search import (
     count_in,
     find_row,
     in_vocabulary,
-    total_of,
 )
 from ngtcli.trie.counts import (
     CHILDREN,
@@ -118,7 +118,7 @@ def background_bucket(nodes: Any, node: int) -> int:
 
     What agrees is the share of the most frequent continuation.
     """
-    total = total_of(nodes, node)
+    total = nodes[node, ALL_FOLLOWED]
     if total < _SEEN[0]:  # of one continuation
         return 0
     first, end = child_rows(nodes, node)
@@ -144,7 +144,7 @@ def match_of(sources: Any, node: int, source: int, order: int) -> Any:
         return total, bucket_of(total, trie.nodes[node, CHILDREN])
     if source == BACKGROUND:
         nodes = sources.background.nodes
-        total = float(total_of(nodes, node))
+        total = float(nodes[node, ALL_FOLLOWED])
         return total, background_bucket(nodes, node)
     if order > 1:
         return 0.0, 0

@@ -154,7 +154,7 @@ class Auto(Drafter):
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         self._skips = False
         self._learn_output()
-        known, tallies = self.sources.familiarity.familiar, self.tallies
+        known, tallies = self.sources.is_familiar, self.tallies
         escapes = tallies.escape if known else tallies.without(BACKGROUND)
         least = self._last * CONFIG.floor_share if children > 1 else 0.0
         arrays, nodes = self.sources.arrays, self.sources.nodes

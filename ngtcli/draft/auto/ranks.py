@@ -33,44 +33,33 @@ class RankArrays(NamedTuple):
 def learn_ranks(tokens: Any, tops: Any, ranks: Any) -> None:
     """Learn, after each of `tokens` int32 (n,), its row of `tops` int64 (n, ranks), best first."""
     for i in range(len(tokens)):
-        _decay(ranks.weights[tokens[i]])
+        successors, weights = ranks.successors[tokens[i]], ranks.weights[tokens[i]]
+        for j in range(len(weights)):
+            weights[j] *= _DECAY
         for rank in range(tops.shape[1]):
-            _gain(ranks, tokens[i], tops[i, rank], 1.0 / (rank + 1))
-        _add_up(ranks, tokens[i])
+            _gain(successors, weights, tops[i, rank], 1.0 / (rank + 1))
+        total, distinct = np.float32(0.0), np.float32(0.0)
+        for j in range(len(weights)):
+            if weights[j] < _MIN_WEIGHT:
+                weights[j] = 0.0
+            total += weights[j]
+            distinct += weights[j] > 0.0
+        ranks.sums[tokens[i], SUM], ranks.sums[tokens[i], DISTINCT] = total, distinct
 
 
 @njit(inline="always")
-def _decay(weights: Any) -> None:
-    for j in range(len(weights)):
-        weights[j] *= _DECAY
-
-
-@njit(inline="always")
-def _gain(ranks: Any, token: int, successor: int, gain: float) -> None:
+def _gain(successors: Any, weights: Any, successor: int, gain: float) -> None:
     """Add to the weight of a successor; a new one takes the place of the weakest."""
-    successors, weights = ranks.successors, ranks.weights
     weakest, place = 0, -1
-    for j in range(weights.shape[1]):
-        if weights[token, j] > 0.0 and successors[token, j] == successor:
+    for j in range(len(weights)):
+        if weights[j] > 0.0 and successors[j] == successor:
             place = j
-        if weights[token, j] < weights[token, weakest]:
+        if weights[j] < weights[weakest]:
             weakest = j
     if place < 0:
         place = weakest
-        successors[token, place], weights[token, place] = successor, 0.0
-    weights[token, place] += gain
-
-
-@njit(inline="always")
-def _add_up(ranks: Any, token: int) -> None:
-    """Drop successors without weight worth the name; renew the token's sums."""
-    total, distinct = np.float32(0.0), np.float32(0.0)
-    for j in range(ranks.weights.shape[1]):
-        if ranks.weights[token, j] < _MIN_WEIGHT:
-            ranks.weights[token, j] = 0.0
-        total += ranks.weights[token, j]
-        distinct += ranks.weights[token, j] > 0.0
-    ranks.sums[token, SUM], ranks.sums[token, DISTINCT] = total, distinct
+        successors[place], weights[place] = successor, 0.0
+    weights[place] += gain
 
 
 class Ranks:

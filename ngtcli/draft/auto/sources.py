@@ -11,15 +11,14 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.escapes import EscapeTallies
-from ngtcli.draft.auto.escapes import learn_output as _learn_output
+from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.pool import Pool
 from ngtcli.system.compiled import njit
-from ngtcli.trie.background import BackgroundCounts, build_counts
-from ngtcli.trie.background_search import BackgroundArrays, count_in, find_row, total_of
+from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
+from ngtcli.trie.background_search import BackgroundArrays, count_in, find_row
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
@@ -40,7 +39,7 @@ def mean_of(arrays: Any, ids: Any, mean: float, weight: float) -> float:
         for order in range(len(matches) - 1, -1, -1):
             node, child = matches[order], NONE
             if node != NONE:
-                child, total = find_row(background, node, token), total_of(background.nodes, node)
+                child, total = find_row(background, node, token), background.nodes[node, FOLLOWED]
                 if longest and total > 0 and order > 0:
                     longest = False
                     if child != NONE:
@@ -50,34 +49,6 @@ def mean_of(arrays: Any, ids: Any, mean: float, weight: float) -> float:
         weight += 1.0
         mean += (probability - mean) / weight
     return mean
-
-
-class Familiarity:
-    """Of a prompt and its answer. Without a background every text is familiar.
-
-    `mean` is the mean probability that the background gives a token; emitted tokens move it on
-    where they are learned (`learn_output`), each with a share of CONFIG.familiar_rate.
-    """
-
-    def __init__(self) -> None:
-        self.mean, self._least = 1.0, 0.0
-
-    @property
-    def familiar(self) -> bool:
-        """Whether the background predicts the text as it does one of its language."""
-        return self.mean >= self._least
-
-    def start(self, background: BackgroundCounts, ids: Sequence[int], vocabulary: int) -> None:
-        """Begin with the end of a prompt; `vocabulary` is 0 where it is not known."""
-        self.mean, self._least = 1.0, 0.0
-        if not len(background):
-            return
-        known = vocabulary or CONFIG.word_vocabulary
-        a_word = max(1.0, (CONFIG.word_vocabulary / known) ** CONFIG.word_power)
-        self._least = CONFIG.least_familiar * a_word
-        read = np.asarray(ids[-CONFIG.familiar_prompt :], np.int32)
-        arrays = background.nodes, background.by_token
-        self.mean = mean_of(arrays, read, 2 * self._least, CONFIG.familiar_start)
 
 
 class PoolCounts:
@@ -112,7 +83,9 @@ class PoolCounts:
 class Sources:
     """The tries of own text, prompt and pool, counts of a general text, and the table of scores.
 
-    `own` is the generated text of this answer. `borders` tells the prompt's nodes in documents from
+    `own` is the generated text of this answer. `familiarity` is the mean probability that the
+    background gives a token; emitted tokens move it on where they are learned (`learn_output`),
+    each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
     are given. `nodes`, int32 (sources, orders), are the matches of the text's last tokens, as
     `advance` has them; `last` is the last of these tokens.
@@ -123,7 +96,7 @@ class Sources:
     ) -> None:
         self.earlier = earlier or PoolCounts()
         self.background = background or NOTHING
-        self.familiarity = Familiarity()
+        self.familiarity, self._least_familiar = 1.0, 0.0
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
@@ -151,7 +124,26 @@ class Sources:
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
-        self.familiarity.start(self.background, context.ids, context.vocabulary)
+        self._read_language(context)
+
+    @property
+    def is_familiar(self) -> bool:
+        """Whether the background predicts the text as it does one of its language.
+
+        Without a background every text is familiar.
+        """
+        return self.familiarity >= self._least_familiar
+
+    def _read_language(self, context: Context) -> None:
+        """Begin with the end of a prompt."""
+        self.familiarity, self._least_familiar = 1.0, 0.0
+        if not len(self.background):
+            return
+        known = context.vocabulary or CONFIG.word_vocabulary
+        a_word = max(1.0, (CONFIG.word_vocabulary / known) ** CONFIG.word_power)
+        least = self._least_familiar = CONFIG.least_familiar * a_word
+        read = np.asarray(context.ids[-CONFIG.familiar_prompt :], np.int32)
+        self.familiarity = mean_of(self.arrays[1], read, 2 * least, CONFIG.familiar_start)
 
     def prefer_first(self) -> None:
         """Of what followed equally often in the prompt, take what stands first for likelier."""
@@ -164,11 +156,11 @@ class Sources:
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
-        own, known = self.own, self.familiarity
+        own = self.own
         own.reserve(len(tokens))
-        arrays = self.arrays
-        own.used, known.mean = _learn_output(
-            arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used, known.mean
-        )
+        own.used, self.familiarity = learn_output(
+            self.arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used,
+            self.familiarity,
+        )  # fmt: skip
         own.tokens += len(tokens)
         self.last = int(tokens[-1])

@@ -19,7 +19,7 @@ from ngtcli.documents.load import Document
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.trie.files import DATASTORES
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
-from ngtcli.trie.store import about
+from ngtcli.trie.store import about, check_stream
 
 DEPTH = 32  # tokens by which places are sorted; guess: REST's span of 16 and continuation of 10 fit
 
@@ -100,19 +100,10 @@ def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
         arrays, _ = DATASTORES.read(DATASTORES.path(key), {"key": key})
     except FileNotFoundError:
         return None
-    check_bounds(arrays["stream"], arrays["order"], vocabulary)
-    return Datastore(arrays["stream"], arrays["order"])
-
-
-def check_bounds(stream: Ints, order: Ints, vocabulary: int) -> None:
-    """Raise DamagedFileError unless all places are those of tokens and all ids are in bounds."""
-    if stream.size and stream[-1] != SEPARATOR:
-        raise DamagedFileError("the last document has no end")
-    if stream.size and int(stream.min()) < SEPARATOR:
-        raise DamagedFileError("negative token ids")
-    if vocabulary and int(stream.max(initial=0)) >= vocabulary:
-        raise DamagedFileError("token ids outside the vocabulary")
-    if order.size and not 0 <= int(order.min()) <= int(order.max()) < len(stream):
+    stream, order = arrays["stream"], arrays["order"]
+    check_stream(stream, vocabulary)
+    if (order < 0).any() or (order >= len(stream)).any():
         raise DamagedFileError("places outside the text")
     if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
-        raise DamagedFileError("places out of range")
+        raise DamagedFileError("places that are not those of all tokens")
+    return Datastore(stream, order)
