@@ -48,10 +48,10 @@ config_app = typer.Typer(help="Settings and where they come from.", no_args_is_h
 @config_app.command("show")
 @with_settings()
 def config_show(
-    preset: PresetOption = None, json: JsonOption = False, flags: dict[str, Any] | None = None
+    flags: dict[str, Any], preset: PresetOption = None, json: JsonOption = False
 ) -> None:
     """Print each setting with its origin."""
-    resolved = _resolved(flags or {}, preset)
+    resolved = _resolved(flags, preset)
     values = shown_settings(resolved.settings)
     if json:
         print_json({n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS})

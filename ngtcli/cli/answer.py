@@ -21,6 +21,7 @@ from ngtcli.prompt.preset import for_task
 
 @with_settings()
 def summarize(
+    flags: dict[str, Any],
     files: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
@@ -32,26 +33,26 @@ def summarize(
     ] = False,
     *,
     given: AnswerFlags,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """Summarize documents: ngt summarize article.txt"""
-    resolved, chosen = resolve(flags or {}, given.preset_name, "summarize")
+    resolved, chosen = resolve(flags, given.preset_name, "summarize")
     settings = for_task("summarize", resolved.settings, chosen)
     request = given.request(task="summarize", settings=settings, preset=chosen)
     folder = given.folder or (given.output if per_file else None)
     hint = "Name a file or a folder, or pipe a text in."
     if per_file or folder:
         request = replace(request, out=None)
-        check_request(request, flags or {})
+        check_request(request, flags)
         run_per_file(request, check_folder(request, folder), files or [], hint, restart)
     else:
         refuse_with("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
-        check_request(request, flags or {})
+        check_request(request, flags)
         run(replace(request, loaded=documents_of(files or [], request, hint)))
 
 
 @with_settings()
 def ask(
+    flags: dict[str, Any],
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: Annotated[
         list[str] | None,
@@ -63,13 +64,12 @@ def ask(
     ] = False,
     *,
     given: AnswerFlags,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """Answer a question from documents: ngt ask --docs ./notes "When is high tide?" """
     question = _question(words)
     if not question.strip():
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
-    resolved, chosen = resolve(flags or {}, given.preset_name, "ask")
+    resolved, chosen = resolve(flags, given.preset_name, "ask")
     settings = for_task("ask", resolved.settings, chosen)
     if given.verbose:
         Notes(True).remark(card_words(resolved))
@@ -80,7 +80,7 @@ def ask(
         preset=chosen,
         show_passages=show_passages,
     )
-    check_request(request, flags or {})
+    check_request(request, flags)
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
     run(replace(request, loaded=loaded))
 

@@ -23,6 +23,7 @@ DRAFTS = "8,32,64"
 
 @with_settings(OF_OWN_ENGINE)
 def check(
+    flags: dict[str, Any],
     files: Annotated[
         list[str] | None, typer.Argument(help="Texts to summarize; default: the examples.")
     ] = None,
@@ -34,15 +35,13 @@ def check(
         str, typer.Option("--drafts", help=f"Numbers of draft nodes to try; default: {DRAFTS}.")
     ] = "",
     json: JsonOption = False,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
-    given = flags or {}
-    resolved, chosen = resolve(given, preset, "summarize")
+    resolved, chosen = resolve(flags, preset, "summarize")
     settings = resolved.settings
-    num_drafts = _num_drafts(drafts, given, settings)
-    refuse_ignored(given, settings)
-    refuse_colour("ngt check", given)
+    num_drafts = _num_drafts(drafts, flags, settings)
+    refuse_ignored(flags, settings)
+    refuse_colour("ngt check", flags)
     check_session(settings)
     notes = Notes()
     if files or docs:

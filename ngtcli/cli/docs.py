@@ -124,13 +124,13 @@ class ShownDocuments:
 @docs_app.command("list")
 @with_settings(_READ)
 def docs_list(
+    flags: dict[str, Any],
     paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
     json: JsonOption = False,
     verbose: VerboseOption = False,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """List documents with format, pages, characters, tokens, and what was left out."""
-    settings = resolve_without_preset(flags or {}).settings
+    settings = resolve_without_preset(flags).settings
     if "-" in paths:
         raise UsageError("standard input is not a file to list", "Name files or folders.")
     notes = Notes(verbose)
@@ -162,21 +162,21 @@ _PASSAGES = typer.Option("--passages", help="Show the passages that questions fi
 @docs_app.command("show")
 @with_settings((*_READ, *_CUT))
 def docs_show(
+    flags: dict[str, Any],
     path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
     text: Annotated[bool, typer.Option("--text", help="Print the text itself, alone.")] = False,
     passages: Annotated[bool, _PASSAGES] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """Show what was read of a document: its pages and headings, its passages, or its text."""
-    settings = resolve_without_preset(flags or {}).settings
+    settings = resolve_without_preset(flags).settings
     if text and json:
         raise UsageError("--text with --json", "Give one of them; --json has the text.")
     if text:
         refuse_with("--text", {"--passages": passages}, "Give one of them.")
     if not passages:
-        cutting = {SETTINGS[name].flag: name in (flags or {}) for name in _CUT}
+        cutting = {SETTINGS[name].flag: name in (flags) for name in _CUT}
         refuse_with("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
     loaded = read_documents([path], standard_input([path]), settings, notes)

@@ -87,6 +87,7 @@ class ShownTrie:
 @trie_app.command("build")
 @with_settings(_READ)
 def trie_build(
+    flags: dict[str, Any],
     paths: PathsArgument,
     rest: Annotated[
         bool, typer.Option("--rest", help="Build a datastore for the method rest instead.")
@@ -97,14 +98,13 @@ def trie_build(
     name: Annotated[str | None, typer.Option(help="Name of the datastore or background.")] = None,
     preset: PresetOption = None,
     json: JsonOption = False,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """Build and cache the trie of documents ahead of the first question."""
     if rest and background:
         raise UsageError("--rest with --background", "Give one of them.")
     kind = "datastore" if rest else "background" if background else "trie"
-    _check(kind, name, flags or {})
-    settings = resolve(flags or {}, preset, "summarize")[0].settings
+    _check(kind, name, flags)
+    settings = resolve(flags, preset, "summarize")[0].settings
     notes = Notes()
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
@@ -195,17 +195,17 @@ def trie_list(json: JsonOption = False) -> None:
 @trie_app.command("show")
 @with_settings(_READ)
 def trie_show(
+    flags: dict[str, Any],
     path: Annotated[str, typer.Argument(help="A document, a folder, or a file of the cache.")],
     preset: PresetOption = None,
     json: JsonOption = False,
-    flags: dict[str, Any] | None = None,
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
     if path.endswith((TRIES.suffix, DATASTORES.suffix, BACKGROUNDS.suffix)):
-        given = {SETTINGS[name].flag: True for name in flags or {}} | {"--preset": preset}
+        given = {SETTINGS[name].flag: True for name in flags} | {"--preset": preset}
         _show_file(path, given, json)
         return
-    settings = resolve(flags or {}, preset, "summarize")[0].settings
+    settings = resolve(flags, preset, "summarize")[0].settings
     tokenizer = load_tokenizer(settings.model)
     loaded = read_documents([path], standard_input([path]), settings, Notes())
     file, top = _cached(path, loaded.documents, settings, tokenizer)

@@ -13,7 +13,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ngtcli.documents.content import Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources
@@ -160,44 +159,38 @@ def _marked(
     A place that begins within another one is marked from where the other ends. Of a document of
     more than `most` characters what lies far from all places is left out.
     """
-    sections = {section.start: section for section in document.about.sections}
-    whole = len(document.text) <= most
+    shown, whole = document.text, len(document.text) <= most
+    pages = {section.start: section.page for section in document.about.sections if section.page}
+
+    def paged(start: int, end: int) -> str:
+        """Text, with the number of each page that begins in it."""
+        pieces = []
+        cuts = [start, *sorted(at for at in pages if start < at < end), end]
+        for low, high in pairwise(cuts if start < end else ()):
+            if low in pages:
+                pieces.append(f'<span class="page">page {pages[low]}</span>')
+            pieces.append(escape(visible(shown[low:high])))
+        return "".join(pieces)
+
+    def between(start: int, end: int) -> str:
+        """Text without a mark; the middle of a very long one is left out."""
+        if whole or end - start <= 2 * _NEAR:
+            return paged(start, end)
+        low, high = start + _NEAR * bool(start), end - _NEAR * (end < len(shown))
+        return paged(start, low) + _left_out(high - low) + paged(high, end)
+
     at = 0
     for (start, end), source in sorted(marks.items(), key=lambda mark: mark[0]):
-        yield from _between(document.text, at, max(start, at), sections, whole)
-        start = max(start, at)
+        yield between(at, max(start, at))
         number, back = source.number, source.span.start
         yield (
             f'<mark id="place-{number}" tabindex="-1"><sup><a href="#stretch-{back}"'
             f' aria-label="[{number}], back to the answer">[{number}]</a></sup>'
-            f"{''.join(_paged(document.text, start, end, sections))}</mark>"
+            f"{paged(max(start, at), end)}</mark>"
         )
         at = max(at, end)
-    yield from _between(document.text, at, len(document.text), sections, whole)
-
-
-def _between(
-    shown: str, start: int, end: int, sections: Mapping[int, Section], whole: bool
-) -> Iterator[str]:
-    """Text without a mark; unless it is to be whole, the middle of a very long one is left out."""
-    if not whole and end - start > 2 * _NEAR:
-        yield from _paged(shown, start, start + _NEAR * bool(start), sections)
-        low = end - _NEAR * (end < len(shown))
-        yield _left_out(low - start - _NEAR * bool(start))
-        start = low
-    yield from _paged(shown, start, end, sections)
+    yield between(at, len(shown))
 
 
 def _left_out(characters: int) -> str:
     return f'<p class="left-out">{characters:,} characters are left out here.</p>'
-
-
-def _paged(shown: str, start: int, end: int, sections: Mapping[int, Section]) -> Iterator[str]:
-    """Text, with the number of each page that begins in it."""
-    if start == end:
-        return
-    cuts = [start, *sorted(at for at in sections if start < at < end), end]
-    for low, high in pairwise(cuts):
-        if low in sections and sections[low].page:
-            yield f'<span class="page">page {sections[low].page}</span>'
-        yield escape(visible(shown[low:high]))
