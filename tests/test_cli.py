@@ -75,20 +75,22 @@ def test_drafted_and_plain_text_are_the_same() -> None:
     assert plain["statistics"]["drafted_tokens"] == 0
 
 
-def test_the_second_run_finds_the_trie_cached() -> None:
-    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5", "--method", "trie")
-    states = [json.loads(ngt(*arguments).stdout)["trie"]["status"] for _ in range(2)]
-    assert states == ["built", "cached"]
-
-
-def test_a_damaged_trie_is_rebuilt_with_one_line(own_home: Path) -> None:
-    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5", "--method", "trie")
+@pytest.mark.parametrize(
+    ("method", "name", "words"),
+    [("trie", "*", b"rebuilt"), ("auto", "*.pool.safetensors", b"again")],
+)
+def test_a_damaged_trie_or_pool_is_made_again_with_one_line(
+    own_home: Path, method: str, name: str, words: bytes
+) -> None:
+    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5", "--method", method)
     first = json.loads(ngt(*arguments).stdout)
-    (file,) = (own_home / "cache" / "tries").iterdir()
+    assert first["trie"]["status"] == ("built" if method == "trie" else "none")
+    (file,) = (own_home / "cache" / "tries").glob(name)
     file.write_bytes(file.read_bytes()[:-9])
     done = ngt(*arguments)
-    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"rebuilt" in done.stderr
+    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and words in done.stderr
     assert json.loads(done.stdout)["text"] == first["text"]
+    assert ngt(*arguments).stderr == b""
 
 
 def test_an_unwritable_cache_is_done_without(tmp_path: Path) -> None:
@@ -98,17 +100,6 @@ def test_an_unwritable_cache_is_done_without(tmp_path: Path) -> None:
         given = ("summarize", HARBOUR, "--max-tokens", "5", "--method", method)
         done = ngt(*given, NGT_HOME=nowhere)
         assert done.returncode == 0 and done.stdout and words in done.stderr
-
-
-def test_a_damaged_pool_is_begun_anew_with_one_line(own_home: Path) -> None:
-    arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5")
-    first = json.loads(ngt(*arguments).stdout)
-    (file,) = (own_home / "cache" / "tries").glob("*.pool.safetensors")
-    file.write_bytes(file.read_bytes()[:-9])
-    done = ngt(*arguments)
-    assert done.returncode == 0 and done.stderr.count(b"\n") == 1 and b"again" in done.stderr
-    assert json.loads(done.stdout)["text"] == first["text"]
-    assert ngt(*arguments).stderr == b""
 
 
 BAD = [

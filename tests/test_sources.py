@@ -27,22 +27,20 @@ from ngtcli.render.answer_view import (
 from tests.document_files import paged_pdf
 from tests.spans_check import brute_force
 
-PAGES = About("pdf", 2, sections=(Section(0, 1, "Start"), Section(20, 2, "Start")))
-
 
 @pytest.mark.parametrize(
-    ("text", "about", "place"),
+    ("section", "place"),
     [
-        ("Nothing of interest.The ferry leaves at noon today.", PAGES, "a.x, page 2"),
-        ("Oh, The ferry leaves at noon.", About(sections=(Section(3, 0, "Tides"),)), "a.x, Tides"),
-        ("Oh, The ferry leaves at noon.", About(sections=(Section(30, 0, "Tides"),)), "a.x"),
+        (Section(20, 2, "Start"), "a.pdf, page 2"),
+        (Section(3, 0, "Tides"), "a.pdf, Tides"),
+        (Section(30, 0, "Tides"), "a.pdf"),  # a heading that comes later
     ],
-    ids=["page", "heading", "before the first heading"],
 )
-def test_a_stretch_names_its_page_or_else_its_heading(text: str, about: About, place: str) -> None:
-    sources = sources_of("The ferry leaves at noon", [Document("a.x", text, about)])
-    (source,) = sources.found
-    assert (source.place, sources.verbatim) == (place, 1.0)
+def test_a_stretch_names_its_page_or_the_heading_above_it(section: Section, place: str) -> None:
+    about = About("pdf", 2, sections=(section,))
+    text = "Nothing of interest. The ferry leaves at noon today."
+    sources = sources_of("The ferry leaves at noon", [Document("a.pdf", text, about)])
+    assert sources.found[0].place == place and sources.verbatim == 1.0
 
 
 def shown(tokens: list[Words], sources: Sources) -> str:

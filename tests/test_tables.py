@@ -70,13 +70,6 @@ def test_markdown_tables_escape_what_markdown_reads() -> None:
     )
 
 
-def test_csv_reads_back_as_the_cells() -> None:
-    rows = [['a "b", c', "x\ty"], ["", "–"]]
-    text = to_csv(Table("T", [Column("one"), Column("two, too")], rows, "Not in CSV."))
-    found = list(csv.reader(text.split("\n")))
-    assert found == [["one", "two, too"], ['a "b", c', "x y"], ["", "–"]]
-
-
 def test_without_a_title_no_form_has_a_heading() -> None:
     table = replace(SMALL, title="")
     assert to_plain([table]).startswith("method\t")
@@ -102,7 +95,7 @@ def test_heat_is_a_background_and_goes_with_its_column(monkeypatch: pytest.Monke
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.text(), st.text(max_size=9)), max_size=4), st.integers(20, 90))
 def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], width: int) -> None:
-    table = Table("", [Column("name", left=True), Column("figure", 1)], rows)
+    table = Table("", [Column("name", left=True), Column("a,figure", 1)], rows)
     for text in (to_terminal([table], width=width, colour=False), to_plain([table])):
         assert all(c == "\n" or c == "\t" or visible(c) == c for c in text)
     lines = to_terminal([table], width=width, colour=False).split("\n")
@@ -110,7 +103,7 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
     assert to_plain([table]).count("\n") == len(rows)
     assert all(line.count("\t") == 1 for line in to_plain([table]).split("\n"))
     found = list(csv.reader(io.StringIO(to_csv(table), newline="")))
-    assert found[1:] == [[cell(c) for c in row] for row in rows]
+    assert found == [["name", "a,figure"], *([cell(c) for c in row] for row in rows)]
     assert to_markdown([table]).count("\n") == 1 + len(rows)
     assert len(Page(to_html(table)).found) == 7 + 3 * len(rows)
 

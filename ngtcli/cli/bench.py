@@ -29,7 +29,7 @@ from ngtcli.cli.options import (
     resolve,
     with_settings,
 )
-from ngtcli.cli.output import aim, check_not_read
+from ngtcli.cli.output import asked_form, check_not_read, write_forms
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
@@ -112,8 +112,8 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     check_combination(context, BENCH, mode)
     resolved, preset = resolve(flags or {}, given.preset, "summarize")
     settings = resolved.settings
-    forms = {"json": given.json, "markdown": given.markdown}
-    destination = aim(forms, given.output, given.html)
+    outputs = given.output, given.html
+    form = asked_form({"json": given.json, "markdown": given.markdown}, *outputs)
     options = _options(mode, given, flags or {}, settings)
     notes = Notes(given.verbose)
     try:
@@ -129,9 +129,9 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     invocation = Invocation(command=command_line(), date=date, versions=versions())
     result = replace(result, invocation=invocation)
     if isinstance(result, RecordResult):
-        destination.deliver(record_forms(result), settings.color)
+        write_forms(record_forms(result), form, *outputs, settings.color)
     else:
-        destination.deliver(bench_forms(result), settings.color)
+        write_forms(bench_forms(result), form, *outputs, settings.color)
         for note in result.notes:
             notes.warn(note)
     if result.interrupted:

@@ -176,35 +176,29 @@ class Place:
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Where a result goes: to a form by its flag ("" for tables), a file, a page; see `aim`."""
+def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> str:
+    """The flag of the form that was asked for, "" for tables; `forms` says which were given.
 
-    form: str
-    output: Path | None
-    html: Path | None
-
-    def deliver(self, forms: Forms, color: str) -> None:
-        """Write the result, and the page where one is wanted. Raises NgtError."""
-        if self.form:
-            text = forms.asked[self.form]()
-        elif self.output is None and sys.stdout.isatty():
-            text = forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
-        else:
-            text = forms.plain()
-        write_result(text, self.output)
-        if self.html is not None:
-            write_page(forms.page(), self.html)
-
-
-def aim(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> Destination:
-    """Where a result is to go; `forms` says by flag which were asked for.
-
-    Raises UsageError for two forms and for files that cannot be written, before anything is
+    Raises UsageError for two of them and for files that cannot be written, before anything is
     measured.
     """
     asked = [form for form, given in forms.items() if given]
     if len(asked) > 1:
         raise UsageError(f"--{asked[0]} and --{asked[1]} are both given", "Give one of them.")
     check_output_files({"-o": output, "--html": html})
-    return Destination(form=asked[0] if asked else "", output=output, html=html)
+    return asked[0] if asked else ""
+
+
+def write_forms(
+    forms: Forms, asked: str, output: Path | None, html: Path | None, color: str
+) -> None:
+    """Write a result in the form that was asked for, and its page to `html`. Raises NgtError."""
+    if asked:
+        text = forms.asked[asked]()
+    elif output is None and sys.stdout.isatty():
+        text = forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
+    else:
+        text = forms.plain()
+    write_result(text, output)
+    if html is not None:
+        write_page(forms.page(), html)

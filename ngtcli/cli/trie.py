@@ -202,25 +202,20 @@ def trie_show(
 ) -> None:
     """Show the cached trie of documents and its most frequent n-grams."""
     if path.endswith((TRIES.suffix, DATASTORES.suffix, BACKGROUNDS.suffix)):
+        file = describe(Path(path))
+        if file is None:
+            raise InputError(f"{path}: not a trie file", "See ngt trie list.")
         given = {SETTINGS[name].flag: True for name in flags} | {"--preset": preset}
-        _show_file(path, given, json)
+        refuse_with("a file of the cache", given, "Leave it out, or name the document.")
+        print_either(file, json, "\n".join(_lines(file)))
         return
     settings = resolve(flags, preset, "summarize")[0].settings
     tokenizer = load_tokenizer(settings.model)
     loaded = read_documents([path], standard_input([path]), settings, Notes())
-    file, top = _cached(path, loaded.documents, settings, tokenizer)
+    found, top = _cached(path, loaded.documents, settings, tokenizer)
     grams = [f"{gram.count:>8}  {visible(gram.text).strip()!r}" for gram in top]
-    shown = ShownTrie(file, top, distinct(loaded.skipped))
-    print_either(shown, json, "\n".join([*_lines(file), *grams]))
-
-
-def _show_file(path: str, given: Mapping[str, object], json: bool) -> None:
-    """What is in a file of the cache, which depends on no flag; `given` are refused."""
-    file = describe(Path(path))
-    if file is None:
-        raise InputError(f"{path}: not a trie file", "See ngt trie list.")
-    refuse_with("a file of the cache", given, "Leave it out, or name the document.")
-    print_either(file, json, "\n".join(_lines(file)))
+    shown = ShownTrie(found, top, distinct(loaded.skipped))
+    print_either(shown, json, "\n".join([*_lines(found), *grams]))
 
 
 def _cached(
@@ -229,20 +224,17 @@ def _cached(
     """The file of the documents' trie and its most frequent n-grams. Raises InputError."""
     from ngtcli.trie import store  # here: it loads numpy
 
+    hint = f"Build it with ngt trie build {path}"
     key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
     try:
         trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
     except DamagedFileError as error:
-        raise InputError(f"{path}: the cached trie is bad ({error})", _build_hint(path)) from None
+        raise InputError(f"{path}: the cached trie is bad ({error})", hint) from None
     file = describe(TRIES.path(key))
     if trie is None or not isinstance(file, TrieFile):
-        raise InputError(f"{path}: no trie is cached for it", _build_hint(path))
+        raise InputError(f"{path}: no trie is cached for it", hint)
     frequent = trie.most_frequent(settings.lp, 10)
     return file, [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
-
-
-def _build_hint(path: str) -> str:
-    return f"Build it with ngt trie build {path}"
 
 
 @trie_app.command("clear")

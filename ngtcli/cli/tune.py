@@ -20,7 +20,7 @@ from ngtcli.cli.options import (
     resolve,
     with_settings,
 )
-from ngtcli.cli.output import aim, check_not_read
+from ngtcli.cli.output import asked_form, check_not_read, write_forms
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Resolved, Settings, settings_where
@@ -91,8 +91,9 @@ class Plan:
 def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None = None) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     check_combination(context, TUNE, REPLAY if given.replay else LIVE)
+    outputs = given.output, given.html
     forms = {"json": given.json, "markdown": given.markdown, "csv": given.csv}
-    destination = aim(forms, given.output, given.html)
+    form = asked_form(forms, *outputs)
     plan = read_plan(given, flags or {})
     # A bad name is refused before hours are spent.
     saved = None if given.write is None else preset_path(given.write, given.force)
@@ -101,7 +102,7 @@ def tune(context: typer.Context, given: TuneFlags, flags: dict[str, Any] | None 
     if plan.remark and (notes.terminal or given.verbose):
         notes.say(plan.remark, dim=True)
     if report is not None:
-        destination.deliver(sweep_forms(report, given.verbose), plan.grid.base.color)
+        write_forms(sweep_forms(report, given.verbose), form, *outputs, plan.grid.base.color)
     if report is None or not report.complete:
         notes.warn("interrupted; run the same command again to go on")
         raise typer.Exit(INTERRUPTED)
