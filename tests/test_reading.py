@@ -40,20 +40,15 @@ def test_a_few_lines_a_count_and_one_line_for_other_kinds(
     ]
 
 
-def test_with_verbose_each_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_verbose_each_has_its_line_and_json_names_each_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell(Loaded(()), Notes(verbose=True))
+    assert capsys.readouterr().err == ""
     tell(MANY, Notes(verbose=True))
     assert capsys.readouterr().err.count("empty") == 42
-
-
-def test_nothing_is_said_where_nothing_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(Loaded(()), Notes())
-    assert capsys.readouterr().err == ""
-
-
-def test_json_names_each_once() -> None:
-    twice = [*MANY.skipped, *MANY.skipped]
-    assert len(distinct(twice)) == 56
-    assert to_json(distinct(twice)[0]) == {"name": "d/0.txt", "reason": "empty"}
+    once = distinct([*MANY.skipped, *MANY.skipped])
+    assert len(once) == 56 and to_json(once[0]) == {"name": "d/0.txt", "reason": "empty"}
 
 
 @pytest.fixture
