@@ -21,28 +21,24 @@ from ngtcli.render.terminal_tables import to_terminal
 from ngtcli.system.json_form import dump_json
 
 
-def bench_forms(result: Measured) -> Forms:
-    """The forms of a measurement by `ngt bench`."""
-    shown, line = tables(result), one_line(" · ".join(facts(result)))
+def bench_forms(result: Measured | RecordResult) -> Forms:
+    """The forms of a measurement by `ngt bench`; of a recording a line and JSON."""
+    if isinstance(result, RecordResult):
+        done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
+        line = one_line(f"{', '.join(done)}: {result.path}")
+        asked = {"json": lambda: dump_json(result)}
+        return Forms(plain=lambda: line, terminal=lambda width, colour: line, asked=asked)
+    shown, small = tables(result), one_line(" · ".join(facts(result)))
     return Forms(
-        plain=lambda: f"{to_plain(shown)}\n\n# {line}",
-        terminal=lambda width, colour: to_terminal(shown, width=width, colour=colour, small=[line]),
+        plain=lambda: f"{to_plain(shown)}\n\n# {small}",
+        terminal=lambda width, colour: to_terminal(
+            shown, width=width, colour=colour, small=[small]
+        ),
         asked={
             "json": lambda: dump_json(result),
-            "markdown": lambda: f"{to_markdown(shown)}\n\n{line}",
+            "markdown": lambda: f"{to_markdown(shown)}\n\n{small}",
         },
         page=lambda: bench_page(result),
-    )
-
-
-def record_forms(result: RecordResult) -> Forms:
-    """The forms of what `ngt bench --record` says: a line."""
-    done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
-    line = one_line(f"{', '.join(done)}: {result.path}")
-    return Forms(
-        plain=lambda: line,
-        terminal=lambda width, colour: line,
-        asked={"json": lambda: dump_json(result)},
     )
 
 
