@@ -16,8 +16,7 @@ from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, NgtError, UsageError
-from ngtcli.measure.contestants import ours
-from ngtcli.measure.live import prompt_times, split_rows
+from ngtcli.measure.live import ours, prompt_times, split_rows
 from ngtcli.measure.machine import PeakMemory
 from ngtcli.measure.options import check_against, check_some_left, unreadable
 from ngtcli.measure.quality import Quality, Scores

@@ -24,8 +24,7 @@ from ngtcli.measure.results import (
     SplitRow,
 )
 from ngtcli.measure.summary import Row
-from ngtcli.render.bench_page import bench_page
-from ngtcli.render.bench_tables import facts, tables
+from ngtcli.render.bench_tables import bench_page, facts, tables
 from ngtcli.render.page import Bar, bars
 from ngtcli.render.tables import (
     Column,

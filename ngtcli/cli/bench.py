@@ -40,7 +40,7 @@ from ngtcli.measure.machine import versions
 from ngtcli.measure.prompts import Item, add_noise, choose, items_from
 from ngtcli.measure.results import Invocation, LiveResult, Measured, RecordResult
 from ngtcli.prompt.preset import Preset
-from ngtcli.render.bench_page import bench_forms
+from ngtcli.render.bench_tables import bench_forms
 from ngtcli.system import process
 
 if TYPE_CHECKING:
