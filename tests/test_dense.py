@@ -1,10 +1,14 @@
 """Passages found by their vectors: against brute force, from the cache, and from the command."""
 
 import json
+import os
+import shutil
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -288,54 +292,26 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
 # --- the cache ---
 
 
-class Counting:
-    """Counts the texts that are embedded; after `most` of them it is interrupted."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.texts: list[str] = []
-        self.most = 10**9
-        real = Embedder.passages
-
-        def passages(embedder: Embedder, texts: list[str]) -> Any:
-            if len(self.texts) + len(texts) > self.most:
-                raise KeyboardInterrupt
-            self.texts += texts
-            return real(embedder, texts)
-
-        monkeypatch.setattr(Embedder, "passages", passages)
-
-
 @needs_faiss
-def test_only_new_texts_are_embedded(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@settings(max_examples=15, deadline=None)
+@given(turns=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), max_size=5))
+def test_of_any_documents_of_a_folder_in_turn_only_new_texts_are_embedded(
+    models: dict[str, str], turns: list[list[int]]
 ) -> None:
-    counting, rankers = Counting(monkeypatch), by(models["meaning"])
-    first = rank(folder(*TEXTS), rankers, "a ship", 4)
-    assert sorted(counting.texts) == sorted(TEXTS)
-    again = rank(folder(*TEXTS), rankers, "a ship", 4)
-    assert again.found == first.found and again.embedded == 0 and len(counting.texts) == 4
-    changed = [TEXTS[3], "a gale came.", *TEXTS[:2]]
-    found = rank(folder(*changed), rankers, "a storm", 4)
-    assert counting.texts[4:] == ["a gale came."] and found.found[0].passage == 1
-    rank(folder(*changed), by(models["letters"]), "a storm", 4)
-    assert len(counting.texts) == 9  # another model, other vectors
-
-
-@needs_faiss
-def test_vectors_of_a_folder_outlive_questions_about_some_of_its_files(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counting, rankers = Counting(monkeypatch), by(models["meaning"])
-    whole = folder(*TEXTS)
-    fresh = [rank(whole, rankers, "a ship", 4)]
-    for some in (whole[:1], whole[1:3], whole[:1], whole[::2], whole, whole[1:3]):
-        found = rank(some, rankers, "a ship", 4)
-        assert found.embedded == 0 and len(counting.texts) == 4
-        fresh += [found] * (some is whole)
-    assert fresh[0].found == fresh[1].found
-    new = Document("n.txt", "a new text.", path="/docs/n.txt")
-    rank([*whole[2:], new], rankers, "a ship", 4)
-    assert counting.texts[4:] == ["a new text."]
+    documents, asked = folder(*TEXTS, "a gale came."), "a ship in a storm?"
+    kept, known = tempfile.mkdtemp(), set[int]()
+    for turn in turns:
+        own, texts = [documents[i] for i in turn], {*turn}
+        with patch.dict(os.environ, NGT_HOME=kept):
+            found = rank(own, by(models["meaning"]), asked, 4)
+        with patch.dict(os.environ, NGT_HOME=tempfile.mkdtemp()):
+            fresh = rank(own, by(models["meaning"]), asked, 4)
+            assert rank(own, by(models["letters"]), asked, 4).embedded == len(texts)
+        cosines = [{one.passage: one.scores.dense for one in r.found} for r in (found, fresh)]
+        assert cosines[0] == pytest.approx(cosines[1], abs=1e-5)
+        assert found.embedded == len(texts - known) and fresh.embedded == len(texts)
+        known |= texts
+    shutil.rmtree(kept)
 
 
 @needs_faiss
@@ -343,28 +319,36 @@ def test_what_is_embedded_is_kept_when_it_is_interrupted(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "BATCH", 1)
-    counting, said, rankers = Counting(monkeypatch), [], by(models["meaning"])
-    wanted = rank(folder(*TEXTS), rankers, "a ship", 4).found
+    said, how, real = list[str](), by(models["meaning"]), Embedder.passages
+    wanted = rank(folder(*TEXTS), how, "a ship", 4).found
     other = [*TEXTS[:1], *(f"{text} and more." for text in TEXTS)]
-    counting.texts, counting.most = [], 2
-    with pytest.raises(KeyboardInterrupt):
-        rank(folder(*other), rankers, "a ship", 4, warn=said.append)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        left = iter((real, real))
+
+        def passages(embedder: Embedder, texts: list[str]) -> Any:
+            return next(left, fail)(embedder, texts)
+
+        patched.setattr(Embedder, "passages", passages)
+        rank(folder(*other), how, "a ship", 4, warn=said.append)
     assert said == ["2 of 4 passages are embedded, and kept"]
-    counting.most = 10**9
-    assert rank(folder(*other), rankers, "a ship", 4).embedded == 2
-    assert rank(folder(*TEXTS), rankers, "a ship", 4).found == wanted
+    assert rank(folder(*other), how, "a ship", 4).embedded == 2
+    assert rank(folder(*TEXTS), how, "a ship", 4).found == wanted
+
+
+def fail(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @needs_faiss
 def test_damaged_vectors_are_made_again_with_a_line(models: dict[str, str], own_home: Path) -> None:
-    rankers = by(models["meaning"])
-    wanted = rank(folder(*TEXTS), rankers, "a ship", 4).found
+    how = by(models["meaning"])
+    wanted = rank(folder(*TEXTS), how, "a ship", 4).found
     (path,) = (own_home / "cache" / "passages").glob("*.vectors.safetensors")
     whole = path.read_bytes()
     for broken in (whole[:-4], whole[:-3] + b"\7\7\7", b"", b"x" * 100):
         path.write_bytes(broken)
         said: list[str] = []
-        found = rank(folder(*TEXTS), rankers, "a ship", 4, warn=said.append)
+        found = rank(folder(*TEXTS), how, "a ship", 4, warn=said.append)
         assert found.found == wanted and found.embedded == 4
         assert len(said) == 1 and "made again" in said[0]
 
