@@ -229,7 +229,7 @@ def load_datastore(name: str = "books", fingerprint: str = "print"):
 def test_a_trie_comes_back_and_is_listed_by_its_documents() -> None:
     path, ours = saved_trie(), build_trie(TEXT, 5, 3)
     for name in TRIES.arrays:
-        assert np.array_equal(getattr(ours.arrays, name), getattr(load_trie().arrays, name))
+        assert np.array_equal(ours.arrays[name], load_trie().arrays[name])
     assert [file.documents for file in list_files()] == [("a.txt", "b.txt")]
     path.unlink()
     assert load_trie() is None
