@@ -5,7 +5,7 @@ import gzip
 import io
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ CSV = 'name,town\n"Berg, Ada",Varn\nCarl,Lund\n'
 JSONL = '{"title": "One", "body": "First text."}\n{"title": "Two", "body": "Second text."}\n'
 
 
-def zipped(members: dict[str, str]) -> bytes:
+def zipped(members: Mapping[str, str | bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members.items():
