@@ -172,7 +172,7 @@ def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int, how: str) -> d
 
 
 def _seconds(work: Callable[[], Any], device: torch.device) -> float:
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     wait()
     clock = time.perf_counter()
     work()

@@ -71,7 +71,7 @@ class Report:
         traces = read_traces(args.replay) if args.replay else self.own
         chosen = tuple(select(traces.traces, args.tasks, args.questions))
         self.traces = replace(traces, traces=chosen)
-        self.about = {
+        self.about: dict[str, Any] = {
             "device": device,
             "device_name": torch.cuda.get_device_name() if device == "cuda" else processor(),
             "threads": torch.get_num_threads(),
@@ -157,10 +157,9 @@ class Report:
         found = measured.same_tokens(model, traces, num_draft, tokens, exact)
         dtype = dtype_name(model.dtype)
         how = f"{dtype}, exact in passes of {found['rows']} rows" if exact else dtype
-        value = (
-            f"{found['same']} of {found['answers']} answers, {found['accepted']} drafts accepted"
-        )
-        return found, [(how, value, "all" if exact or dtype == "float32" else "")]
+        value = f"{found['same']} of {found['answers']} answers"
+        aim = "all" if exact or dtype == "float32" else ""
+        return found, [(how, f"{value}, {found['accepted']} drafts accepted", aim)]
 
     def builtin_scores(self) -> tuple[Any, Rows]:
         """Scores of the built-in model in float32 beside those of one eager pass."""
@@ -179,7 +178,7 @@ class Report:
         """Times of passes behind `length` tokens, over what reading the weights takes."""
         rows = self.args.rows
         check_memory(built.plan, length + 2 * max(rows), copies=0)
-        figures, lines, one = [], [], 0.0
+        figures, lines, one = list[Any](), list[tuple[str, ...]](), 0.0
         for r, seconds in measured.pass_seconds(built.model, rows, length).items():
             taken, limit = sorted(seconds)[len(seconds) // 2], measured.read_bytes(built.plan, r)
             least, one = limit / self.rate, one or taken
