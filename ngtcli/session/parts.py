@@ -26,8 +26,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.session.answer import Answer, AnswerOptions
-from ngtcli.session.session import Session
+from ngtcli.session.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
