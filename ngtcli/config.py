@@ -470,11 +470,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The NGT_* variables that are not settings and are not read, each with a hint.
-
-    >>> unknown_variables({"NGT_NUM_DRAFTS": "16"})
-    [('NGT_NUM_DRAFTS', 'Did you mean NGT_NUM_DRAFT?')]
-    """
+    """The NGT_* variables that are not settings and are not read, each with a hint."""
     known = [*(about.variable for about in SETTINGS.values()), *OTHER_VARIABLES]
     unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
     return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]

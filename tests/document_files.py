@@ -5,7 +5,7 @@ import gzip
 import io
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,7 @@ CSV = 'name,town\n"Berg, Ada",Varn\nCarl,Lund\n'
 JSONL = '{"title": "One", "body": "First text."}\n{"title": "Two", "body": "Second text."}\n'
 
 
-def zipped(members: dict[str, str]) -> bytes:
+def zipped(members: Mapping[str, str | bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members.items():
@@ -174,12 +174,21 @@ def epub(
     )
 
 
+def odt_content(kind: str, body: str, styles: str = "") -> str:
+    """The content of an OpenDocument file."""
+    names = " ".join(
+        f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n.replace("draw", "drawing")}:1.0"'
+        for n in ("office", "text", "table", "draw", "style", "presentation", "chart")
+    )
+    return (
+        f'<office:document-content xmlns:xlink="http://www.w3.org/1999/xlink" {names}>{styles}'
+        f"<office:body><office:{kind}>{body}</office:{kind}></office:body>"
+        "</office:document-content>"
+    )
+
+
 def odt(content: str = "") -> bytes:
     """A heading, a paragraph with a note, a list, a table; or another body."""
-    names = " ".join(
-        f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"'
-        for n in ("office", "text", "table")
-    )
     content = content or (
         "<text:h>Bees</text:h><text:p>Bees<text:s text:c='2'/>sleep.<text:note>"
         "<text:note-citation>1</text:note-citation>"
@@ -189,12 +198,11 @@ def odt(content: str = "") -> bytes:
         "<table:table-row><table:table-cell><text:p>a</text:p></table:table-cell>"
         "<table:table-cell><text:p>b</text:p></table:table-cell></table:table-row></table:table>"
     )
-    body = f"<office:body><office:text>{content}</office:text></office:body>"
     return zipped(
         {
             "mimetype": "application/vnd.oasis.opendocument.text",
             "META-INF/manifest.xml": "<manifest/>",
-            "content.xml": f"<office:document-content {names}>{body}</office:document-content>",
+            "content.xml": odt_content("text", content),
         }
     )
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
 from ngtcli.batch.journal import FORMAT, LineFile, check_head, read_head
-from ngtcli.batch.json_lines import BatchLine, RepeatedKeyError, below, json_object, read_line
+from ngtcli.batch.json_lines import BatchLine, below, read_line
 from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.storage import write_atomically
@@ -129,7 +129,7 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
     path = tmp_path / "in.jsonl"
     rows = [
         '{"id": "a", "context": "one", "context": "two"}',
-        '{"id": "b", "context": "one", "settings": {"seed": 1, "seed": 2}}',
+        '{"id": "b", "context": "one", "settings": {"id": 1, "id": 2}}',
         "no JSON",
         '{"id": "c", "id": "d", "context": "one"}',
         '{"id": [1], "context": "one", "context": "two"}',
@@ -141,7 +141,7 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
     found, _ = scan(path, MOST, Choice())
     assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
     assert [line.number for line in found if line.wrong] == [1, 2, 3, 4, 5, 6, 13]
-    assert "'seed' stands there twice" in str(found[1].wrong)
+    assert "'id' stands there twice" in str(found[1].wrong)
     assert "id 'a' stands in line 1 already" in str(found[12].wrong)
 
 
@@ -230,23 +230,19 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Killing:
+def killing(at: int, share: float) -> Any:
     """In place of appending: at the `at`-th write only a part is written, then all ends."""
+    left = [at]
 
-    def __init__(self, at: int, share: float) -> None:
-        left = [at]
+    def append(file: LineFile, text: str, sync: bool = True) -> int:
+        data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
+        left[0] -= 1
+        file.write(data[: int(len(data) * (share if left[0] < 0 else 1))])
+        if left[0] < 0:
+            raise Killed
+        return start
 
-        def append(file: LineFile, text: str, sync: bool = True) -> int:
-            data = f"{text}\n".encode()
-            left[0] -= 1
-            if left[0] < 0:
-                file.write(data[: int(len(data) * share)])
-                raise Killed
-            start = file.seek(0, os.SEEK_END)
-            file.write(data)
-            return start
-
-        self.append = append
+    return append
 
 
 def opened(path: Path, count: int, restart: bool = False, most: int = MOST) -> FileOutput:
@@ -268,9 +264,9 @@ def test_an_output_that_is_killed_at_any_write_loses_nothing_and_has_nothing_twi
     order = data.draw(st.permutations(range(count)))
     answered: list[int] = []
     for _ in range(8):
-        kill = Killing(data.draw(st.integers(0, 6)), data.draw(st.sampled_from((0.0, 0.5, 1.0))))
+        kill = killing(data.draw(st.integers(0, 6)), data.draw(st.sampled_from((0.0, 0.5, 1.0))))
         out: FileOutput | None = None
-        with patch.object(LineFile, "append", kill.append), suppress(Killed):
+        with patch.object(LineFile, "append", kill), suppress(Killed):
             out = opened(path, count)
             for index in order:
                 if index not in out.done:
@@ -402,7 +398,27 @@ def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
         opened(path, 2)
 
 
-def test_lines_of_an_output_and_its_journal_have_a_bound_that_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "start", "words"),
+    [
+        ("out.jsonl.journal", json.dumps({**FORMAT, **HEAD}) + "\n", "a line is too long"),
+        ("out.jsonl.journal", '{"format": "', "not a journal"),
+        (".ngt.journal", "", "journal: a line is too long"),
+    ],
+)
+def test_no_more_of_a_journal_is_read_than_a_line_may_have(
+    tmp_path: Path, name: str, start: str, words: str
+) -> None:
+    size = len(start) + (1 << 40)  # one line of a terabyte, most of which is a hole
+    with (tmp_path / name).open("w") as file:
+        file.write(start)
+        file.truncate(size)
+    with pytest.raises(NgtError, match=words):
+        opened(tmp_path / "out.jsonl", 2) if start else AnswerFolder(tmp_path)
+    assert (tmp_path / name).stat().st_size == size
+
+
+def test_a_line_of_an_output_has_a_bound_that_is_told(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     release(opened(path, 2))
     path.write_text(text(0, extra="x" * MOST) + "\n")
@@ -412,25 +428,6 @@ def test_lines_of_an_output_and_its_journal_have_a_bound_that_is_told(tmp_path: 
     again = opened(path, 2, most=10 * MOST)
     assert again.done == {0}
     release(again)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_no_more_of_a_journal_is_read_than_a_head_may_have(tmp_path: Path, whole: bool) -> None:
-    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
-    start = json.dumps({**FORMAT, **HEAD}).encode() + b"\n" if whole else b'{"format": "'
-    with journal.open("wb") as file:
-        file.write(start)
-        file.truncate(len(start) + (1 << 40))  # one line of a terabyte, most of which is a hole
-    with pytest.raises(NgtError, match="a line is too long" if whole else "not a journal"):
-        opened(path, 2)
-    assert journal.stat().st_size == len(start) + (1 << 40)
-
-
-def test_a_line_of_a_folders_journal_has_a_bound(tmp_path: Path) -> None:
-    with (tmp_path / ".ngt.journal").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(NgtError, match="journal: a line is too long"):
-        AnswerFolder(tmp_path)
 
 
 def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
@@ -518,9 +515,3 @@ def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Pat
     with Full(tmp_path / "journal", 0o600) as file, pytest.raises(OSError, match="No space"):
         file.append("another")
     assert (tmp_path / "journal").read_text() == "one\n"
-
-
-def test_of_a_key_that_an_inner_object_has_twice_the_outer_one_is_kept() -> None:
-    with pytest.raises(RepeatedKeyError, match="'id' stands there twice") as caught:
-        json_object('{"id": 5, "settings": {"id": 1, "id": 2}}')
-    assert caught.value.found["id"] == 5

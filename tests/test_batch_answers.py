@@ -11,9 +11,9 @@ from ngtcli.config import Settings
 from ngtcli.decode.batch_target import BatchTarget
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import together
-from ngtcli.session.answer import FinishedAnswer, NumberedPrompt
+from ngtcli.session import local
 from ngtcli.session.local import LocalSession
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt
 
 TEXTS = [
     "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",
@@ -150,7 +150,7 @@ def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
 
     session = session_with()
     alone = {a.key: ids_of(a) for a in session.answers(given(session), 1)}
-    monkeypatch.setattr(together, "why_not", lambda model: "")
+    monkeypatch.setattr(local, "why_not", lambda model: "")
     monkeypatch.setattr(BatchTarget, "take", take)
     assert {a.key: ids_of(a) for a in session.answers(given(session), 3)} == alone
 
@@ -166,7 +166,7 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
 ) -> None:
     session, said = session_with(), list[str]()
     monkeypatch.setattr(session, "warn", said.append)
-    monkeypatch.setattr(together, "why_not", lambda model: "its layers keep a state")
+    monkeypatch.setattr(local, "why_not", lambda model: "its layers keep a state")
     found = [a.key for a in session.answers(given(session), 4)]
     assert found == [key for key, _ in given(session)]
     assert said == ["prompts are answered one after another: its layers keep a state"]

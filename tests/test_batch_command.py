@@ -7,6 +7,7 @@ import subprocess
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +31,7 @@ from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
-from ngtcli.session.session import Session
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -75,23 +75,18 @@ class FakeAnswers:
     def __call__(
         self, session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
     ) -> Iterator[FinishedAnswer]:
-        waiting: list[NumberedPrompt] = []
-        for one in prompts:
-            waiting.append(one)
-            if len(waiting) >= max(size, 1):
-                yield from map(self._answer, *zip(*reversed(waiting), strict=True))
-                waiting.clear()
-        for key, prompt in waiting:
-            yield self._answer(key, prompt)
+        waiting = iter(prompts)
+        while some := [*islice(waiting, max(size, 1))]:
+            yield from (self._answer(*one) for one in reversed(some))
 
     def _answer(self, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
         if isinstance(prompt, NgtError):
-            return failed(key, prompt)
+            return FinishedAnswer(key, error=prompt)
         self.asked.append(prompt.text)
         try:
             self.before(prompt.text)
         except NgtError as error:
-            return failed(key, error, prompt)
+            return FinishedAnswer(key, prompt, error=error)
         words = " ".join(prompt.text.split()[:4])
         statistics = Statistics(prompt_tokens=len(prompt.ids))
         statistics.add_step(0, 0, 1)
@@ -259,7 +254,7 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     def split(self: Runner, line: Line, question: Question) -> Iterator[LineAnswer]:
-        yield self._done(line, question, failed(line.index, NgtError("too long")))
+        yield self._done(line, question, FinishedAnswer(line.index, error=NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
@@ -539,39 +534,24 @@ def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line
     assert done.stderr.count(b"preset mine has no place for a question: preset ask words") == 1
 
 
-def test_a_line_that_names_an_output_that_is_yet_to_be_made_is_refused(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"paths": ["./folder/../out.jsonl"]}')
-    done = ngt("batch", "in.jsonl", "-o", "out.jsonl", cwd=tmp_path)
-    assert done.returncode == 2 and b"line 1 reads" in done.stderr
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize("named", ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal"])
-def test_a_line_that_names_the_output_is_refused_before_that_is_emptied(
+@pytest.mark.parametrize(
+    "named", ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal", "./folder/../new.jsonl"]
+)
+def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
     tmp_path: Path, fake: FakeAnswers, named: str
 ) -> None:
     (tmp_path / "out.jsonl").write_text("The tide came in at noon.\n")
     (tmp_path / "out.jsonl.journal").write_text("The tide went out at six.\n")
     (tmp_path / "link.txt").symlink_to("out.jsonl")
     (tmp_path / "twin.txt").hardlink_to(tmp_path / "out.jsonl")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     rows = [{"context": "Tide one."}, {"paths": [named]}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    done = ngt("batch", "in.jsonl", "-o", "out.jsonl", "--restart", cwd=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    output = "new.jsonl" if "new" in named else "out.jsonl"
+    done = ngt("batch", "in.jsonl", "-o", output, "--restart", cwd=tmp_path)
     assert done.returncode == 2 and b"line 2 reads" in done.stderr, done.stderr
-    assert {name: (tmp_path / name).read_bytes() for name in before} == before and not fake.asked
-
-
-def test_a_file_whose_name_begins_as_a_home_is_read_from_beside_the_input(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
-    (tmp_path / "~").write_text("The tide came in at noon.\n")
-    (tmp_path / "in.jsonl").write_text('{"paths": ["~"]}')
-    done = ngt("batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
-    row = json.loads((tmp_path / "out.jsonl").read_text())
-    assert done.returncode == 0 and [d["name"] for d in row["documents"]] == ["~"], row
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert after == before and not fake.asked
 
 
 def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(

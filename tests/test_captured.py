@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, VOCABULARY, Scripted, decode, generate, make_hf, make_target, ngt
+from helpers import (
+    HARBOUR,
+    VOCABULARY,
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    make_hf,
+    make_target,
+    ngt,
+)  # fmt: skip
 from test_families import FAMILIES as MANY
 from test_families import build, target
 from test_fixed_shapes import a_tree
@@ -23,7 +33,7 @@ from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.recording import CannotRecord, record
-from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.draft.tree import chain
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 
@@ -50,24 +60,16 @@ def passes(model: TargetModel, count: int = 24) -> list[torch.Tensor]:
     return out
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding"])
-def test_captured_passes_give_the_bits_of_eager_ones(family: str) -> None:
-    model = switched_on(make_target(family))
-    found = passes(model)
+def test_captured_passes_give_the_bits_of_eager_ones(family: str, dtype: torch.dtype) -> None:
+    eager, model = (
+        target_model(make_hf(family).to(dtype), make_target().tokenizer, family) for _ in range(2)
+    )
+    found = passes(switched_on(model))
     assert model.passes.reason == "" and model.passes.captured >= 3
-    assert all(map(torch.equal, found, passes(make_target(family))))
+    assert all(map(torch.equal, found, passes(eager))) and eager.passes.captured == 0
     assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_captured_passes_give_the_bits_of_eager_ones_in_half_precision(dtype: Any) -> None:
-    found = []
-    for capture in (False, True):
-        hf = make_hf("llama").to(dtype)
-        model = target_model(hf, make_target().tokenizer, "half")
-        found.append(passes(switched_on(model) if capture else model))
-        assert model.passes.captured == 0 or capture
-    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize("family", [f for f in MANY if not f.reason], ids=lambda f: f.name)
@@ -78,18 +80,8 @@ def test_every_family_that_drafts_gives_its_ids_captured_or_says_why_not(family:
     prompt = [i * 7 % 90 for i in range(40)]
     expected = generate(model.hf, prompt, 20)
 
-    def forked(ids: list[int], budget: int) -> DraftTree:
-        truth = expected[len(ids) - len(prompt) :][:3]
-        wrong = tuple((t + 1) % 90 for t in truth)
-        return DraftTree((*wrong, *truth), (*[-1] * len(wrong), *range(-1, len(truth) - 1)))
-
-    def true(ids: list[int], budget: int) -> DraftTree:
-        tree = forked(ids, budget)
-        size = len(tree) // 2
-        parents = [-1, *range(size, 2 * size - 1)][: size if size else 0]
-        return DraftTree(tree.tokens, (*[-1] * size, *parents))
-
-    run = decode(model, Scripted(true), prompt, max_tokens=20)
+    drafter = Scripted(drafts_of({tuple(prompt): expected}, wrong=3))
+    run = decode(model, drafter, prompt, max_tokens=20, num_draft=6)
     assert run.output == expected
     assert (model.passes.captured > 0) == (model.passes.reason == "")
 
@@ -120,36 +112,24 @@ def test_what_reads_a_tensor_back_is_not_recorded(run: Any) -> None:
         record(run, torch.tensor([1, 7, 9]))
 
 
-class Deciding:
-    """A pass that decides something in Python by what a tensor holds, unseen by a recorder."""
-
-    def __init__(self, step: Any) -> None:
-        self._step = step
-
-    def __call__(self, packed: torch.Tensor, rows: int, capacity: int, past: int) -> torch.Tensor:
-        scores = self._step(packed, rows, capacity, past)
-        return scores + int(packed.numpy()[0])
-
-
-def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line() -> None:
+@pytest.mark.parametrize(
+    "decides",
+    [
+        lambda model, packed: int(packed.numpy()[0]),  # by a token, unseen by a recorder
+        lambda model, packed: model.cache.get_seq_length(),
+    ],
+)
+def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides: Any) -> None:
+    """What a model decides in Python shows, as captures are tried with another token and length."""
     said: list[str] = []
     model, eager = switched_on(make_target(), said), make_target()
     for one in (model, eager):
-        one.passes._step = Deciding(one._tree_pass)
+        one.passes._step = lambda packed, *shape, one=one, step=one.passes._step: (
+            step(packed, *shape) + decides(one, packed)
+        )
     assert all(map(torch.equal, passes(model), passes(eager)))
     assert len(said) == 1 and "other scores" in said[0]
     assert model.passes.captured == 0 and "other scores" in model.passes.reason
-
-
-def test_a_length_that_a_model_reads_is_noticed() -> None:
-    said: list[str] = []
-    model = switched_on(make_target(), said)
-    step = model._tree_pass
-    model.passes._step = lambda packed, rows, capacity, past: (
-        step(packed, rows, capacity, past) + model.cache.get_seq_length()
-    )
-    passes(model)
-    assert len(said) == 1 and model.passes.captured == 0
 
 
 def test_captures_are_dropped_when_the_buffers_move() -> None:
@@ -219,11 +199,10 @@ def test_a_recording_takes_constants_views_and_lists_of_tensors(values: list[flo
 
 def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
     model = make_target()
-    slow = model._tree_pass
 
-    def step(packed: torch.Tensor, rows: int, capacity: int, past: int) -> torch.Tensor:
+    def step(*given: Any) -> torch.Tensor:
         time.sleep(0.02)  # in the model's Python, which a capture leaves out
-        return slow(packed, rows, capacity, past)
+        return model._tree_pass(*given)
 
     model.passes._step = step
     assert calibrate(switched_on(model)).at(1) < 0.02 < model.passes.seconds

@@ -16,6 +16,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents import catalog
+from ngtcli.documents.content import About
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
 from ngtcli.documents.parsers import Parsers
@@ -246,7 +247,8 @@ def test_a_remark_on_the_cache_is_made_once(folder: Path) -> None:
 
 def test_ten_thousand_entries_load_and_save_quickly(tmp_path: Path) -> None:
     one = catalog.Catalog(str(tmp_path), Settings())
-    entry = catalog.Entry((1, 2, 3), 4, "h" * 64, "w" * 32, "pdf", text="t" * 64, tokens={"k": 5})
+    about = About("pdf", warnings=("w",))
+    entry = catalog.Entry((1, 2, 3), 4, "h" * 64, "w" * 32, about, text="t" * 64, tokens={"k": 5})
     for i in range(10_000):
         one._put(f"{tmp_path}/{i}", entry)
     start = time.process_time()

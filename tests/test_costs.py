@@ -16,9 +16,9 @@ from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model, use_attention
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import LocalSession
 from ngtcli.session.memory import PassCosts
+from ngtcli.session.session import AnswerOptions
 from ngtcli.tokens.tokenizer import Tokenizer
 
 MEASURED = {1: 0.05, 8: 0.1}

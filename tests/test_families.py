@@ -235,5 +235,6 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(family: F
         ):
             run = decode(model, drafter, prompt, max_tokens=24)
             assert run.output == expected
+            assert family.reason == DRAFTS or not run.statistics.drafted_tokens
             accepted += run.statistics.accepted_tokens
     assert (accepted > 24) == (family.reason == DRAFTS)

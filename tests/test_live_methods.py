@@ -1,37 +1,22 @@
 """Methods that learn from scores or hold a second model: what they draft, against naive forms."""
 
 import random
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from helpers import check_tree, make_drafter, make_target
+from helpers import GREEDY, check_tree, decode, make_drafter, make_target, plain, prompts
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.loop import Run
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.methods import lookahead, recycling
 from ngtcli.draft.methods.lookahead import Lookahead
 from ngtcli.draft.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
 
-GREEDY = Settings()
 SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=5)
-
-
-def decode(model, drafter, prompt: Sequence[int], sampling=GREEDY, **limits) -> Run:
-    context = Context(prompt, None, (tuple(prompt),), vocabulary=model.vocabulary)
-    run = Run(model, drafter, context, sampling, Limits(**{"max_tokens": 60, **limits})).finish()
-    return run
-
-
-def prompts(count: int) -> list[list[int]]:
-    rng = random.Random(4)
-    return [[rng.randrange(4, 97) for _ in range(rng.randint(1, 30))] for _ in range(count)]
 
 
 class NaiveLookahead:
@@ -101,8 +86,7 @@ def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: 
         run = decode(
             model, Watched(DraftSettings(), lookahead.Options(n, w, g)), prompt, max_tokens=30
         )
-        assert run.output == decode(model, make_drafter("none", DraftSettings()), prompt,
-                                    max_tokens=30).output  # fmt: skip
+        assert run.output == plain(model, prompt, max_tokens=30)
         assert len(seen) > 5
 
 
@@ -160,38 +144,10 @@ def test_a_draft_model_equal_to_the_target_is_always_right(sampling: Settings) -
     settings = DraftSettings(assistant=AssistantModel(twin, sampling))
     drafter = make_drafter("draft-model:gamma=5", settings)
     for prompt in prompts(4):
-        plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
         run = decode(model, drafter, prompt, sampling)
-        assert run.output == plain.output
+        assert run.output == plain(model, prompt, sampling)
         inner = run.statistics.steps - 1  # the last step may be cut short by an end
         assert run.statistics.acceptance_histogram[5] >= inner
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_a_draft_model_of_another_mind_changes_nothing(sampling: Settings) -> None:
-    model, other = make_target("llama", seed=1), make_target("qwen2", seed=9)
-    settings = DraftSettings(assistant=AssistantModel(other, sampling))
-    drafter = make_drafter("draft-model", settings)
-    for prompt in prompts(6):
-        plain = decode(model, make_drafter("none", DraftSettings()), prompt, sampling)
-        assert decode(model, drafter, prompt, sampling).output == plain.output
-
-
-def test_the_assistant_drafts_its_own_greedy_text_after_any_rejection() -> None:
-    other = make_target("qwen2", seed=9)
-    assistant = AssistantModel(other, Settings())
-    rng = random.Random(0)
-    ids = [rng.randrange(4, 97) for _ in range(9)]
-    assistant.reset(ids)
-    for _ in range(12):
-        drafted = assistant.continue_(ids, 4)
-        with torch.no_grad():
-            text = list(ids)
-            for token in drafted:
-                assert token == int(other.hf(torch.tensor([text])).logits[0, -1].argmax())
-                text.append(token)
-        ids += drafted[: rng.randint(0, 4)]
-        ids.append(rng.randrange(4, 97))
 
 
 def test_a_draft_model_has_to_be_named() -> None:
@@ -203,9 +159,8 @@ def test_a_draft_model_has_to_be_named() -> None:
 @cache
 def plain_answers(family: str, sampling: Settings) -> list[tuple[list[int], list[int]]]:
     """Prompts, the last of which leaves little room in the context, and their plain answers."""
-    model, none = make_target(family, seed=6), make_drafter("none", DraftSettings())
-    asked = [*prompts(3), [5] * 150]
-    return [(prompt, decode(model, none, prompt, sampling).output) for prompt in asked]
+    model = make_target(family, seed=6)
+    return [(prompt, plain(model, prompt, sampling)) for prompt in [*prompts(3), [5] * 150]]
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2-sliding", "mistral-sliding"])
@@ -215,10 +170,10 @@ def test_methods_that_read_scores_change_no_token(method: str, sampling, family:
     model = make_target(family, seed=6)
     drafter = make_drafter(method, DraftSettings())
     assert drafter.top_k > 0  # read after every pass
-    for prompt, plain in plain_answers(family, sampling):
+    for prompt, truth in plain_answers(family, sampling):
         for num_draft in (1, 8, 80):
             run = decode(model, drafter, prompt, sampling, num_draft=num_draft)
-            assert run.output == plain
+            assert run.output == truth
 
 
 @pytest.mark.parametrize("method", ["lookahead", "recycling", "auto"])
@@ -227,6 +182,5 @@ def test_a_vocabulary_smaller_than_what_a_method_ranks_is_drafted_from(method: s
     model = make_target("llama", vocab_size=7)
     drafter = make_drafter(method, DraftSettings())
     for prompt in ([4, 5, 6, 4, 5], [1, 2]):
-        plain = decode(model, make_drafter("none", DraftSettings()), prompt)
         run = decode(model, drafter, prompt)
-        assert run.output == plain.output and run.statistics.drafted_tokens
+        assert run.output == plain(model, prompt) and run.statistics.drafted_tokens

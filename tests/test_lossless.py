@@ -29,7 +29,6 @@ from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names
@@ -151,82 +150,11 @@ def test_no_draft_is_longer_than_what_may_still_be_emitted() -> None:
     assert run.statistics.drafted_tokens == run.statistics.accepted_tokens == 5
 
 
-def test_documents_trie_and_prompt_together() -> None:
-    model = make_target()
-    for prompt in prompts(4, seed=6):
-        truth = plain(model, prompt)
-        trie = build_trie([truth[:20], truth[10:] + truth[:5]], 13, 3)
-        context = Context(prompt, trie, (tuple(prompt), tuple(truth[5:9])))
-        run = Run(model, make_drafter("trie"), context, GREEDY, Limits(40, 16)).finish()
-        assert run.output == truth
-        assert run.statistics.accepted_tokens > 0
-
-
-def test_a_hybrid_model_runs_plain_and_says_so() -> None:
-    import transformers
-
-    from ngtcli.tokens.tokenizer import Tokenizer
-    from helpers import FakeBackend  # isort: skip
-
-    config = transformers.Lfm2Config(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
-        full_attn_idxs=[1], eos_token_id=END, pad_token_id=0, bos_token_id=1,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-    model = target_model(hf, Tokenizer(FakeBackend()), "hybrid")
-    assert "rolled back" in model.plain_reason
-    prompt = prompts(1, seed=7)[0]
-    run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=12)
-    assert run.output == generate(hf, prompt, 12)
-    assert run.statistics.drafted_tokens == 0
-
-
-def test_recurrent_models_keep_their_state() -> None:
-    import transformers
-
-    from ngtcli.tokens.tokenizer import Tokenizer
-    from helpers import FakeBackend  # isort: skip
-
-    common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
-    rwkv = transformers.RwkvConfig(hidden_size=32, num_hidden_layers=2, **common)
-    mamba = transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, **common)
-    for config in (rwkv, mamba):
-        torch.manual_seed(0)
-        hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-        model = target_model(hf, Tokenizer(FakeBackend()), config.model_type)
-        assert model.plain_reason
-        prompt = prompts(1, seed=12)[0]
-        run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=12)
-        assert run.output == generate(hf, prompt, 12)
-
-
 def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -> None:
     parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
                   "original_max_position_embeddings": 64}  # fmt: skip
     model = make_target("llama", rope_parameters=parameters)
     assert model.context == 64
-
-
-def test_an_unproven_family_is_probed() -> None:
-    import transformers
-
-    from ngtcli.tokens.tokenizer import Tokenizer
-    from helpers import FakeBackend  # isort: skip
-
-    common = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END}
-    torch.manual_seed(0)
-    gpt2 = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT, **common)
-    bloom = transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **common)
-    for config, takes_trees in ((gpt2, True), (bloom, False)):
-        hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-        model = target_model(hf, Tokenizer(FakeBackend()), config.model_type)
-        assert (model.plain_reason == "") == takes_trees
-        prompt = prompts(1, seed=8)[0]
-        expected = generate(hf, prompt, 20)
-        run = decode(model, make_drafter("trie", DraftSettings()), prompt, max_tokens=20)
-        assert run.output == expected
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="../shared is not here")

@@ -391,16 +391,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
 
 
 def test_the_answer_is_the_same_packed_or_not() -> None:
-    common = (
-        "summarize",
-        HARBOUR,
-        "--max-tokens",
-        "24",
-        "--method",
-        "prompt-lookup",
-        "--device",
-        "cpu",
-    )
-    packed, unpacked = ngt(*common, "--verbose"), ngt(*common, "--no-packed", "--verbose")
+    words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
+    packed, unpacked = ngt(*words), ngt(*words, "--no-packed")
     assert packed.stdout == unpacked.stdout and packed.stdout
     assert b"packed weights" in packed.stderr and b"acked" not in unpacked.stderr

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from warm import Warm
 
+from ngtcli.batch.output import FileOutput
+from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
@@ -33,8 +36,9 @@ from ngtcli.prompt.splitting import (
     split_to_refine,
 )
 from ngtcli.retrieve.ranking import Excerpt
-from ngtcli.session.answer import failed
+from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import KeptParts
+from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -121,6 +125,15 @@ def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
     assert parts[0].name == "log.pdf, page 1" and parts[1].name != parts[0].name
 
 
+def test_parts_take_little_more_memory_than_their_text() -> None:
+    text = "The tide came in. " * 10_000
+    tracemalloc.start()
+    parts = split(task([Document("log.txt", text)], context=2000))
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(parts) > 90 and taken < 3 * len(text)
+
+
 def test_what_fits_is_not_split() -> None:
     short = [Document("a", "The tide came in.")]
     prompt = fits(task(short))
@@ -171,7 +184,6 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-
     whole = ngt("summarize", book, *short, "--json")
     body = json.loads(whole.stdout)
     Draft202012Validator(build("summarize")).validate(body)
@@ -182,7 +194,6 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     for span in body["sources"]["spans"]:
         quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
         assert quote == body["text"][span["start"] : span["end"]].split()
-
     check_going_on_after_ctrl_c(("summarize", book, *short), body, count, monkeypatch)
 
 
@@ -190,8 +201,6 @@ def check_going_on_after_ctrl_c(
     command: tuple[str, ...], body: dict[str, Any], count: int, monkeypatch: Any
 ) -> None:
     """What comes of `count` parts is `body`, after a run that ended with the third one as well."""
-    from ngtcli.session.local import LocalSession
-
     with monkeypatch.context() as patch:
         answer = failing(LocalSession.answer, 3, KeyboardInterrupt())
         patch.setattr(LocalSession, "answer", answer)
@@ -210,8 +219,6 @@ def check_going_on_after_ctrl_c(
 def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    from ngtcli.session.local import LocalSession
-
     answer, prompts = LocalSession.answer, []
 
     def seen(session: LocalSession, prompt: Any, *more: Any) -> Any:
@@ -238,8 +245,6 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
 
 @needs_model
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
-    from ngtcli.session.local import LocalSession
-
     wrong = ModelError("the model gives no numbers", "Name another one.")
     monkeypatch.setattr(LocalSession, "answer", failing(LocalSession.answer, 2, wrong))
     done = ngt("summarize", book, *short)
@@ -279,16 +284,13 @@ def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
 def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
 ) -> None:
-    from ngtcli.batch.output import FileOutput
-    from ngtcli.batch.runner import Runner
-
     lines, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines.write_text(json.dumps({"paths": [book]}) + "\n")
     command = "batch", str(lines), "-o", str(out), *short
 
     def fail(*_: Any) -> Any:
         if fails == "the answer":
-            return failed(0, NgtError("no scores", "Try again."))
+            return FinishedAnswer(0, error=NgtError("no scores", "Try again."))
         raise NgtError("no space left", "Make room.")
 
     owner, name = (Runner, "_alone") if fails == "the answer" else (FileOutput, "put")
@@ -315,34 +317,22 @@ def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) 
     assert wrong.returncode == 2 and b"refine lacks" in wrong.stderr
 
 
-def test_parts_of_another_engine_are_not_taken_up() -> None:
+def test_kept_parts_are_those_of_one_engine_and_damaged_ones_are_made_again() -> None:
     preset, documents = load_preset("summarize"), [Document("a", "The tide came in.")]
     prompt: Any = SimpleNamespace(ids=(1, 2))
+    told: list[str] = []
 
     def kept(engine: str) -> KeptParts:
-        model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
-        session: Any = SimpleNamespace(settings=Settings(engine=engine), model=model, warn=print)
+        model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
+        session: Any = SimpleNamespace(settings=own, model=model, warn=told.append)
         return KeptParts(session, preset, documents)
 
     kept("vllm").put(prompt, "theirs")
     assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None
-
-
-@needs_model
-def test_kept_parts_that_are_damaged_are_made_anew(
-    book: str, short: tuple[str, ...], monkeypatch: Any
-) -> None:
-    from ngtcli.session.local import LocalSession
-
-    answer = LocalSession.answer
-    monkeypatch.setattr(LocalSession, "answer", failing(answer, 2, KeyboardInterrupt()))
-    ngt("summarize", book, *short)
-    monkeypatch.setattr(LocalSession, "answer", answer)
-    (kept,) = (home("cache") / "parts").glob("*.json")
-    assert kept.stat().st_mode & 0o777 == 0o600
-    kept.write_text('{"a": 3}')
-    done = ngt("summarize", book, *short)
-    assert done.returncode == 0 and b"made again" in done.stderr and b"took" not in done.stderr
+    (path,) = (home("cache") / "parts").glob("*.json")
+    assert path.stat().st_mode & 0o777 == 0o600 and told == []
+    path.write_text('{"a": 3}')
+    assert kept("vllm").get(prompt) is None and "are made again" in told[0]
 
 
 @needs_model

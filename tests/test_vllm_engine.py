@@ -31,7 +31,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.answer import FinishedAnswer, NumberedPrompt
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt
 
 TOKENIZER = load_tokenizer("builtin")
 END_ID = TOKENIZER.backend.eos_token_id
@@ -105,21 +105,24 @@ def refused(*arguments: str) -> str:
 
 
 VALUES = {"background": "english", "draft_from": "all", "device": "cpu", "draft_model": "builtin",
-          "n": "9", "lp": "2", "threads": "2"}  # fmt: skip
+          "n": "9", "lp": "2", "threads": "2", "tensor_parallel": "2", "pipeline_parallel": "2",
+          "data_parallel": "2"}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*settings_where(engine="ngt"), "explain", "json_tokens"])
-def test_flags_that_do_nothing_with_vllm_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "engine", "words"),
+    [
+        *((name, "vllm", "--engine vllm") for name in settings_where(engine="ngt")),
+        *((name, "vllm", "--engine vllm") for name in ("explain", "json_tokens")),
+        *((name, "ngt", "ngt's engine") for name in settings_where(engine="vllm")),
+    ],
+)
+def test_flags_that_do_nothing_with_an_engine_are_refused(
+    name: str, engine: str, words: str
+) -> None:
     flag = f"--{name.replace('_', '-')}"
     given = [flag, VALUES[name]] if name in VALUES else [flag]
-    assert refused("--engine", "vllm", *given) == f"{flag} does nothing with --engine vllm"
-
-
-@pytest.mark.parametrize("name", settings_where(engine="vllm"))
-def test_flags_of_vllm_alone_are_refused_without_it(name: str) -> None:
-    flag = f"--{name.replace('_', '-')}"
-    given = [flag] if name == "ray" else [flag, "2"]
-    assert refused(*given) == f"{flag} does nothing with ngt's engine"
+    assert refused("--engine", engine, *given) == f"{flag} does nothing with {words}"
 
 
 @pytest.fixture
@@ -230,21 +233,15 @@ def prompt(first: int) -> Prompt:
     return Prompt("", [first, 5, 6], (), ())
 
 
-def test_every_prompt_is_answered_under_its_key_and_no_more_at_once_than_asked(
-    served: Served,
+@pytest.mark.parametrize(("size", "most"), [(2, 2), (0, FakeEngine.sequences)])
+def test_every_prompt_is_answered_under_its_key_and_no_more_at_once_than_asked_or_vllm_takes(
+    served: Served, size: int, most: int
 ) -> None:
     session, engine = served
-    found = {a.key: a for a in session.answers([(10 + i, prompt(i)) for i in range(9)], 2)}
-    assert {key: a.text for key, a in found.items()} == {
-        10 + i: f"The answer to question {i}." for i in range(9)
-    }
-    assert engine.most == 2 and {a.finish_reason for a in found.values()} == {"stop"}
-
-
-def test_without_a_size_as_many_are_asked_as_vllm_takes(served: Served) -> None:
-    session, engine = served
-    list(session.answers([(i, prompt(i)) for i in range(9)], 0))
-    assert engine.most == engine.sequences
+    found = {a.key: a for a in session.answers([(10 + i, prompt(i)) for i in range(9)], size)}
+    told = {key: a.text for key, a in found.items()}
+    assert told == {10 + i: f"The answer to question {i}." for i in range(9)}
+    assert engine.most == most and {a.finish_reason for a in found.values()} == {"stop"}
 
 
 def test_prompts_are_drawn_as_answers_end(served: Served) -> None:

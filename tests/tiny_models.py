@@ -80,7 +80,7 @@ def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[lis
 
 def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, **limits) -> Run:
     limits = {"max_tokens": 40, **limits}
-    context = Context(prompt, outside=(tuple(prompt),))
+    context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
     return Run(model, drafter, context, sampling, Limits(**limits)).finish()
 
 

@@ -101,8 +101,7 @@ class FolderCounts:
             renew(path)
             return found
         counts = make()
-        if file.keep(path, counts.arrays, about, self._warn):
-            file.keep_last(place)
+        file.keep(path, counts.arrays, about, self._warn)
         counts.nodes[0, TOKEN] = self._vocabulary
         return counts
 
@@ -140,7 +139,6 @@ class FolderCounts:
             stream = np.concatenate([np.zeros(0, np.int32), *found])
             arrays: dict[str, np.ndarray] = {"digests": every, "lengths": lengths, "ids": stream}
             IDS.keep(path, arrays, {TOKENIZER: self._tokenizer.fingerprint}, self._warn)
-            IDS.keep_last(place)
         return found
 
 

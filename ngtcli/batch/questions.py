@@ -18,7 +18,7 @@ from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
-    from ngtcli.session.answer import FinishedAnswer
+    from ngtcli.session.session import FinishedAnswer
 
 _READERS = 4  # that are open at once; guess
 Tasks = Mapping[str, tuple[Settings, Preset]]

@@ -14,9 +14,8 @@ from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import fits
-from ngtcli.session.answer import FinishedAnswer, NumberedPrompt, failed
 from ngtcli.session.parts import Splitting
-from ngtcli.session.session import Session
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
 from ngtcli.system import process
 
 P = ParamSpec("P")
@@ -59,7 +58,7 @@ class Runner:
         """Lines of the kind of the first one, as long as there are any."""
         question = self._try(self._read, first)
         if isinstance(question, NgtError):
-            yield self._done(first, None, failed(first.index, question))
+            yield self._done(first, None, FinishedAnswer(first.index, error=question))
             return
         session = self._session_for(question.settings)
         prompts = self._prompts(first, question)
@@ -129,7 +128,7 @@ class Runner:
         splitting = Splitting(session, question.preset, documents)
         prompt = self._try(splitting.prompt)
         if isinstance(prompt, NgtError):
-            yield self._done(line, question, failed(line.index, prompt))
+            yield self._done(line, question, FinishedAnswer(line.index, error=prompt))
             return
         answer = self._alone(session, line, replace(prompt, given=tuple(documents)))
         yield self._done(line, question, replace(answer, parts=tuple(splitting.reports)))
@@ -139,7 +138,7 @@ class Runner:
     def _alone(self, session: Session, line: Line, prompt: Prompt | NgtError) -> FinishedAnswer:
         """The answer to one prompt by itself, or the error it ends with."""
         found = self._try(lambda: [*session.answers([(line.index, prompt)], 1)])
-        return failed(line.index, found) if isinstance(found, NgtError) else found[0]
+        return FinishedAnswer(line.index, error=found) if isinstance(found, NgtError) else found[0]
 
     def _try(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | NgtError:
         """What work for one line gives, or the error that the line ends with."""

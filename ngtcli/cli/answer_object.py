@@ -14,7 +14,7 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.session.answer import FinishedAnswer
+from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.json_form import Schema, json_key, shape
 from ngtcli.trie.store import TrieReport
 

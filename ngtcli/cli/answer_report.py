@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.prompt.build import Prompt
-    from ngtcli.session.answer import Answer, FinishedAnswer
+    from ngtcli.session.session import Answer, FinishedAnswer
 
 
 TASKS = ("summarize", "ask")

@@ -40,9 +40,8 @@ from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
-    from ngtcli.session.answer import Answer, FinishedAnswer
     from ngtcli.session.parts import Splitting
-    from ngtcli.session.session import Session
+    from ngtcli.session.session import Answer, FinishedAnswer, Session
 
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 

@@ -32,7 +32,7 @@ from ngtcli.system import process
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
-    from ngtcli.session.answer import FinishedAnswer
+    from ngtcli.session.session import FinishedAnswer
 
 # Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
 _LONGEST = 200

@@ -99,7 +99,10 @@ class Files:
     def begin(self, found: Found, reader: Reader, stdin: IO[bytes] | None = None) -> Text:
         """The text of a file, counted by `reader`; one of another format is parsed meanwhile."""
         if found.real == STDIN:
-            return lambda: self._parse("", reader.file(_piped(stdin)))
+            if stdin is None:
+                what = "standard input: nothing is piped in"
+                raise InputError(what, "Pipe a text in or name a file.")
+            return lambda: self._parse("", reader.file(stdin))
         suffix = suffix_of(found.path)
         if format_of(suffix, b"") is None:
             return lambda: self._parse(suffix, reader.file(found.path, pipes=found.outright))
@@ -137,13 +140,9 @@ class Files:
         if form is None or not data:
             return Extracted(decode_text(data))
         _check_begin(form, data[:HEAD])
-        source = Source(
-            data=data,
-            suffix=suffix,
-            most=self._uncounted.most,
-            password=self._settings.password,
-            field=self._settings.field,
-        )
+        password, field = self._settings.password, self._settings.field
+        most = self._uncounted.most
+        source = Source(data=data, suffix=suffix, most=most, password=password, field=field)
         return self._parsers.extract(form, source)
 
     def remarks(self) -> list[str]:
@@ -158,12 +157,6 @@ class Files:
         for catalog in self._catalogs.values():
             catalog.save()
         return self.remarks()
-
-
-def _piped(stdin: IO[bytes] | None) -> IO[bytes]:
-    if stdin is None:
-        raise InputError("standard input: nothing is piped in", "Pipe a text in or name a file.")
-    return stdin
 
 
 def _check_begin(form: Format, head: bytes) -> None:

@@ -1,11 +1,8 @@
 """Processes that parse files of foreign formats: a few, kept, and replaced when one is lost.
 
-A worker gets bytes and gives text over a connection (`worker.py` has the form). It starts without
-the user's environment and current folder, ends when its connection is closed, and is ended when a
-file takes too much of its CPU time. Whatever it replies is checked as if a stranger had sent it.
-
-A file is to blame for a crash, or for taking too much, only where that happens in a fresh worker;
-never for a worker that something else has ended or stopped.
+A worker gets bytes and gives text over a connection (`worker.py` has the form), without the user's
+environment and current folder. Whatever it replies is checked as if a stranger had sent it. A file
+is to blame for a crash, or for taking too much, only where that happens in a fresh worker.
 """
 
 import json

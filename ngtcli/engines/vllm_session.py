@@ -19,14 +19,15 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import (
+from ngtcli.session.session import (
+    AS_SET,
     Answer,
     AnswerOptions,
     FinishedAnswer,
+    Notify,
     NumberedPrompt,
-    failed,
+    Session,
 )
-from ngtcli.session.session import AS_SET, Notify, Session
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from ngtcli.trie.store import TrieReport
 
@@ -188,7 +189,7 @@ class VllmSession(Session):
                 while len(tasks) < most and (drawn := next(source, None)) is not None:
                     key, prompt = drawn
                     if isinstance(prompt, NgtError):
-                        yield failed(key, prompt)
+                        yield FinishedAnswer(key, error=prompt)
                     else:
                         session = session_of(key) if session_of else self
                         tasks.add(self.engine.loop.create_task(session._finished(key, prompt)))
@@ -211,5 +212,5 @@ class VllmSession(Session):
             answer = Answer(run, prompt, TrieReport("none"))
             answer.steps += [step async for step in run.steps()]
         except NgtError as error:
-            return failed(key, error, prompt)
+            return FinishedAnswer(key, prompt, error=error)
         return answer.finished(key)

@@ -109,7 +109,7 @@ def _places(said: Ints, laid: Ints) -> list[Ints]:
     grams = [row.tobytes() for row in windows(said, _GRAM)]
     rows = windows(laid, _GRAM)
     found: dict[bytes, list[int]] = {gram: [] for gram in grams}
-    for place in np.flatnonzero((rows > 0).all(axis=1)).tolist():
+    for place in map(int, np.flatnonzero((rows > 0).all(axis=1))):  # many: no list of them
         at = found.get(rows[place].tobytes())
         if at is not None and len(at) < _MOST_PLACES:
             at.append(place)

@@ -7,8 +7,8 @@ from ngtcli.errors import NgtError
 from ngtcli.measure.contestants import generate
 from ngtcli.measure.results import Comparison
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import AnswerOptions, AnswerRun
 from ngtcli.session.local import LocalSession
+from ngtcli.session.session import AnswerOptions, AnswerRun
 
 
 def compare(

@@ -16,8 +16,8 @@ from ngtcli.measure.results import SweepData
 from ngtcli.measure.tune import Source, digest, timed_trie
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
-from ngtcli.session.answer import AnswerOptions, AnswerRun
 from ngtcli.session.local import LocalSession
+from ngtcli.session.session import AnswerOptions, AnswerRun
 from ngtcli.trie.store import TrieReport
 
 AGAINST: dict[str, dict[str, int]] = {

@@ -36,8 +36,8 @@ from ngtcli.measure.summary import LIVE, quartiles, summarized
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
-from ngtcli.session.answer import AnswerOptions
 from ngtcli.session.local import LocalSession
+from ngtcli.session.session import AnswerOptions
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 

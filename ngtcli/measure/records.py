@@ -188,7 +188,10 @@ def run(
     describe: Callable[[Turn[P]], str] = lambda _: "",
     progress: Notify = lambda _: None,
 ) -> Iterator[Record]:
-    """Take the turns, and give the record of each; `progress` gets each new description."""
+    """Take the turns, each on the clock, and give its record; of memory only with `memory`.
+
+    `progress` gets each new description.
+    """
     answering: dict[str, Answering[P]] = {}
     said = ""
     for turn in turns:
@@ -197,21 +200,15 @@ def run(
         key = turn.contestant.key
         if fresh or not turn.prompt:
             answering[key] = turn.contestant.begin()
-        record = timed(turn, answering[key], prompts[turn.prompt], memory)
+        if memory is not None:
+            memory.start()
+        clock = time.perf_counter()
+        generation = answering[key](prompts[turn.prompt])
+        seconds = time.perf_counter() - clock
+        most = memory.peak() if memory is not None else 0
         if turn.prompt == len(prompts) - 1:
             del answering[key]  # what it has learned may be large
-        yield record
-
-
-def timed(turn: Turn[P], answer: Answering[P], prompt: P, memory: "PeakMemory | None") -> Record:
-    """One answer on the clock; bytes of memory only where they are measured."""
-    if memory is not None:
-        memory.start()
-    clock = time.perf_counter()
-    generation = answer(prompt)
-    seconds = time.perf_counter() - clock
-    most = memory.peak() if memory is not None else 0
-    return Record(turn.contestant.key, turn.prompt, turn.round, generation, seconds, most)
+        yield Record(key, turn.prompt, turn.round, generation, seconds, most)
 
 
 def race(

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.system.reading import read_bounded
@@ -145,17 +144,3 @@ def _from_hub(name: str) -> str:
         what = f"{name}: no such folder; it{here} the hub cannot be reached"
         raise ModelError(f"{what} ({type(error).__name__})", hint) from None
     return name
-
-
-def why_not_loaded(error: BaseException) -> str:
-    """Why the library could not load a model, in a line; its own message if that is clear."""
-    lines: list[Any] = str(error).strip().splitlines() or [type(error).__name__]
-    text = str(lines[0])
-    if "backend tokenizer" in text:
-        return "its tokenizer cannot be read"
-    if "Unrecognized configuration class" in text:
-        kind = re.search(r"\.(\w+)Config'", text)
-        return f"{kind[1] if kind else 'it'} is not a decoder: it does not generate text"
-    if "Weights only load failed" in text:
-        return "its weights are a pickle that could run code"
-    return text

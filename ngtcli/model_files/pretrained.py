@@ -4,6 +4,7 @@ Imports no torch.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import HINT, find, why_not_loaded
+from ngtcli.model_files.checkpoint import HINT, find
 from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -83,8 +84,7 @@ def tokenizer_class(path: str) -> str:
 def load_config(name: str) -> Any:
     """The configuration of a model's text part, without the model. Raises ModelError.
 
-    If config.json has every value that is read here, it is read as plain JSON: the library's class
-    of the configuration imports torch.
+    Where that gives the same values it is read as plain JSON: the library's class imports torch.
     """
     path = find(name, needs=["config"])
     values = _json(Path(path) / "config.json")
@@ -136,8 +136,15 @@ def loading(name: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        what = f"{name}: cannot be loaded ({why_not_loaded(error)})"
-        raise ModelError(what, HINT) from error
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        if "backend tokenizer" in why:
+            why = "its tokenizer cannot be read"
+        elif "Unrecognized configuration class" in why:
+            kind = re.search(r"\.(\w+)Config'", why)
+            why = f"{kind[1] if kind else 'it'} is not a decoder: it does not generate text"
+        elif "Weights only load failed" in why:
+            why = "its weights are a pickle that could run code"
+        raise ModelError(f"{name}: cannot be loaded ({why})", HINT) from error
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
@@ -201,8 +208,7 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
 def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
     """(kind, length in tokens) of ropes that rotate all keys differently beyond that length.
 
-    That includes keys that are in the cache. The parameters are one mapping, or one per kind of
-    layer.
+    The parameters are one mapping, or one per kind of layer.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     name = "original_max_position_embeddings"

@@ -1,8 +1,7 @@
 """A message in a model's chat format, and which parts of it the template wrote.
 
-The template is also rendered with a placeholder: what is around the placeholder is the template's.
-What replaces it in the real rendering is text, even if the template trimmed, escaped or repeated
-it.
+The template is also rendered with a placeholder: what is around the placeholder is the template's,
+and all else is text, even if the template trimmed, escaped or repeated it.
 """
 
 from collections.abc import Callable

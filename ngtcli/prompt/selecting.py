@@ -1,17 +1,17 @@
 """Prompts of the passages that match the question best, where not all documents fit."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
-from ngtcli.documents.passages import Cutting, place
+from ngtcli.documents.passages import place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Chosen, Prompt, Selection, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
-from ngtcli.retrieve.ranking import Excerpt, Ranked, Rankers, Scores, rank
+from ngtcli.retrieve.ranking import Excerpt, Ranked, Scores, rank
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
@@ -33,8 +33,14 @@ def prompt_for(
         prompt = replace(prompt, given=tuple(task.documents) if prompt.selection else ())
     else:
         prompt = fit_prompt(task, settings.overflow)
-    for words in [*cut_words(prompt.cuts), *_selection_words(prompt.selection)]:
+    for words in cut_words(prompt.cuts):
         warn(words)
+    if (chosen := prompt.selection) is not None:
+        why = "longer than --whole-tokens" if chosen.fits else "not everything fits"
+        warn(
+            f"{why}: read {chosen.read} of {counted(chosen.of_passages, 'passage')},"
+            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')}"
+        )
     return prompt
 
 
@@ -69,15 +75,8 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
     """The passages, the best first; in their own order where none has a word of the question."""
-    ranking = rank(
-        task.documents,
-        Cutting(s.passage_tokens, s.passage_overlap),
-        task.question,
-        (s.passages or room) + _PASSED_OVER,
-        rankers=Rankers(s.embedder, s.reranker, s.device),
-        status=task.status,
-        warn=warn,
-    )
+    most = (s.passages or room) + _PASSED_OVER
+    ranking = rank(task.documents, s, task.question, most, task.status, warn)
     if ranking.found:
         return ranking
     warn("no passage has a word of the question; the first ones are read")
@@ -127,13 +126,3 @@ def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
     at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
     return Chosen(one.scores, at.document, at.start, at.end, section.page, section.heading, rank)
-
-
-def _selection_words(selection: Selection | None) -> Iterator[str]:
-    """What of the documents was read, as a sentence."""
-    if selection is not None:
-        why = "longer than --whole-tokens" if selection.fits else "not everything fits"
-        yield (
-            f"{why}: read {selection.read} of {counted(selection.of_passages, 'passage')},"
-            f" from {selection.documents} of {counted(selection.of_documents, 'document')}"
-        )

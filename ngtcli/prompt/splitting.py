@@ -16,15 +16,21 @@ _LEAST = 0.6  # share of its size from which on a part ends where a heading begi
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A prompt of some of the documents, and where its own documents stand in those."""
+    """Documents of which `task` makes one prompt, and where they stand in those that were split."""
 
-    prompt: Prompt
+    task: Task
+    documents: tuple[Document, ...]
     excerpts: tuple[Excerpt, ...]
+
+    @property
+    def prompt(self) -> Prompt:
+        """Made each time: the ids of all parts would take 20 to 40 times the memory of the text."""
+        return self.task.build(self.documents)
 
     @property
     def name(self) -> str:
         """Where it begins, and where it ends if that is named otherwise."""
-        first, last = self.prompt.documents[0].name, self.prompt.documents[-1].name
+        first, last = self.documents[0].name, self.documents[-1].name
         return first if first == last else f"{first} to {last}"
 
 
@@ -75,16 +81,16 @@ def split_to_refine(task: Task) -> list[Part]:
     """The documents in parts that leave room for the summary of those before; see `refined`."""
     own = replace(task, preset=replace(task.preset, template=task.preset.refine))
     first, *rest = split(own, task.answer_room + BETWEEN)
-    return [replace(first, prompt=task.build(first.prompt.documents)), *rest]
+    return [replace(first, task=task), *rest]
 
 
 def refined(task: Task, part: Part, summary: str) -> list[Part]:
     """The part with the summary of those before; several parts if that leaves too little room."""
     preset = replace(task.preset, template=task.preset.refine)
-    own = replace(task, preset=preset, documents=part.prompt.documents, summary=summary)
-    prompt = own.build(own.documents)
-    if len(prompt.ids) <= task.room:
-        return [replace(part, prompt=prompt)]
+    own = replace(task, preset=preset, documents=part.documents, summary=summary)
+    whole = replace(part, task=own)
+    if len(whole.prompt.ids) <= task.room:
+        return [whole]
     return [replace(p, excerpts=_within(part.excerpts, p.excerpts)) for p in split(own)]
 
 
@@ -139,9 +145,9 @@ def _groups(pieces: Sequence[_Piece], room: int, size: float) -> Iterator[list[_
 def _parts(task: Task, group: Sequence[_Piece], free: int) -> Iterator[Part]:
     """The part of these pieces; two where it turns out too long."""
     excerpts = tuple(joined(task.documents, [piece.excerpt for piece in group]))
-    prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
-    if len(prompt.ids) + free <= task.room:
-        yield Part(prompt, excerpts)
+    part = Part(task, tuple(named(task.documents, excerpt) for excerpt in excerpts), excerpts)
+    if len(part.prompt.ids) + free <= task.room:
+        yield part
     elif len(group) == 1:
         raise no_room(replace(task, documents=()))
     else:

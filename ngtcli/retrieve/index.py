@@ -178,8 +178,7 @@ def index_of(
             status(f"Cutting into passages: {i} of {len(documents)} documents …")
         parts.append(known[digest] if digest in known else _cut(document, cutting))
     arrays = _build(digests, parts, status)
-    if INDICES.keep(path, arrays, {}, warn):
-        INDICES.keep_last(key)
+    INDICES.keep(path, arrays, {}, warn)
     return Index(documents, arrays, key, "updated" if missing < len(digests) else how, missing)
 
 

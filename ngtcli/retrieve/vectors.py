@@ -103,7 +103,6 @@ def vectors_of(index: Index, embedder: Embedder, status: Status, warn: Status) -
         _embed(missing, every, lambda: keep(list(every), _PARTIAL), embedder, status, warn)
     status(f"Keeping {len(hashes)} vectors …")
     rows = keep(hashes, key)
-    FILES.keep_last(name)
     return Vectors(rows, name, key, len(missing))
 
 
@@ -216,8 +215,7 @@ def nearest_of(
     else:
         coded, trained = ivf_pq(vectors.rows), count
     arrays = {"index": _faiss().serialize_index(coded)}
-    if CODED.keep(path, arrays, {"trained": str(trained)}, warn):
-        CODED.keep_last(vectors.name)
+    CODED.keep(path, arrays, {"trained": str(trained)}, warn)
     return Nearest(vectors.rows, coded)
 
 

@@ -9,32 +9,41 @@ from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
 from ngtcli.config import Settings, settings_where
 from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.batch import Batch
+from ngtcli.decode.batch_target import why_not
+from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact_check import ExactRows
 from ngtcli.decode.load import load_model, use_threads
-from ngtcli.decode.loop import Run
+from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.scores import runs_exactly
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
-from ngtcli.errors import ModelError
+from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.answer import (
+from ngtcli.session.memory import AutoMemory
+from ngtcli.session.session import (
+    AS_SET,
     NO_TRIE,
     Answer,
     AnswerOptions,
     DocumentsTrie,
     FinishedAnswer,
+    Notify,
     NumberedPrompt,
+    Session,
 )
-from ngtcli.session.memory import AutoMemory
-from ngtcli.session.session import AS_SET, Notify, Session
-from ngtcli.session.together import answers
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
 
+_MAY_DIFFER = (
+    "in half precision an answer given with others may differ from its own run where scores"
+    " nearly tie; --batch-size 1 gives that one"
+)
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
@@ -186,8 +195,45 @@ class LocalSession(Session):
         size: int,
         session_of: Callable[[int], Self] | None = None,
     ) -> Iterator[FinishedAnswer]:
-        """As `Session.answers`; see `together`."""
-        return answers(self, prompts, size, session_of or (lambda key: self))
+        """As `Session.answers`.
+
+        In float32 each answer has the ids of its run alone. In half precision near ties may turn
+        out otherwise, as whenever passes have other shapes. A text's seconds are its share of the
+        passes (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
+        """
+        model, settings, of = self.model, self.settings, session_of or (lambda key: self)
+        if size != 1 and settings.exact == "on" and not model.plain_reason:
+            hint = "Leave out --exact, or give --batch-size 1."
+            raise UsageError("exact decoding takes one text at a time", hint)
+        reason = ""
+        if size != 1:
+            is_followed = settings.method.startswith("draft-model")
+            reason = "a draft model follows one text at a time" if is_followed else why_not(model)
+        if reason:
+            self.warn(f"prompts are answered one after another: {reason}")
+        if reason or size == 1:
+            return (_alone(of, *one) for one in prompts)
+        if settings.exact == "auto" and not runs_exactly(model.hf):
+            self.warn(_MAY_DIFFER)
+        return self._together(prompts, size, of)
+
+    def _together(
+        self, prompts: Iterable[NumberedPrompt], size: int, session_of: Callable[[int], Self]
+    ) -> Iterator[FinishedAnswer]:
+        batch = Batch(self.model, self.new_drafters(), size, self.reading)
+        source, more = iter(prompts), True
+        try:
+            while more or not batch.done:
+                while more and batch.takes_more:
+                    if (one := next(source, None)) is None:
+                        more = False
+                    elif isinstance(member := _begun(session_of, *one), Member):
+                        yield from (_finished(session_of, m) for m in batch.add(member))
+                    else:
+                        yield member
+                yield from (_finished(session_of, m) for m in batch.step())
+        finally:
+            self.save_memory()
 
     def start(
         self, prompt: Prompt, options: AnswerOptions = AS_SET, exact: str = "off"
@@ -234,3 +280,48 @@ class LocalSession(Session):
         return document_trie(
             documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
         )
+
+
+def _alone(
+    session_of: Callable[[int], LocalSession], key: int, prompt: Prompt | NgtError
+) -> FinishedAnswer:
+    if isinstance(prompt, NgtError):
+        return FinishedAnswer(key, error=prompt)
+    try:
+        return session_of(key).answer(prompt).finish().finished(key)
+    except NgtError as error:
+        return FinishedAnswer(key, prompt, error=error)
+
+
+def _begun(
+    session_of: Callable[[int], LocalSession], key: int, prompt: Prompt | NgtError
+) -> Member | FinishedAnswer:
+    """The text that a prompt begins; its answer where it cannot be begun."""
+    if isinstance(prompt, NgtError):
+        return FinishedAnswer(key, error=prompt)
+    session = session_of(key)
+    try:
+        context, trie, limits = session.start(prompt)
+        text = Continuation(session.model, context, session.settings, limits)
+    except NgtError as error:
+        return FinishedAnswer(key, prompt, error=error)
+    return Member((key, prompt, trie), text, context)
+
+
+def _finished(session_of: Callable[[int], LocalSession], member: Member) -> FinishedAnswer:
+    key, prompt, trie = member.given
+    if member.crowded:
+        return _alone(session_of, key, prompt)
+    if member.error is not None:
+        return FinishedAnswer(key, prompt, error=member.error)
+    text, passes = member.text, session_of(key).model.passes.report()
+    return FinishedAnswer(
+        key,
+        prompt,
+        tuple(member.steps),
+        text.finish_reason,
+        text.statistics,
+        member.policy,
+        passes,
+        trie=trie,
+    )

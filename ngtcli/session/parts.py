@@ -26,8 +26,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.session.answer import Answer, AnswerOptions
-from ngtcli.session.session import Session
+from ngtcli.session.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
@@ -166,14 +165,15 @@ class Splitting:
 
     def _summary(self, part: Part, number: str, level: int) -> str:
         """The text for a part: from an earlier run, or else the model's, which is kept."""
-        kept, tokens = self._kept.get(part.prompt), 0
+        prompt = part.prompt
+        kept, tokens = self._kept.get(prompt), 0
         if kept is not None:
             self._taken, text = self._taken + 1, kept
         else:
             self._tell_taken()
             self._begin_part(number)
-            text, tokens = self._answer(part, f"{number}, {part.name}")
-            self._kept.put(part.prompt, text)
+            text, tokens = self._answer(prompt, part.name, number)
+            self._kept.put(prompt, text)
         self.reports.append(PartReport(part.name, text, kept is not None, level, tokens))
         return text
 
@@ -183,12 +183,12 @@ class Splitting:
             self._session.warn(f"took {of} from an earlier run")
         self._taken = 0
 
-    def _answer(self, part: Part, name: str) -> tuple[str, int]:
+    def _answer(self, prompt: Prompt, part: str, number: str) -> tuple[str, int]:
         """The model's text for a part, and its number of tokens; an error names the part."""
-        self._session.status(f"{part.name} …")
-        texts, shown = [], time.monotonic()
+        self._session.status(f"{part} …")
+        name, texts, shown = f"{number}, {part}", [], time.monotonic()
         try:
-            answer = self.answer(part.prompt)
+            answer = self.answer(prompt)
             for step in answer:
                 texts += [token.text for token in step.tokens]
                 if time.monotonic() - shown > _INTERVAL_S:

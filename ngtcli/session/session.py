@@ -1,27 +1,209 @@
-"""What answers: settings over a model that is loaded here, or that another engine serves."""
+"""What answers: settings over a model that is loaded here, or that another engine serves.
+
+The protocols are what is known of a model and of an answer that is being made, whichever engine
+runs them.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
+from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError
+from ngtcli.draft.drafter import Drafter
+from ngtcli.draft.origins import PolicyReport
+from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.session.answer import (
-    NO_TRIE,
-    Answer,
-    AnswerOptions,
-    DocumentsTrie,
-    FinishedAnswer,
-    Model,
-    NumberedPrompt,
-)
+from ngtcli.prompt.splitting import PartReport
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.store import TrieReport
 
 Notify = Callable[[str], None]
+# The trie of documents, None for methods that draft from none, and how it was had.
+DocumentsTrie = tuple[NGramTrie | None, TrieReport]
+NO_TRIE: DocumentsTrie = None, TrieReport("none")
+NumberedPrompt = tuple[int, Prompt | NgtError]  # the caller's key; in place of a prompt its error
+_NO_PROMPT = Prompt("", [], (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What one answer does differently from its session; None stands for the session's own.
+
+    `method` and `num_draft` take the place of the settings' values. With `split_times` the device
+    is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
+    documents, which is then neither read nor written. `drafter` is one made for this method.
+    `to_the_end`: the answer goes on where it repeats itself, as that of other programs.
+    """
+
+    method: str | None = None
+    num_draft: int | None = None
+    split_times: bool = False
+    trie: DocumentsTrie | None = None
+    drafter: Drafter | None = None
+    to_the_end: bool = False
+
+
+class Passes(Protocol):
+    """How the model's passes are run; `reason` says why they are not captured, if they are not."""
+
+    @property
+    def reason(self) -> str: ...
+    def report(self) -> PassesReport: ...
+
+
+class Model(Protocol):
+    """What is known of a model. `context` is in tokens.
+
+    `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
+    drafted, `unused` has what the checkpoint suggests and is not followed.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def dtype(self) -> object: ...
+    @property
+    def context_reason(self) -> str: ...
+    @property
+    def plain_reason(self) -> str: ...
+    @property
+    def unused(self) -> dict[str, Any]: ...
+    @property
+    def passes(self) -> Passes: ...
+
+
+class AnswerRun(Protocol):
+    """A generation, by ngt's own loop or another engine: iterate over it for its steps.
+
+    `output` are the ids emitted, end token included. `exact` says whether in any dtype no token
+    depends on drafts; then every pass has `rows` rows. `proposed` says whether the drafter was
+    queried in the last step.
+    """
+
+    def __iter__(self) -> Iterator[Step]: ...
+    def finish(self) -> Self: ...
+    @property
+    def model(self) -> Model: ...
+    @property
+    def drafter(self) -> Drafter: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def output(self) -> list[int]: ...
+    @property
+    def statistics(self) -> Statistics: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def rows(self) -> int | None: ...
+    @property
+    def proposed(self) -> bool: ...
+
+
+class Answer:
+    """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
+
+    def __init__(
+        self,
+        run: AnswerRun,
+        prompt: Prompt,
+        trie: TrieReport,
+        at_end: Callable[[], None] = lambda: None,
+        background_words: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.run, self.prompt, self.trie, self._at_end = run, prompt, trie, at_end
+        self.interrupted = False
+        self.steps: list[Step] = []  # so far
+        self.background_words = background_words  # what general text `auto` drafts from
+
+    def __iter__(self) -> Iterator[Step]:
+        try:
+            for step in self.run:
+                self.steps.append(step)
+                yield step
+        finally:
+            self._at_end()
+
+    def finish(self) -> Self:
+        """Run all steps; the answer itself."""
+        for _ in self:
+            pass
+        return self
+
+    @property
+    def policy(self) -> PolicyReport | None:
+        """What the drafter decided in this run; None for most methods."""
+        return self.run.drafter.report()
+
+    @property
+    def finish_reason(self) -> str:
+        return "interrupted" if self.interrupted else self.run.finish_reason
+
+    def finished(self, key: int = 0, parts: Iterable[PartReport] = ()) -> "FinishedAnswer":
+        """What came of it, as the answer of a key, made of the summaries of `parts`."""
+        run = self.run
+        return FinishedAnswer(
+            key,
+            self.prompt,
+            tuple(self.steps),
+            self.finish_reason,
+            run.statistics,
+            self.policy,
+            run.model.passes.report(),
+            exact=run.exact,
+            trie=self.trie,
+            parts=tuple(parts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedAnswer:
+    """An answer that is complete; or an `error`, and then nothing else but `key` and `prompt`.
+
+    `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
+    are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
+    drafter decided, `passes` how the model's passes were run, `parts` the summaries that it was
+    made of; `exact` says whether in any dtype no token depends on drafts.
+    """
+
+    key: int
+    prompt: Prompt = _NO_PROMPT
+    steps: tuple[Step, ...] = ()
+    finish_reason: str = ""
+    statistics: Statistics = field(default_factory=Statistics)
+    policy: PolicyReport | None = None
+    passes: PassesReport = PassesReport(0, 0.0, "")
+    error: NgtError | None = None
+    exact: bool = False
+    trie: TrieReport = TrieReport("none")
+    parts: tuple[PartReport, ...] = ()
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of all steps."""
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def text(self) -> str:
+        """The text of all steps."""
+        return "".join(token.text for token in self.tokens)
+
+
 AS_SET = AnswerOptions()
 
 

@@ -107,12 +107,16 @@ class ArrayFile:
         metadata: Metadata,
         warn: Callable[[str], object],
     ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
+        """Write as `write` does; False where that is not possible, and `warn` gets the reason.
+
+        Of files whose names begin alike, up to a point, all but the last ones are removed.
+        """
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
             warn(f"{self.what} not cached: {reason_of(error)}")
             return False
+        keep_last(path.parent, f"{path.name.partition('.')[0]}.*{self.suffix}")
         return True
 
     def read(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
@@ -214,10 +218,6 @@ class ArrayFile:
     def others(self, family: str) -> list[Path]:
         """Files whose names begin with `family` and a point: the largest first, 16 at most."""
         return largest(home("cache") / self.folder, f"{family}.*{self.suffix}")
-
-    def keep_last(self, family: str) -> None:
-        """Of files whose names begin with `family` and a point, remove all but the last ones."""
-        keep_last(home("cache") / self.folder, f"{family}.*{self.suffix}")
 
 
 def read_header(path: Path) -> tuple[Metadata, dict[str, int]]:

@@ -1,9 +1,7 @@
 """What the cache holds, and the bound on it: what was used longest ago is removed first.
 
-Texts, tries, parts, indexes and the like can be made again, and count. What was measured of models
-and machines and what is compiled is small and does not; nor do the pools, which were learned, and
-datastores and backgrounds, which a user made (those that ngt makes by itself are few). The last use
-of a file is its time of access, which is set here, since not all systems keep it.
+What can be made again by itself counts for the bound (see STORES). The last use of a file is its
+time of access, which is set here, since not all systems keep it.
 """
 
 import os

@@ -13,12 +13,10 @@ MOST = 1024  # threads; guessed: a larger number is a mistake of the user
 def pick_threads(given: int = 0) -> int:
     """`given`; for 0 the number in OMP_NUM_THREADS, or if that is unset the number of idle cores.
 
-    The cores are those in the process's CPU affinity, at most the quota of its control group. The
-    busy share of them is the machine's load (threads that run or wait, now or on average over the
-    last minute, whichever is less) divided by its CPUs. Busy cores are left out because threads
-    that compute together wait for the slowest, and one that shares its core delays all others.
-    Unless all cores are idle the number is rounded down to a power of two, because the cost of a
-    pass is measured and stored separately for each number of threads.
+    The cores are those in the process's CPU affinity, at most the quota of its control group, less
+    the share of them that the machine's load keeps busy: threads that compute together wait for the
+    slowest. Unless all cores are idle the number is rounded down to a power of two, because the
+    cost of a pass is measured and stored separately for each number of threads.
     """
     if given:
         return given

@@ -3,11 +3,9 @@
 This module imports only fast modules, so that the handlers are set before anything else is loaded.
 At first a signal ends the process at once: there are no results yet, and libraries turn a
 KeyboardInterrupt during their import into other errors. After `unwind_on_interrupt` the first
-Ctrl-C raises KeyboardInterrupt and the second ends the process. Before it ends, a block of
-`unbroken()` is completed.
-
-Python runs handlers only between two of its own instructions. While the main thread runs a
-library's code, a thread that waits for signals ends the process.
+Ctrl-C raises KeyboardInterrupt and the second ends the process, once a block of `unbroken()` is
+done. While the main thread runs a library's code, in which Python calls no handlers, a thread that
+waits for signals ends the process.
 """
 
 import _thread
@@ -230,10 +228,7 @@ def _open_missing() -> None:
         try:
             os.fstat(number)
         except OSError:
-            handle = os.open(os.devnull, os.O_RDWR)
-            if handle != number:
-                os.dup2(handle, number)
-                os.close(handle)
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
         if getattr(sys, name) is None:
             stream = open(number, "w" if number else "r", errors="replace", closefd=False)
             setattr(sys, name, stream)

@@ -100,11 +100,7 @@ in_bounds = CacheBound(lambda: home("cache"))
 
 
 def key_of(*parts: object) -> str:
-    """The name of a cache entry: a hash of all that it depends on, 32 hex digits.
-
-    >>> key_of(1, "tokenizer", "model") == key_of("1", "tokenizer", "model")
-    True
-    """
+    """The name of a cache entry: a hash of all that it depends on, 32 hex digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
@@ -113,9 +109,6 @@ def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
     """The JSON value in `text`, of type `kind` (dict, list, …). Raises DamagedFileError.
 
     It is also raised for NaN, infinities, whole numbers beyond 2^63, and values nested too deep.
-
-    >>> parse_json('{"1": 0.5}', dict)
-    {'1': 0.5}
     """
     whole, real = partial(_number, int, _LARGEST), partial(_number, float, sys.float_info.max)
     try:
@@ -191,11 +184,7 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
 
 
 def _descriptor(path: Path) -> int | None:
-    """The descriptor that a path stands for.
-
-    >>> _descriptor(Path("/dev/stdout")), _descriptor(Path("/dev/fd/5")), _descriptor(Path("a"))
-    (1, 5, None)
-    """
+    """The descriptor that a path such as /dev/fd/5 stands for."""
     name = os.path.abspath(path)
     found = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", name)
     return int(found[1]) if found else {"/dev/stdout": 1, "/dev/stderr": 2}.get(name)

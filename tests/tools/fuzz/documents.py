@@ -91,8 +91,8 @@ def documents(rng: Random, place: Place) -> Case:
     if rng.random() < 0.12:
         return _special(rng, place)
     what, data, codes = _content(rng)
-    # Measured: 12 MB are summarized in 2,132 parts within 55 s; twice that a byte.
-    bounds = {"memory": MEMORY + 20 * len(data), "seconds": SECONDS + len(data) / 1e5}
+    # Measured: 12 MB are summarized in 2,132 parts with 455 MB; within 163 s on a crowded machine.
+    bounds = {"memory": MEMORY + 20 * len(data), "seconds": SECONDS + len(data) / 5e4}
     way = rng.choice(["named", "named", "piped", "folder"])
     path = {"named": "odd.txt", "piped": "-", "folder": "folder"}[way]
     head = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
