@@ -129,11 +129,6 @@ def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> No
     assert document.text[cut[0].start :].replace("\n", " ").startswith(row[-1])
 
 
-@pytest.mark.parametrize("flags", [["--text", "--passages"], ["--passage-tokens", "50"]])
-def test_flags_of_passages_that_do_nothing_are_refused(folder: Path, flags: list[str]) -> None:
-    assert ngt("docs", "show", str(folder / "notes.txt"), *flags).returncode == 2
-
-
 def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -> None:
     for i in range(9):
         (tmp_path / f"{i}.txt").touch()

@@ -121,13 +121,6 @@ def test_every_span_of_the_json_stands_where_it_says(note: Path) -> None:
     assert body["sources"]["verbatim_share"] > 0.5
 
 
-@pytest.mark.parametrize("form", ["--json", "--dry-run", "--json-tokens"])
-def test_cite_beside_a_form_without_marks_is_refused(note: Path, form: str) -> None:
-    done = ngt("summarize", str(note), "--cite", form)
-    assert done.returncode == 2
-    assert "--cite" in done.stderr.decode()
-
-
 # --- on a terminal, and as a picture of one ---
 
 LINK = re.compile("\x1b]8;[^;]*;([^\x1b]*)\x1b\\\\")
@@ -219,28 +212,6 @@ def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Pa
     assert "$ ngt summarize" in said and "[1] note.txt" in said and "tokens/s" in said
     assert "sesame" not in picture
     assert re.findall('https?://[^"]*', picture) == ["http://www.w3.org/2000/svg"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--svg", "no/a.svg"], "no such folder"),
-        (["--svg", "."], "a folder"),
-        (["-o", "-"], "needs no name"),
-        (["--svg", "a", "--html", "./a"], "--html and --svg both name"),
-        (["--svg", "a.svg", "--dry-run"], "--svg does nothing with --dry-run"),
-        (
-            ["--svg", "a.svg", "--per-file", "-o", "out"],
-            "--svg does nothing with a file for each summary",
-        ),
-    ],
-)
-def test_a_picture_that_cannot_be_is_refused_before_the_answer(
-    tmp_path: Path, flags: list[str], told: str
-) -> None:
-    done = ngt("summarize", "-", *flags, stdin=b"text", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert told in done.stderr.decode()
 
 
 # --- stretches of an answer that stand in documents, against brute force ---
