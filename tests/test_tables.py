@@ -4,10 +4,10 @@ import csv
 import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from browser import Page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -111,7 +111,7 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
     found = list(csv.reader(io.StringIO(to_csv(table), newline="")))
     assert found[1:] == [[cell(c) for c in row] for row in rows]
     assert to_markdown([table]).count("\n") == 1 + len(rows)
-    assert len(read(to_html(table)).found) == 7 + 3 * len(rows)
+    assert len(Page(to_html(table)).found) == 7 + 3 * len(rows)
 
 
 def test_tables_stand_side_by_side_only_where_both_have_room() -> None:
@@ -341,36 +341,6 @@ def test_tables_fit_terminals_of_60_and_80_columns() -> None:
             assert "length" in shown and names[1][:12] in shown
 
 
-class Page(HTMLParser):
-    """Checks that tags close, and keeps what a browser would load or run."""
-
-    VOID = {"meta", "br"}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def read(text: str) -> Page:
-    parser = Page()
-    parser.feed(text)
-    parser.close()
-    assert parser.open == []
-    return parser
-
-
 def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     changes: dict[str, Any] = {
         "invocation": replace(RAN, command=HOSTILE), "model": HOSTILE,
@@ -379,7 +349,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     live = replace(live_result("trie", HOSTILE), notes=[HOSTILE], interrupted=True, **changes)
     for result in (live, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
         text = bench_page(result)
-        tags = read(text).found
+        tags = Page(text).found
         assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()
         assert not any(name.startswith("on") for _, a in tags for name in a)
         assert "\x1b" not in text and "http" not in text.replace("http-equiv", "")
@@ -389,20 +359,19 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
 
 def test_every_picture_has_a_title_a_description_and_ids_of_its_own() -> None:
     text = bench_page(live_result("trie", "suffix"))
-    tags = read(text).found
-    pictures = [a for t, a in tags if t == "svg"]
-    ids = [a["id"] for _, a in tags if "id" in a]
+    page = Page(text)
+    pictures, ids = [a for t, a in page.found if t == "svg"], page.values("id")
     assert len(ids) == len(set(ids)) and len(pictures) == 5
     for attributes in pictures:
         assert attributes["role"] == "img"
-        assert set((attributes["aria-labelledby"] or "").split()) <= set(ids)
+        assert set(attributes["aria-labelledby"].split()) <= set(ids)
     assert "trie: 1.50×" in text and "forward 20%" in text
     assert text.count('scope="col"') and text.count("<caption>") == 4
 
 
 def test_a_page_of_nothing_is_still_a_page() -> None:
     empty = replay_result()
-    assert "vicuna" in bench_page(empty) and read(bench_page(empty))
+    assert "vicuna" in bench_page(empty) and Page(bench_page(empty))
 
 
 def test_bars_are_drawn_to_scale_with_their_values_beside_them() -> None:

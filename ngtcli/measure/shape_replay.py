@@ -290,8 +290,8 @@ class RecordedRun(Run):
     ) -> None:
         limits = Limits(trace.room, num_draft)
         drafter.learn = lambda feedback: None  # type: ignore[method-assign]  # of random scores
-        super().__init__(model, drafter, context, _GREEDY, limits)
-        self._member.text = RecordedText(model, context, trace, limits)
+        text = RecordedText(model, context, trace, limits)
+        super().__init__(model, drafter, context, _GREEDY, limits, text=text)
 
     def _prefill(self) -> None:
         clock = time.perf_counter()
