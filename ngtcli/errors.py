@@ -1,15 +1,5 @@
 """The errors that end a command, with their exit codes.
 
-NgtError (1)
-├── UsageError (2)            wrong flag, setting or preset
-│   └── GrammarError (2)      a text that its grammar rejects at one character
-├── InputError (3)            a document is missing, unreadable or empty
-├── ModelError (4)            the model cannot be loaded
-├── ContextOverflowError (5)  the prompt does not fit the context
-├── ClosedPipeError (0)       standard output was closed, as by head
-├── DifferenceError (6)       `ngt check` found different tokens
-└── FailedLinesError (7)      some lines, or files, of a batch failed
-
 `str(error)` is one line for what happened, `hint` one for what to do.
 """
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,42 @@ _FLAGS = (
     "--hide-scrollbars", "--remote-debugging-pipe", "--disable-background-networking",
 )  # fmt: skip
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
+
+
+class Page(HTMLParser):
+    """The tags of a page with their attributes, and its text; fails where tags do not match."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.open, self.words = list[str](), dict[str, str]()  # text in links, drafts and marks
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in {"a", "u", "mark"} & set(self.open):
+            if "sup" not in self.open and "span" not in self.open:
+                self.words[tag] = self.words.get(tag, "") + data
+
+    @property
+    def tags(self) -> list[str]:
+        return [tag for tag, _ in self.found]
+
+    def values(self, name: str) -> list[str]:
+        """The values of the attributes of that name."""
+        return [attributes[name] for _, attributes in self.found if name in attributes]
 
 
 class Browser:

@@ -5,7 +5,7 @@ import gzip
 import io
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,13 @@ def paged_pdf(pages: Sequence[str]) -> bytes:
     return out.getvalue()
 
 
+def saved(document: Any) -> bytes:
+    """The file of a document, deck or workbook."""
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
+
+
 def docx() -> bytes:
     """Headings, a list, a table, a footnote."""
     import docx as word
@@ -112,9 +119,7 @@ def docx() -> bytes:
     kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.footnotes+xml"
     part = Part(PackURI("/word/footnotes.xml"), kind, notes.encode(), document.part.package)
     document.part.relate_to(part, RELATIONSHIP_TYPE.FOOTNOTES)
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
+    return saved(document)
 
 
 DOCX_TEXT = """The orchard
@@ -145,7 +150,7 @@ CSV = 'name,town\n"Berg, Ada",Varn\nCarl,Lund\n'
 JSONL = '{"title": "One", "body": "First text."}\n{"title": "Two", "body": "Second text."}\n'
 
 
-def zipped(members: dict[str, str]) -> bytes:
+def zipped(members: Mapping[str, str | bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in members.items():
@@ -174,12 +179,21 @@ def epub(
     )
 
 
+def odt_content(kind: str, body: str, styles: str = "") -> str:
+    """The content of an OpenDocument file."""
+    names = " ".join(
+        f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n.replace("draw", "drawing")}:1.0"'
+        for n in ("office", "text", "table", "draw", "style", "presentation", "chart")
+    )
+    return (
+        f'<office:document-content xmlns:xlink="http://www.w3.org/1999/xlink" {names}>{styles}'
+        f"<office:body><office:{kind}>{body}</office:{kind}></office:body>"
+        "</office:document-content>"
+    )
+
+
 def odt(content: str = "") -> bytes:
     """A heading, a paragraph with a note, a list, a table; or another body."""
-    names = " ".join(
-        f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"'
-        for n in ("office", "text", "table")
-    )
     content = content or (
         "<text:h>Bees</text:h><text:p>Bees<text:s text:c='2'/>sleep.<text:note>"
         "<text:note-citation>1</text:note-citation>"
@@ -189,12 +203,11 @@ def odt(content: str = "") -> bytes:
         "<table:table-row><table:table-cell><text:p>a</text:p></table:table-cell>"
         "<table:table-cell><text:p>b</text:p></table:table-cell></table:table-row></table:table>"
     )
-    body = f"<office:body><office:text>{content}</office:text></office:body>"
     return zipped(
         {
             "mimetype": "application/vnd.oasis.opendocument.text",
             "META-INF/manifest.xml": "<manifest/>",
-            "content.xml": f"<office:document-content {names}>{body}</office:document-content>",
+            "content.xml": odt_content("text", content),
         }
     )
 
@@ -227,9 +240,7 @@ def pptx() -> bytes:
     hidden._element.set("show", "0")
     last = deck.slides.add_slide(deck.slide_layouts[6])
     last.shapes.add_textbox(0, 0, 100, 100).text_frame.text = "The end."
-    out = io.BytesIO()
-    deck.save(out)
-    return out.getvalue()
+    return saved(deck)
 
 
 def xlsx() -> bytes:
@@ -250,9 +261,7 @@ def xlsx() -> bytes:
     hidden.append(["Not shown"])
     hidden.sheet_state = "hidden"
     book.create_sheet("Empty")
-    out = io.BytesIO()
-    book.save(out)
-    return out.getvalue()
+    return saved(book)
 
 
 RTF = rb"""{\rtf1\ansi\ansicpg1252\deff0{\fonttbl{\f0 Times;}}{\info{\title No text}}

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents import catalog
+from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -69,16 +70,11 @@ def test_a_second_listing_reads_only_what_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listed(folder)
-    from ngtcli.documents.files import Files
-
     read: list[str] = []
-    recorded = Files.recorded
-
-    def noted(self, found, known):
-        read.append(os.path.basename(found.path))
-        return recorded(self, found, known)
-
-    monkeypatch.setattr(Files, "recorded", noted)
+    submit = Files.submit
+    monkeypatch.setattr(
+        Files, "submit", lambda files, f: read.append(Path(f.path).name) or submit(files, f)
+    )
     assert listed(folder) == first
     assert read == ["pipe"]  # of which nothing is known without trying
     read.clear()
@@ -131,11 +127,6 @@ def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> No
     row = table.splitlines()[-len(cut)].split("\t")
     assert row[:2] == [str(cut[0].start), str(cut[0].end)]
     assert document.text[cut[0].start :].replace("\n", " ").startswith(row[-1])
-
-
-@pytest.mark.parametrize("flags", [["--text", "--passages"], ["--passage-tokens", "50"]])
-def test_flags_of_passages_that_do_nothing_are_refused(folder: Path, flags: list[str]) -> None:
-    assert ngt("docs", "show", str(folder / "notes.txt"), *flags).returncode == 2
 
 
 def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -> None:

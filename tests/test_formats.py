@@ -38,11 +38,6 @@ def loaded(folder: Path) -> Loaded:
         return load([str(folder)])
 
 
-@pytest.fixture(scope="module")
-def by_name(loaded: Loaded) -> dict[str, Document]:
-    return {d.name: d for d in loaded.documents}
-
-
 def headings(document: Document | Extracted) -> list[str]:
     """The headings of a document, and that each stands where its section begins."""
     named = [s for s in document.about.sections if s.heading]
@@ -51,17 +46,39 @@ def headings(document: Document | Extracted) -> list[str]:
     return list(dict.fromkeys(s.heading for s in named))
 
 
-def test_word_html_epub_and_odt_word_for_word(by_name: dict[str, Document]) -> None:
-    assert by_name["orchard.docx"].text == made.DOCX_TEXT
-    assert headings(by_name["orchard.docx"]) == ["The orchard", "Harvest"]
-    assert by_name["book.epub"].text == "Chapter one\n\nIt began.\n\nChapter two\n\nThe end."
-    assert headings(by_name["book.epub"]) == ["Chapter one", "Chapter two"]
-    odt = "Bees\n\nBees  sleep.[^1]\n\n- one\n- two\n\na | b\n\n[^1]: At night."
-    assert by_name["bees.odt"].text == odt
+TEXTS = {
+    "orchard.docx": made.DOCX_TEXT,
+    "book.epub": "Chapter one\n\nIt began.\n\nChapter two\n\nThe end.",
+    "bees.odt": "Bees\n\nBees  sleep.[^1]\n\n- one\n- two\n\na | b\n\n[^1]: At night.",
+    "people.csv": "name | town\nBerg, Ada | Varn\nCarl | Lund",
+    "people.tsv": "name | town\nAda | Varn\nCarl | Lund",
+    "data.json": '{"a": [1, 2]}',
+    "texts.jsonl": made.JSONL,
+    "packed.txt.gz": "Packed text.",
+}
+HEADINGS = {
+    "orchard.docx": ["The orchard", "Harvest"],
+    "book.epub": ["Chapter one", "Chapter two"],
+    "bees.odt": ["Bees"],
+    "bus.html": ["The night bus", "Stops"],
+}
+
+
+def test_every_format_is_read_word_for_word_and_what_cannot_be_is_told(loaded: Loaded) -> None:
+    by_name = {d.name: d for d in loaded.documents}
+    assert {name: by_name[name].text for name in TEXTS} == TEXTS
+    assert {name: headings(by_name[name]) for name in HEADINGS} == HEADINGS
     text = by_name["bus.html"].text
     assert text.startswith("The night bus\n\nThe night bus N7 runs") and "Home" not in text
     assert "- Station\n- Old market\n\nStop | Time\nStation | 00:10\n\nDogs" in text
-    assert headings(by_name["bus.html"]) == ["The night bus", "Stops"]
+    assert by_name["packed.html.gz"].text == text
+    letter = by_name["letter.eml"]
+    assert letter.text.endswith("Subject: Tide tables\n\nHigh tide is at nine.")
+    assert letter.about.warnings == ("attachments are not read: t.pdf",)
+    assert {Path(s.name).name: s.reason for s in loaded.skipped} == {
+        "locked.pdf": "encrypted",
+        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
+    }
 
 
 def test_lists_of_two_chapters_stand_apart(tmp_path: Path) -> None:
@@ -69,29 +86,6 @@ def test_lists_of_two_chapters_stand_apart(tmp_path: Path) -> None:
     path = tmp_path / "lists.epub"
     path.write_bytes(made.epub(*pages))
     assert load([str(path)]).documents[0].text == "- x\n- y\n\n- z"
-
-
-def test_tables_records_and_mail_word_for_word(by_name: dict[str, Document]) -> None:
-    assert by_name["people.csv"].text == "name | town\nBerg, Ada | Varn\nCarl | Lund"
-    assert by_name["people.tsv"].text == "name | town\nAda | Varn\nCarl | Lund"
-    assert by_name["data.json"].text == '{"a": [1, 2]}'
-    assert by_name["texts.jsonl"].text == made.JSONL
-    letter = by_name["letter.eml"]
-    assert letter.text.endswith("Subject: Tide tables\n\nHigh tide is at nine.")
-    assert letter.about.warnings == ("attachments are not read: t.pdf",)
-
-
-def test_gzip_is_unpacked_and_read_as_what_is_inside(by_name: dict[str, Document]) -> None:
-    assert by_name["packed.txt.gz"].text == "Packed text."
-    assert by_name["packed.html.gz"].text == by_name["bus.html"].text
-
-
-def test_what_cannot_be_read_is_left_out_with_a_reason(loaded: Loaded) -> None:
-    told = {Path(s.name).name: s.reason for s in loaded.skipped}
-    assert told == {
-        "locked.pdf": "encrypted",
-        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
-    }
 
 
 @pytest.mark.parametrize(
@@ -108,30 +102,27 @@ def test_named_outright_it_is_an_error_with_a_hint(
         load([str(folder)], settings=Settings(strict=True))
 
 
-def test_one_field_of_records_and_tables(folder: Path) -> None:
-    texts = {
-        name: load([str(folder / name)], settings=Settings(field=field)).documents[0].text
-        for name, field in (("texts.jsonl", "body"), ("people.csv", "name"), ("data.json", "a"))
-    }
-    assert texts == {
-        "texts.jsonl": "First text.\n\nSecond text.",
-        "people.csv": "Berg, Ada\n\nCarl",
-        "data.json": "1\n\n2",
-    }
-    for name, message in (("texts.jsonl", "no text in a field 'x'"), ("people.csv", "no column")):
-        with pytest.raises(InputError, match=message):
-            load([str(folder / name)], settings=Settings(field="x"))
+@pytest.mark.parametrize(
+    ("name", "field", "text"),
+    [
+        ("texts.jsonl", "body", "First text.\n\nSecond text."),
+        ("people.csv", "name", "Berg, Ada\n\nCarl"),
+        ("data.json", "a", "1\n\n2"),
+    ],
+)
+def test_one_field_of_records_and_tables(folder: Path, name: str, field: str, text: str) -> None:
+    assert load([str(folder / name)], settings=Settings(field=field)).documents[0].text == text
+    with pytest.raises(InputError, match=r"no (text in a field|column) 'x'"):
+        load([str(folder / name)], settings=Settings(field="x"))
 
 
 def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
-    for name, make in (("a.txt", made.pdf), ("b.pdf", made.docx), ("c.txt", made.epub)):
-        (tmp_path / name).write_bytes(make())
-    formats = [d.about.format for d in load([str(tmp_path)]).documents]
-    assert formats == ["pdf", "docx", "epub"]
-    kinds = ["xlsx", "docx", "pptx", "odt", "epub"]
-    for name, kind in zip(["d.docx", "e.pptx", "f.xlsx", "g.epub", "h.odt"], kinds, strict=True):
+    kinds = {"a.txt": "pdf", "b.pdf": "docx", "c.txt": "epub", "d.docx": "xlsx", "e.pptx": "docx",
+             "f.xlsx": "pptx", "g.epub": "odt", "h.odt": "epub"}  # fmt: skip
+    for name, kind in kinds.items():
         (tmp_path / name).write_bytes(getattr(made, kind)())
-        assert load([str(tmp_path / name)]).documents[0].about.format == kind
+    found = {d.name: d.about.format for d in load([str(tmp_path)]).documents}
+    assert found == kinds
     piped = load(["-"], io.BytesIO(made.docx())).documents[0]
     assert piped.text == made.DOCX_TEXT
 
@@ -277,27 +268,26 @@ def test_chapters_with_entities_of_their_own_and_missing_ones(tmp_path: Path) ->
     assert document.about.warnings == ("1 chapter is missing or broken",)
 
 
+BROKEN = {
+    "a.pdf": (b"no pdf at all", "not a PDF"),
+    "b.docx": (made.docx()[:500], "broken zip"),
+    "c.json": (b'{"a": ', "line 1"),
+    "d.jsonl": (b'{"a": 1}\n{"b"\n', "broken JSON, line 2"),
+    "e.epub": (b"PK\3\4", "a broken zip archive"),
+    "f.gz": (gzip.compress(b"text")[:-6], "ends too early"),
+    "g.eml": (b"\n\nnothing", "not an e-mail"),
+    "h.odt": (made.zipped({}), "manifest.xml is"),
+}
+
+
 def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
-    broken = {
-        "a.pdf": b"no pdf at all",
-        "b.docx": made.docx()[:500],
-        "c.json": b'{"a": ',
-        "d.jsonl": b'{"a": 1}\n{"b"\n',
-        "e.epub": b"PK\3\4",
-        "f.gz": gzip.compress(b"text")[:-6],
-        "g.eml": b"\n\nnothing",
-        "h.odt": made.zipped({}),
-    }
-    for name, data in broken.items():
+    for name, (data, _) in BROKEN.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "z.txt").write_text("fine")
     loaded = load([str(tmp_path)])
     told = {Path(s.name).name: s.reason for s in loaded.skipped}
-    assert [d.name for d in loaded.documents] == ["z.txt"] and set(told) == set(broken)
-    for name, words in (("a.pdf", "not a PDF"), ("b.docx", "broken zip"), ("c.json", "line 1"),
-                        ("d.jsonl", "broken JSON, line 2"), ("f.gz", "ends too early"),
-                        ("g.eml", "not an e-mail"), ("h.odt", "manifest.xml is")):  # fmt: skip
-        assert words in told[name]
+    assert [d.name for d in loaded.documents] == ["z.txt"] and set(told) == set(BROKEN)
+    assert all(words in told[name] for name, (_, words) in BROKEN.items())
 
 
 def test_archives_of_other_kinds_say_what_to_do(tmp_path: Path) -> None:

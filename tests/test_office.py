@@ -1,14 +1,12 @@
 """What is read of office files beyond their plain paragraphs, and what is said of the rest."""
 
 import datetime
-import io
 import zipfile
+from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.formats.archives import parse_zip
@@ -66,9 +64,7 @@ def word(body: str, parts: dict[str, str] | None = None, kind: str = "") -> byte
         document.element.body.insert(len(document.element.body) - 1, block)
     if kind:
         part._content_type = kind
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
+    return made.saved(document)
 
 
 def read(data: bytes, most: int = 10_000_000) -> Extracted:
@@ -165,9 +161,7 @@ def test_headers_and_footers_are_read_once_and_page_numbers_are_not() -> None:
         section = document.add_section()
         section.header.is_linked_to_previous = False
         section.header.paragraphs[0].text = header
-    out = io.BytesIO()
-    document.save(out)
-    assert read(out.getvalue()).text == "Varn Harbour Office\n\nThe text.\n\nConfidential"
+    assert read(made.saved(document)).text == "Varn Harbour Office\n\nThe text.\n\nConfidential"
 
 
 def test_characters_of_symbol_fonts_become_signs_or_are_told() -> None:
@@ -190,13 +184,13 @@ def test_word_files_with_macros_and_templates_are_read() -> None:
     assert read(word(words("text"), kind=kind)).text == "text"
 
 
-def loaded(path: Path, name: str, data: bytes, **settings: Any) -> Document:
+def loaded(path: Path, name: str, data: bytes) -> Document:
     (path / name).write_bytes(data)
-    return load([str(path / name)], settings=Settings(**settings)).documents[0]
+    return load([str(path / name)]).documents[0]
 
 
-def test_slides_word_for_word_with_their_notes(tmp_path: Path) -> None:
-    document = loaded(tmp_path, "lighthouse.pptx", made.pptx())
+def test_slides_word_for_word_with_their_notes() -> None:
+    document = read(made.pptx())
     assert document.text == (
         "The lighthouse\n\nIts lamp is red.\nIt turns.\n\nLamp | Price\nRed | 12\n\n"
         "Notes: Say it slowly.\n\nThe end."
@@ -212,31 +206,23 @@ def test_footers_of_slides_are_read_once_and_their_numbers_are_not() -> None:
     from pptx.oxml import parse_xml
 
     deck = pptx.Presentation()
-    for number in (1, 2):
-        slide = deck.slides.add_slide(deck.slide_layouts[6])
-        for kind, text in (
-            ("ftr", "Varn Ferries"),
-            ("sldNum", f"{number}"),
-            ("", f"Text {number}"),
-        ):
-            placed = f'<p:ph type="{kind}"/>' if kind else ""
-            slide.shapes._spTree.append(
-                parse_xml(
-                    '<p:sp xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main" '
-                    f"{NAMES}><p:nvSpPr><p:nvPr>{placed}</p:nvPr></p:nvSpPr><p:txBody><a:p><a:r>"
-                    f"<a:t>{text}</a:t></a:r></a:p></p:txBody></p:sp>"
-                )
-            )
-    out = io.BytesIO()
-    deck.save(out)
-    assert read(out.getvalue()).text == "Varn Ferries\n\nText 1\n\nText 2"
+    shape = (
+        '<p:sp xmlns:p="http://schemas.openxmlformats.org/presentationml/2006/main" '
+        f"{NAMES}><p:nvSpPr><p:nvPr>{{}}</p:nvPr></p:nvSpPr><p:txBody><a:p><a:r>"
+        "<a:t>{}</a:t></a:r></a:p></p:txBody></p:sp>"
+    )
+    for number in ("1", "2"):
+        tree = deck.slides.add_slide(deck.slide_layouts[6]).shapes._spTree
+        tree.append(parse_xml(shape.format("<p:ph type='ftr'/>", "Varn Ferries")))
+        tree.append(parse_xml(shape.format("<p:ph type='sldNum'/>", number)))
+        tree.append(parse_xml(shape.format("", f"Text {number}")))
+    assert read(made.saved(deck)).text == "Varn Ferries\n\nText 1\n\nText 2"
 
 
 def test_charts_groups_and_breaks_of_slides_are_read() -> None:
     import pptx
     from pptx.chart.data import CategoryChartData
     from pptx.enum.chart import XL_CHART_TYPE
-    from pptx.util import Inches
 
     deck = pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[6])
@@ -245,15 +231,12 @@ def test_charts_groups_and_breaks_of_slides_are_read() -> None:
     data = CategoryChartData()
     data.categories = ["May", "June"]
     data.add_series("Boats", (4.4, 7))
-    size = [Inches(1)] * 4
-    slide.shapes.add_chart(XL_CHART_TYPE.COLUMN_CLUSTERED, *size, data)
-    out = io.BytesIO()
-    deck.save(out)
-    assert read(out.getvalue()).text == "in a\ngroup\n\n | Boats\nMay | 4.4\nJune | 7"
+    slide.shapes.add_chart(XL_CHART_TYPE.COLUMN_CLUSTERED, 0, 0, 9, 9, data)
+    assert read(made.saved(deck)).text == "in a\ngroup\n\n | Boats\nMay | 4.4\nJune | 7"
 
 
-def test_sheets_word_for_word(tmp_path: Path) -> None:
-    document = loaded(tmp_path, "prices.xlsx", made.xlsx())
+def test_sheets_word_for_word() -> None:
+    document = read(made.xlsx())
     table = "Lamp | Price | From\nRed | 12.5 | 2024-05-01\n | 0.3 | TRUE"
     assert document.text == f"Prices\n\n{table}"
     assert [s.heading for s in document.about.sections] == ["Prices"]
@@ -262,15 +245,11 @@ def test_sheets_word_for_word(tmp_path: Path) -> None:
 
 def with_sheet(old: bytes, new: bytes) -> bytes:
     """A workbook with something else in the XML of its first sheet."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(made.xlsx())) as book, zipfile.ZipFile(out, "w") as changed:
-        for name in book.namelist():
-            data = book.read(name)
-            if name == "xl/worksheets/sheet1.xml":
-                assert old in data
-                data = data.replace(old, new)
-            changed.writestr(name, data)
-    return out.getvalue()
+    with zipfile.ZipFile(BytesIO(made.xlsx())) as book:
+        members = {name: book.read(name) for name in book.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    assert old in members[sheet]
+    return made.zipped({**members, sheet: members[sheet].replace(old, new)})
 
 
 def test_a_sheet_that_tells_a_wrong_size_is_read_whole() -> None:
@@ -308,66 +287,61 @@ HIDDEN = (
 
 def open_document(kind: str, body: str, styles: str = "", chart: str = "") -> bytes:
     """An OpenDocument file with this body; `chart` is the body of a chart in it."""
-    names = (
-        " ".join(
-            f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n.replace("draw", "drawing")}:1.0"'
-            for n in ("office", "text", "table", "draw", "style", "presentation", "chart")
-        )
-        + ' xmlns:xlink="http://www.w3.org/1999/xlink"'
-    )
-    whole = (
-        "<office:document-content {}>{}<office:body><office:{}>{}</office:{}></office:body>"
-        "</office:document-content>"
-    )
     return made.zipped(
         {
             "META-INF/manifest.xml": "<manifest/>",
-            "content.xml": whole.format(names, styles, kind, body, kind),
-            "Object 1/content.xml": whole.format(names, "", "chart", chart, "chart"),
+            "content.xml": made.odt_content(kind, body, styles),
+            "Object 1/content.xml": made.odt_content("chart", chart),
         }
     )
 
 
-def test_sheets_of_opendocument_are_read_and_hidden_ones_are_not() -> None:
-    hidden = SHEET.replace("<table:table ", "<table:table table:style-name='h' ")
-    found = read(open_document("spreadsheet", SHEET + hidden, HIDDEN))
-    assert found.text == "Prices\n\nFerry |  |  | Price" and found.about.format == "ods"
-    assert found.about.warnings == ("hidden sheets or slides left out: 1",)
+def frame(inside: str) -> str:
+    return f"<draw:frame>{inside}</draw:frame>"
 
 
-def test_slides_of_opendocument_are_places() -> None:
-    page = (
-        "<draw:page><draw:frame presentation:class='title'><draw:text-box><text:p>{}</text:p>"
-        "</draw:text-box></draw:frame><presentation:notes><draw:frame><draw:text-box><text:p>"
-        "Say it.</text:p></draw:text-box></draw:frame></presentation:notes></draw:page>"
-    )
-    found = read(open_document("presentation", page.format("One") + page.format("Two")))
-    assert found.text == "One\n\nSay it.\n\nTwo\n\nSay it."
-    assert [s.heading for s in found.about.sections] == ["slide 1: One", "slide 2: Two"]
+PAGE = (
+    "<draw:page><draw:frame presentation:class='title'><draw:text-box><text:p>{}</text:p>"
+    "</draw:text-box></draw:frame><presentation:notes><draw:frame><draw:text-box><text:p>"
+    "Say it.</text:p></draw:text-box></draw:frame></presentation:notes></draw:page>"
+)
+OBJECT = frame("<draw:object xlink:href='./Object 1'/>")
+BOX = frame("<draw:text-box><text:p>In a box</text:p></draw:text-box>")
+START = "<table:table table:name='Prices'>"
+CELL_OF_OBJECT = f"<table:table-row><table:table-cell>{OBJECT}</table:table-cell></table:table-row>"
+ROW = "Ferry |  |  | Price"
 
 
-def test_a_chart_in_an_opendocument_text_is_read() -> None:
-    object_ = "<draw:object xlink:href='./Object 1'/>"
-    body = f"<text:p>See<draw:frame>{object_}</draw:frame></text:p>"
-    found = read(open_document("text", body, "", SHEET + object_))  # which is in itself
-    assert found.text.startswith("See\n\nFerry |  |  | Price")
-
-
-def test_what_is_drawn_on_an_opendocument_sheet_follows_its_rows() -> None:
-    def frame(inside: str) -> str:
-        return f"<draw:frame>{inside}</draw:frame>"
-
-    box = frame("<draw:text-box><text:p>In a box</text:p></draw:text-box>")
-    object_ = frame("<draw:object xlink:href='./Object 1'/>")
+@pytest.mark.parametrize(
+    ("kind", "body", "text"),
+    [
+        ("spreadsheet", SHEET + SHEET.replace(START, f"{START[:-1]} table:style-name='h'>"),
+         f"Prices\n\n{ROW}"),
+        ("presentation", PAGE.format("One") + PAGE.format("Two"),
+         "One\n\nSay it.\n\nTwo\n\nSay it."),
+        ("text", f"<text:p>See{OBJECT}</text:p>", f"See\n\n{ROW}".replace("Ferry", "Boats")),
+        ("spreadsheet", SHEET.replace(START, f"{START}<table:shapes>{OBJECT}{BOX}</table:shapes>"),
+         f"Prices\n\n{ROW}\n\nBoats |  |  | Price\n\nIn a box"),
+        ("spreadsheet", f"{SHEET}<table:table table:name='Chart'>{CELL_OF_OBJECT}</table:table>"
+         "<table:table table:name='No'/>",
+         f"Prices\n\n{ROW}\n\nChart\n\nBoats |  |  | Price"),
+    ],
+    ids=["sheets", "slides", "chart in a text", "drawn on a sheet", "chart alone on a sheet"],
+)  # fmt: skip
+def test_what_stands_in_opendocument_files_is_read(kind: str, body: str, text: str) -> None:
     chart = SHEET.replace("Ferry", "Boats")
-    start = "<table:table table:name='Prices'>"
-    sheet = SHEET.replace(start, f"{start}<table:shapes>{object_}{box}</table:shapes>")
-    found = read(open_document("spreadsheet", sheet, chart=chart))
-    assert found.text == "Prices\n\nFerry |  |  | Price\n\nBoats |  |  | Price\n\nIn a box"
-    cell = f"<table:table-row><table:table-cell>{object_}</table:table-cell></table:table-row>"
-    alone = f"<table:table table:name='Chart'>{cell}</table:table><table:table table:name='No'/>"
-    found = read(open_document("spreadsheet", SHEET + alone, chart=chart))
-    assert found.text == "Prices\n\nFerry |  |  | Price\n\nChart\n\nBoats |  |  | Price"
+    found = read(open_document(kind, body, HIDDEN, chart))
+    assert found.text == text
+    left = "hidden sheets or slides left out: 1"
+    assert found.about.warnings == (left,) * ("style-name='h'" in body)
+    if kind == "presentation":
+        assert [s.heading for s in found.about.sections] == ["slide 1: One", "slide 2: Two"]
+
+
+def test_a_chart_that_stands_in_itself_is_read_a_number_of_times() -> None:
+    inside = SHEET + OBJECT
+    found = read(open_document("text", f"<text:p>See{OBJECT}</text:p>", "", inside))
+    assert found.text.startswith(f"See\n\n{ROW}\n\n{ROW}")
 
 
 def ole(*streams: str) -> bytes:

@@ -1,11 +1,9 @@
 """What is read of PDFs: order, turned pages, headers, forms, scripts, fonts without meaning."""
 
+import cProfile
 import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from reportlab.pdfgen.canvas import Canvas
@@ -99,42 +97,22 @@ def visual(text: str, ligatures: Sequence[str] = ()) -> tuple[list[list[str]], d
     return [lines], {sign: letter for letter, sign in signs.items()}
 
 
-@pytest.fixture(scope="module")
-def columns() -> Extracted:
-    return read(made.pdf())
-
-
-def page(found: Extracted, number: int) -> str:
-    """The text of one page."""
+def test_a_pdf_is_read_by_columns_its_table_by_rows_and_its_header_once() -> None:
+    found = read(made.pdf())
+    left, right, table = (
+        " ".join(made.LEFT).replace("con- nect", "connect"),
+        " ".join(made.RIGHT),
+        "\n".join(" ".join(row) for row in made.TABLE),
+    )
+    titles = [made.TITLES[number % len(made.TITLES)] for number in (1, 2, 3, 4)]
+    pages = ["\n\n".join([title, left, right, table]) for title in titles]
+    assert found.text == "\n\n".join(["Annals of the Coast, volume 7", *pages])
     sections = found.about.sections
-    start = next(s.start for s in sections if s.page == number)
-    end = next((s.start for s in sections if s.page == number + 1), len(found.text))
-    return found.text[start:end].strip()
-
-
-def joined(lines: list[str]) -> str:
-    return " ".join(lines).replace("con- nect", "connect")
-
-
-def test_a_pdf_is_read_by_columns_and_its_table_by_rows(columns: Extracted) -> None:
-    table = "\n".join(" ".join(row) for row in made.TABLE)
-    for number in (1, 2, 3, 4):
-        title = made.TITLES[number % len(made.TITLES)]
-        header = ["Annals of the Coast, volume 7"] if number == 1 else []
-        expected = [*header, title, joined(made.LEFT), joined(made.RIGHT), table]
-        assert page(columns, number) == "\n\n".join(expected)
-    assert columns.about.pages == 4
-
-
-def test_headers_of_most_pages_are_read_once_and_page_numbers_left_out(columns: Extracted) -> None:
-    assert columns.text.count("Annals") == 1 and "Page 1 of" not in columns.text
-    assert columns.about.dropped == 2 * columns.about.pages - 1
-
-
-def test_the_titles_of_a_pdf_become_headings(columns: Extracted) -> None:
-    sections = columns.about.sections
     assert {s.heading for s in sections if s.heading} == set(made.TITLES)
     assert [s.page for s in sections] == [1, 1, 2, 3, 4]  # the header is before a title
+    assert all(found.text.startswith(t, s.start) for t, s in zip(titles, sections[1:], strict=True))
+    assert (found.about.pages, found.about.dropped) == (4, 3 + 4)
+    assert read(made.pdf(2)).about.dropped == 0  # of two pages it cannot be told
 
 
 TEXT = ["The harbour of Varn was opened in the year 1932 by the", "fishermen of the village."]
@@ -180,54 +158,59 @@ def test_turned_lines_on_an_upright_page_follow_its_text(turned: int) -> None:
     assert drawn(draw).text == f"{upright}\n\n{table}"
 
 
-def test_two_columns_are_not_read_across_where_their_lines_stand_level() -> None:
-    figure = ["Figure 1", "basic patterns", "north", "south", "east", "west"]
-    text = [f"We drew line {i} of the survey as a" for i in range(6)]
+def lines(*columns: tuple[int, list[str]]) -> str:
+    """What is read of lines that stand below each other from x = … on."""
 
     def draw(canvas: Canvas) -> None:
-        for x, column in ((50, text), (420, figure)):
+        for x, column in columns:
             for i, line in enumerate(column):
                 canvas.drawString(x, 700 - 12 * i, line)
 
-    assert drawn(draw).text.split() == " ".join([*text, *figure]).split()
+    return drawn(draw).text
+
+
+def test_two_columns_are_not_read_across_where_their_lines_stand_level() -> None:
+    figure = ["Figure 1", "basic patterns", "north", "south", "east", "west"]
+    text = [f"We drew line {i} of the survey as a" for i in range(6)]
+    assert lines((50, text), (420, figure)).split() == " ".join([*text, *figure]).split()
 
 
 def test_raised_and_lowered_characters_stay_in_their_line() -> None:
     def draw(canvas: Canvas) -> None:
         text = canvas.beginText(50, 700)
-        text.setFont("Helvetica", 10)
-        text.textOut("all 2")
-        text.setFont("Helvetica", 6)
-        text.setRise(4)
-        text.textOut("n")
-        text.setFont("Helvetica", 10)
-        text.setRise(0)
-        text.textOut(" states of the arms")
+        for size, rise, words in ((10, 0, "all 2"), (6, 4, "n"), (10, 0, " states of the arms")):
+            text.setFont("Helvetica", size)
+            text.setRise(rise)
+            text.textOut(words)
         canvas.drawText(text)
 
-    assert "".join(drawn(draw).text.split()) == "all2nstatesofthearms"
-    assert "\n" not in drawn(draw).text
+    assert drawn(draw).text.replace(" ", "") == "all2nstatesofthearms"
 
 
 def test_a_word_parted_at_a_line_end_is_joined_and_one_with_a_hyphen_keeps_it() -> None:
-    lines = ["A ferry that con-", "nects us, a well-", "known lamp. The pier is well-known."]
-
-    def draw(canvas: Canvas) -> None:
-        for i, line in enumerate(lines):
-            canvas.drawString(50, 700 - 12 * i, line)
-
+    parted = ["A ferry that con-", "nects us, a well-", "known lamp. The pier is well-known."]
     wanted = "A ferry that connects us, a well-known lamp. The pier is well-known."
-    assert drawn(draw).text == wanted
+    assert lines((50, parted)) == wanted
 
 
-def test_a_soft_hyphen_that_is_drawn_joins_at_a_line_end_and_is_a_hyphen_elsewhere() -> None:
-    found = coded([["to co~operate in a har~", "bour"]], {"~": "\xad"})
-    assert found.text == "to co-operate in a harbour"
-
-
-def test_characters_above_u_ffff_are_whole() -> None:
-    found = coded([["where # and $ are"]], {"#": "\U0001d449", "$": "\U0001f99c"})
-    assert found.text == "where \U0001d449 and \U0001f99c are" and found.about.warnings == ()
+@pytest.mark.parametrize(
+    ("lines", "unicode", "text"),
+    [
+        (["to co~operate in a har~", "bour"], {"~": "\xad"}, "to co-operate in a harbour"),
+        (["where # is"], {"#": "\U0001d449"}, "where \U0001d449 is"),
+        (
+            ["# one ferry", "# two ferries"],
+            {"#": "\uf0b7"},
+            "\uf0b7 one ferry\n\n\uf0b7 two ferries",
+        ),
+    ],
+    ids=["soft hyphens", "above U+FFFF", "signs of a list"],
+)
+def test_characters_of_a_font_with_meaning(
+    lines: list[str], unicode: dict[str, str], text: str
+) -> None:
+    found = coded([lines], unicode)
+    assert found.text == text and found.about.warnings == ()
 
 
 @pytest.mark.parametrize("bare", ["\x01", "\x02", "\x85", "\ue042", "\uf0e4"])
@@ -240,28 +223,20 @@ def test_a_font_without_meaning_is_told_with_its_pages(bare: str) -> None:
     assert not any(c in found.text for c in "\x01\x02\x85")
 
 
-def test_signs_of_a_list_in_a_font_of_signs_are_no_font_without_meaning() -> None:
-    found = coded([["# one ferry", "# two ferries", "# three"]], {"#": "\uf0b7"})
-    assert found.about.warnings == ()
-    assert found.text.split("\n\n") == ["\uf0b7 one ferry", "\uf0b7 two ferries", "\uf0b7 three"]
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "ligatures"),
     [
-        "הרכוש ישלם אלף שקלים בכל חודש\nחוזה השכירות הוא לשנה אחת",
-        "تحسين الخدمات في المدينة\nيبدأ العمل في الصباح",
-        "این کتاب درباره شهر است\nگربه روی دیوار نشست",
+        ("הרכוש ישלם אלף שקלים בכל חודש\nחוזה השכירות הוא לשנה אחת", []),
+        ("تحسين الخدمات في المدينة\nيبدأ العمل في الصباح", []),
+        ("این کتاب درباره شهر است\nگربه روی دیوار نشست", []),
+        ("لا يعمل خلال الإجازة والأحد", ["لا", "لإ", "لأ"]),
     ],
-    ids=["Hebrew", "Arabic", "Persian"],
+    ids=["Hebrew", "Arabic", "Persian", "ligatures"],
 )
-def test_text_from_right_to_left_is_in_the_order_in_which_it_is_read(text: str) -> None:
-    assert coded(*visual(text)).text == text.replace("\n", " ")
-
-
-def test_an_arabic_ligature_is_in_order_too() -> None:
-    text = "لا يعمل خلال الإجازة والأحد"
-    assert coded(*visual(text, ["لا", "لإ", "لأ"])).text == text
+def test_text_from_right_to_left_is_in_the_order_in_which_it_is_read(
+    text: str, ligatures: list[str]
+) -> None:
+    assert coded(*visual(text, ligatures)).text == text.replace("\n", " ")
 
 
 def test_vertical_japanese_is_read_column_by_column_from_the_right() -> None:
@@ -319,13 +294,6 @@ def test_a_line_alone_on_each_page_is_no_running_head(pages: int) -> None:
     for alone in ("Sold out", "Exercise {}", "{}"):
         given = [[alone.format(i)] for i in range(1, pages + 1)]
         assert running_lines(*given) == (given, 0)
-
-
-def test_a_deck_with_the_same_title_on_each_slide_keeps_it_once() -> None:
-    lines = ["The quay", "The ferry", "The museum", "The ice house"]
-    kept, dropped = running_lines(*(["Tales of Varn", line] for line in lines))
-    assert kept == [["Tales of Varn", "The quay"], *([line] for line in lines[1:])]
-    assert dropped == 3
 
 
 def test_a_deck_of_slides_with_few_lines_far_apart_keeps_no_slide_numbers() -> None:
@@ -396,26 +364,14 @@ def test_numbers_and_signs_that_look_like_one_another_are_told_apart() -> None:
 
 
 def test_the_work_for_running_heads_grows_with_the_pages_alone() -> None:
-    def steps(pages: int) -> int:
-        """How many instructions are run for so many pages, each with a head and a number."""
-        count = 0
-
-        def note(frame: FrameType, event: str, of: object) -> Any:
-            nonlocal count
-            frame.f_trace_opcodes = True
-            count += event == "opcode"
-            return note
-
+    def calls(pages: int) -> int:
+        """How many functions are called for so many pages, each with a head and a number."""
         given = [["Tales of Varn", f"Text {i % 7}", ".", str(i)] for i in range(pages)]
-        before = sys.gettrace()
-        sys.settrace(note)
-        try:
-            running_lines(*given)
-        finally:
-            sys.settrace(before)
-        return count
+        profile = cProfile.Profile()
+        profile.runcall(running_lines, *given)
+        return sum(entry.callcount for entry in profile.getstats())
 
-    assert steps(400) < 2.2 * steps(200)
+    assert calls(400) < 2.2 * calls(200)
 
 
 def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are() -> None:
@@ -425,11 +381,6 @@ def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are(
     assert kept[4:] == [page[1:] for page in pages[2:]]
     only = [[], [], ["Varn", "Text of Lund.", "1"], []]
     assert running_lines(*only) == (only, 0)
-
-
-def test_a_pdf_of_two_pages_keeps_its_headers() -> None:
-    document = read(made.pdf(2))
-    assert document.text.count("Annals of the Coast") == 2 and document.about.dropped == 0
 
 
 @pytest.mark.usefixtures("kept_workers")

@@ -206,62 +206,7 @@ def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
     assert parse_yaml(body, "here") == yaml.safe_load(body)
 
 
-# --- the exit codes of the README's table, and options that would be ignored ---
-
-BAD = [
-    (["summarize", "{tmp}/no.txt"], 3, "no such file"),
-    (["summarize", "{tmp}/empty.txt"], 3, "empty"),
-    (["ask", "Why?"], 3, "Give --docs FILE or FOLDER"),
-    (["summarize"], 3, "Name a file or a folder"),
-    (["summarize", "-m", "{tmp}", "{tmp}/a.txt"], 4, "no config.json"),
-    (["summarize", "{tmp}/long.txt", "--overflow", "error"], 5, "--overflow truncate"),
-    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
-    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/circle"], 2, "circle"),
-    (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),
-    (["bench", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
-    (["tune", "--sweep", "n=8", "--html", "{tmp}/" + "x" * 300], 2, "name too long"),
-    (["summarize", "{tmp}/a.txt", "--seed", "9" * 30], 2, "9223372036854775807"),
-    (["summarize", "{tmp}/a.txt", "--method", "none:x=1"], 2, "no option 'x'"),
-    (["summarize", "{tmp}/a.txt", "-p", "y" * 5000], 2, "Known: ask, chat, summarize."),
-    (["ask", "-d", "{tmp}/a.txt", "Who", "built", "it"], 2, "ngt ask 'Who built it'"),
-    (["ask", "-d", "{tmp}/a.txt", "{tmp}/empty.txt", "Who?"], 2, "Give -d before each document"),
-    (["ask", "-d", "{tmp}/a.txt", " "], 2, "question is empty"),
-    (["ask", "-d", "{tmp}/a.txt"], 2, "QUESTION"),
-    (["summarize", "{tmp}/a.txt", "--dry-run", "-o", "{tmp}/b"], 2, "-o does nothing"),
-    (["summarize", "{tmp}/a.txt", "--dry-run", "--explain"], 2, "--explain does nothing"),
-    (["summarize", "{tmp}/a.txt", "--dry-run", "--json-tokens"], 2, "--dry-run --json"),
-    (["summarize", "{tmp}/a.txt", "--json", "--color", "always"], 2, "--color always does nothing"),
-    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/b", "--color", "always"], 2, "does nothing with -o"),
-    (["ask", "-d", "{tmp}/a.txt", "?", "--dry-run", "--color", "always"], 2, "--dry-run"),
-    (["summarize", "{tmp}/a.txt", "--top-p", "0.5"], 2, "Give --temperature as well."),
-    (["summarize", "{tmp}/a.txt", "--n", "9"], 2, "It is read by --method trie."),
-    (["summarize", "{tmp}/a.txt", "--method", "trie", "--pool"], 2, "--method auto"),
-    (["summarize", "{tmp}/a.txt", "--pool-documents", "--no-pool"], 2, "--no-pool"),
-    (["summarize", "{tmp}/a.txt", "--draft-model", "builtin"], 2, "--method draft-model"),
-    (["check", "--method", "none"], 2, "nothing to check"),
-    (["check", "--num-draft", "0"], 2, "nothing to check"),
-    (["check", "--num-draft", "8", "--drafts", "4"], 2, "Give one of them"),
-    (["check", "--color", "always"], 2, "ngt check"),
-    (["check", "--min-p", "0.1"], 2, "--temperature"),
-    (["trie", "build", "{tmp}/a.txt", "--temperature", "1"], 2, "--temperature"),
-    (["trie", "build", "{tmp}/a.txt", "--rest", "--lp", "2"], 2, "--lp does nothing with --rest"),
-    (["trie", "show", "{tmp}/x.trie.safetensors"], 3, "not a trie file"),
-    (["trie", "list", "--seed", "1"], 2, "--seed"),
-    (["presets", "show", "sumarize"], 2, "Did you mean summarize?"),
-    (["presets", "list", "--n", "1"], 2, "--n"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("arguments", "code", "words"), BAD, ids=range(len(BAD)))
-def test_what_is_wrong_has_the_exit_code_of_the_table(arguments, code, words, tmp_path) -> None:
-    (tmp_path / "a.txt").write_text("The tide came in at noon.")
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "long.txt").write_text("A word and another. " * 3000)
-    (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    result, got, said = run(*(a.replace("{tmp}", str(tmp_path)) for a in arguments))
-    assert got == code, said
-    assert words in " ".join(said.replace("│", " ").split()) and result.stdout == ""
-    assert not (tmp_path / "b").exists()
+# --- options that would be ignored ---
 
 
 def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure import records, shape_model
+from ngtcli.measure import shape_model
 from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
 from ngtcli.measure.replay import context_of, run_replay
-from ngtcli.measure.shape_model import build, check_memory, make_hf, plan
+from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
 from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from ngtcli.measure.traces import TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
@@ -43,6 +43,10 @@ def asked(shape: str, methods: Sequence[str] = METHODS, **more: Any) -> BenchOpt
 
 def tiny(**changes: Any) -> Shape:
     return Shape("tiny", {**TINY, **changes})
+
+
+def made(shape: Shape) -> Built:
+    return build(plan(shape, SETTINGS), SETTINGS, print, True)
 
 
 @pytest.fixture
@@ -118,12 +122,12 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording
 
 
 def test_the_memory_estimate_covers_the_cache() -> None:
-    planned = plan(tiny(), SETTINGS)
-    model = build(planned, SETTINGS, print, True).model
+    built = made(tiny())
+    model = built.model
     model.start(200)
     model.prefill([1] * 200)
     held = sum(rows.nbytes for rows in model.cache.rows())
-    assert planned.cache_bytes(200) == held
+    assert built.plan.cache_bytes(200) == held
 
 
 def test_random_weights_are_the_same_each_time_and_give_finite_scores() -> None:
@@ -139,18 +143,16 @@ def test_random_weights_are_the_same_each_time_and_give_finite_scores() -> None:
 
 
 def test_generate_runs_an_unprepared_model_of_the_same_weights() -> None:
-    planned = plan(tiny(), SETTINGS)
-    built = build(planned, SETTINGS, print, True)
+    built = made(tiny())
     ours, stock = built.model.hf, built.stock
-    assert stock.config._attn_implementation == make_hf(planned).config._attn_implementation
+    assert stock.config._attn_implementation == make_hf(built.plan).config._attn_implementation
     pairs = list(zip(ours.parameters(), stock.parameters(), strict=True))
     assert pairs and all(a.data_ptr() == b.data_ptr() for a, b in pairs)
-    assert build(planned, SETTINGS, print, False).stock is None
+    assert build(built.plan, SETTINGS, print, False).stock is None
 
 
 def test_a_mixture_of_experts_verifies_drafts() -> None:
-    planned = plan(Shape("experts", EXPERTS), SETTINGS)
-    assert not build(planned, SETTINGS, print, True).model.plain_reason
+    assert not made(Shape("experts", EXPERTS)).model.plain_reason
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -177,8 +179,7 @@ def test_acceptance_is_that_of_the_replay_without_passes(
 @pytest.mark.parametrize("method", ["none", "prompt-lookup", "trie"])
 def test_the_passes_are_real(method: str, recording: Path) -> None:
     """What the cache holds afterwards is what one pass over prompt and recorded answer gives."""
-    planned = plan(tiny(), SETTINGS)
-    built = build(planned, SETTINGS, print, True)
+    built = made(tiny())
     hf, model = built.stock, built.model
     traces = read_traces(recording)
     for trace in traces.traces:
@@ -211,8 +212,7 @@ class Forced(LogitsProcessor):
 def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
     options: dict[str, int], recording: Path
 ) -> None:
-    planned = plan(tiny(), SETTINGS)
-    built = build(planned, SETTINGS, print, True)
+    built = made(tiny())
     hf, model = built.stock, built.model
     for trace in read_traces(recording).traces:
         PromptCache(model).put(trace)
@@ -255,23 +255,6 @@ def test_what_cannot_take_part_is_refused_and_the_others_run(
     found = run_shape(recording, options, SETTINGS)
     assert [r.method for r in found.refused] == ["recycling", "nonesuch"]
     assert {r.method for r in found.rows} == {"none", "trie"}
-
-
-def test_an_interruption_keeps_the_questions_that_are_done(
-    recording: Path, shape_file: str
-) -> None:
-    whole = records.run
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        for record in whole(*args, **kwargs):
-            if record.prompt == 2:
-                raise KeyboardInterrupt
-            yield record
-
-    with patch.object(records, "run", run):
-        found = run_shape(recording, asked(shape_file), SETTINGS)
-    assert found.interrupted and found.questions == 2
-    assert all(r.questions == 2 for r in found.rows if r.task == "overall")
 
 
 def test_every_output_of_bench_says_whose_weights_and_whose_tokens(

@@ -4,10 +4,10 @@ import csv
 import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from browser import Page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -24,8 +24,7 @@ from ngtcli.measure.results import (
     SplitRow,
 )
 from ngtcli.measure.summary import Row
-from ngtcli.render.bench_page import bench_page
-from ngtcli.render.bench_tables import facts, tables
+from ngtcli.render.bench_tables import bench_page, facts, tables
 from ngtcli.render.page import Bar, bars
 from ngtcli.render.tables import (
     Column,
@@ -112,7 +111,7 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
     found = list(csv.reader(io.StringIO(to_csv(table), newline="")))
     assert found[1:] == [[cell(c) for c in row] for row in rows]
     assert to_markdown([table]).count("\n") == 1 + len(rows)
-    assert len(read(to_html(table)).found) == 7 + 3 * len(rows)
+    assert len(Page(to_html(table)).found) == 7 + 3 * len(rows)
 
 
 def test_tables_stand_side_by_side_only_where_both_have_room() -> None:
@@ -155,18 +154,33 @@ def test_html_cells_are_escaped_and_headings_have_scopes() -> None:
     assert '<th scope="row">' in text and "<td>2</td>" in text
 
 
-def row(method: str, num_draft: int | None, **changes: Any) -> Row:
-    values: dict[str, Any] = {
-        "method": method, "num_draft": num_draft, "task": "overall", "questions": 4,
-        "new_tokens": 40, "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20,
-        "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25,
-        "acceptance_histogram": {0: 10, 12: 1, 1: 5, 6: 4}, "nodes_per_step": 8.0,
-        "undrafted_share": 0.5, "seconds_median": 0.1234, "seconds_quartiles": (0.1, 0.2),
-        "spread": 0.031, "tokens_per_s": 200.0, "tokens_per_s_with_prefill": 123.45,
-        "prefill_s_median": 0.05, "setup_s_median": None, "speedup": 1.5,
-        "speedup_quartiles": (1.25, 1.75), "speedup_least_and_most": (1.0, 2.0),
-        "same_ids": 4, "peak_memory_mib": 19.31, "judged": 4, "exact_match": 0.5, "f1": 0.755,
-    }  # fmt: skip
+LIVE_ROW: dict[str, Any] = {
+    "method": "trie", "num_draft": 32, "task": "overall", "questions": 4, "new_tokens": 40,
+    "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20, "mean_acceptance_length": 2.0,
+    "draft_acceptance_rate": 0.25, "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1},
+    "nodes_per_step": 8.0, "undrafted_share": 0.5, "seconds_median": 0.1234,
+    "seconds_quartiles": [0.1, 0.2], "spread": 0.031, "tokens_per_s": 200.0,
+    "tokens_per_s_with_prefill": 123.45, "prefill_s_median": 0.05, "setup_s_median": None,
+    "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "speedup_least_and_most": [1.0, 2.0],
+    "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": [1.25, 1.75],
+    "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4, "peak_memory_mib": 19.31,
+    "judged": 4, "exact_match": 0.5, "f1": 0.755, "rouge_l": 0.25,
+}  # fmt: skip
+REPLAY_ROW: dict[str, Any] = {
+    "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
+    "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
+    "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
+    "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
+}  # fmt: skip
+COMPARED = [k for k in LIVE_ROW if k.startswith("speedup_over_hf") or k == "rouge_l"]
+
+
+def row(method: str, num_draft: int | None, json: dict[str, Any] = LIVE_ROW, **changes: Any) -> Row:
+    """A row whose JSON is `json`, but for what is compared with others."""
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in json.items()}
+    counts = values["acceptance_histogram"].items()
+    values["acceptance_histogram"] = {int(k): v for k, v in reversed(counts)}
+    values |= {"method": method, "num_draft": num_draft, **dict.fromkeys(COMPARED)}
     return Row(**values | changes)
 
 
@@ -198,14 +212,8 @@ def live_result(*methods: str) -> LiveResult:
 
 
 def replay_result(*methods: str) -> ReplayResult:
-    made: dict[str, Any] = {
-        "questions": 2, "new_tokens": 90, "steps": 40, "mean_acceptance_length": 2.25,
-        "draft_acceptance_rate": 0.1, "acceptance_histogram": {0: 20, 3: 20},
-        "nodes_per_step": 20.0, "undrafted_share": 0.2, "draft_us_median": 35.0,
-        "draft_us_p99": 120.4,
-    }  # fmt: skip
     rows = [
-        row(m, k, task=task, **made)
+        row(m, k, REPLAY_ROW, task=task)
         for task in ("overall", "qa", "rag")
         for m in methods
         for k in (16, 32)
@@ -220,18 +228,7 @@ LIVE_JSON = {
     "kind": "live", "model": "builtin", "device": "cpu", "device_name": "A CPU",
     "dtype": "float32", "threads": 1, "cores": 2, "questions": 4, "rounds": 5, "max_tokens": 40,
     "fresh": False, "interrupted": False, "memory": "process", "notes": [],
-    "rows": [{
-        "method": "trie", "num_draft": 32, "task": "overall", "questions": 4, "new_tokens": 40,
-        "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20, "mean_acceptance_length": 2.0,
-        "draft_acceptance_rate": 0.25, "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1},
-        "nodes_per_step": 8.0, "undrafted_share": 0.5, "seconds_median": 0.1234,
-        "seconds_quartiles": [0.1, 0.2], "spread": 0.031, "tokens_per_s": 200.0,
-        "tokens_per_s_with_prefill": 123.45, "prefill_s_median": 0.05, "setup_s_median": None,
-        "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "speedup_least_and_most": [1.0, 2.0],
-        "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": [1.25, 1.75],
-        "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4, "peak_memory_mib": 19.31,
-        "judged": 4, "exact_match": 0.5, "f1": 0.755, "rouge_l": 0.25,
-    }],
+    "rows": [LIVE_ROW],
     "split": [{"method": "trie", "num_draft": 32, "steps": 20, "prefill_ms": 70.0,
                "step_us": STEP_US, "share": SHARE}],
     "prompts": [{"id": "s", "task": "qa", "prompt_tokens": 9, "results": {"trie at 32": {
@@ -244,12 +241,7 @@ LIVE_JSON = {
 REPLAY_JSON = {
     "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "inexact": 0,
     "fresh": True, "seconds": 1.25,
-    "rows": [{
-        "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
-        "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
-        "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
-        "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
-    }],
+    "rows": [REPLAY_ROW],
     "refused": [{"method": "recycling", "reason": "scores"}], "notes": [],
 }  # fmt: skip
 
@@ -258,11 +250,8 @@ NO_INVOCATION = {"command": "", "date": "", "versions": {}}
 
 
 def test_json_has_its_keys_in_their_order_to_the_byte() -> None:
-    over_hf = {
-        "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": (1.25, 1.75),
-        "speedup_over_hf_least_and_most": (1.0, 2.0),
-    }  # fmt: skip
-    whole = row("trie", 32, rouge_l=0.25, **over_hf)
+    compared = {k: LIVE_ROW[k] for k in COMPARED}
+    whole = row("trie", 32, **compared)
     times = PromptTimes(rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3)
     prompt = PromptRow(id="s", task="qa", prompt_tokens=9, results={"trie at 32": times})
     live = replace(
@@ -352,36 +341,6 @@ def test_tables_fit_terminals_of_60_and_80_columns() -> None:
             assert "length" in shown and names[1][:12] in shown
 
 
-class Page(HTMLParser):
-    """Checks that tags close, and keeps what a browser would load or run."""
-
-    VOID = {"meta", "br"}
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def read(text: str) -> Page:
-    parser = Page()
-    parser.feed(text)
-    parser.close()
-    assert parser.open == []
-    return parser
-
-
 def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     changes: dict[str, Any] = {
         "invocation": replace(RAN, command=HOSTILE), "model": HOSTILE,
@@ -390,7 +349,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     live = replace(live_result("trie", HOSTILE), notes=[HOSTILE], interrupted=True, **changes)
     for result in (live, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
         text = bench_page(result)
-        tags = read(text).found
+        tags = Page(text).found
         assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()
         assert not any(name.startswith("on") for _, a in tags for name in a)
         assert "\x1b" not in text and "http" not in text.replace("http-equiv", "")
@@ -400,20 +359,19 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
 
 def test_every_picture_has_a_title_a_description_and_ids_of_its_own() -> None:
     text = bench_page(live_result("trie", "suffix"))
-    tags = read(text).found
-    pictures = [a for t, a in tags if t == "svg"]
-    ids = [a["id"] for _, a in tags if "id" in a]
+    page = Page(text)
+    pictures, ids = [a for t, a in page.found if t == "svg"], page.values("id")
     assert len(ids) == len(set(ids)) and len(pictures) == 5
     for attributes in pictures:
         assert attributes["role"] == "img"
-        assert set((attributes["aria-labelledby"] or "").split()) <= set(ids)
+        assert set(attributes["aria-labelledby"].split()) <= set(ids)
     assert "trie: 1.50×" in text and "forward 20%" in text
     assert text.count('scope="col"') and text.count("<caption>") == 4
 
 
 def test_a_page_of_nothing_is_still_a_page() -> None:
     empty = replay_result()
-    assert "vicuna" in bench_page(empty) and read(bench_page(empty))
+    assert "vicuna" in bench_page(empty) and Page(bench_page(empty))
 
 
 def test_bars_are_drawn_to_scale_with_their_values_beside_them() -> None:

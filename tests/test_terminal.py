@@ -41,6 +41,15 @@ class Token:
         self.id, self.text, self.drafted, self.origin = 0, text, drafted, origin
 
 
+def stderr_as_screen(monkeypatch: pytest.MonkeyPatch, **environ: str) -> Screen:
+    """stderr, a terminal of 80 columns without colours unless `environ` says otherwise."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    for name, value in {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "80", **environ}.items():
+        monkeypatch.setenv(name, value)
+    return screen
+
+
 # --- width ---
 
 
@@ -72,11 +81,8 @@ def test_a_width_of_nothing_or_nonsense_is_80_and_the_least_is_20(
 def test_remarks_statuses_and_tables_do_with_any_width(
     monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
-    out, err = Screen(), Screen()
+    out, err = Screen(), stderr_as_screen(monkeypatch, COLUMNS=columns)
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setenv("TERM", "xterm")
     own_streams()
     assert sys.stdout is out and sys.stderr is err  # a caller's own streams stay
     assert os.environ.get("COLUMNS", "80") in ("20", "80", "1000")
@@ -89,36 +95,30 @@ def test_remarks_statuses_and_tables_do_with_any_width(
 
 
 def test_a_status_line_of_wide_characters_stays_on_one_line(monkeypatch) -> None:
-    err = Screen()
-    monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("TERM", "xterm")
+    err = stderr_as_screen(monkeypatch, COLUMNS="40")
     Notes().status("Loading " + "模型" * 40)
     assert cell_len(err.getvalue()) <= 39
     assert cut("ab模型", 3) == "ab" and cut("ab", 2) == "ab"
 
 
-def test_a_plain_terminal_gets_no_control_sequence(monkeypatch) -> None:
-    for term in ("dumb", ""):
-        err = Screen()
-        monkeypatch.setattr(sys, "stderr", err)
-        monkeypatch.setenv("TERM", term)
-        quiet = Notes()
-        quiet.status("Loading …")
-        quiet.remark("The built-in model quotes sentences.")
-        quiet.facts(["4 tokens"])
-        quiet.legend(["prompt"])
-        notes.report_error(UsageError("wrong", "Right it."))
-        told = Notes(verbose=True)
-        told.status("Reading …")
-        told.clear()
-        assert "\x1b" not in err.getvalue() and "\r" not in err.getvalue()
-        assert "Loading" not in err.getvalue() and "Reading …\n" in err.getvalue()
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_plain_terminal_gets_no_control_sequence(monkeypatch, term: str) -> None:
+    err = stderr_as_screen(monkeypatch, TERM=term)
+    quiet = Notes()
+    quiet.status("Loading …")
+    quiet.remark("The built-in model quotes sentences.")
+    quiet.facts(["4 tokens"])
+    quiet.legend(["prompt"])
+    notes.report_error(UsageError("wrong", "Right it."))
+    told = Notes(verbose=True)
+    told.status("Reading …")
+    told.clear()
+    assert "\x1b" not in err.getvalue() and "\r" not in err.getvalue()
+    assert "Loading" not in err.getvalue() and "Reading …\n" in err.getvalue()
 
 
 def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:
-    err = Screen()
-    monkeypatch.setattr(sys, "stderr", err)
+    err = stderr_as_screen(monkeypatch)
     notes.report_error(UsageError(f"no method '{'x' * 90_000}' here", "Right it."))
     first, hint = err.getvalue().replace("\r\x1b[K", "").splitlines()
     assert first.startswith("ngt: no method 'xxx") and first.endswith("xxx' here")
@@ -126,10 +126,8 @@ def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:
 
 
 def test_an_empty_line_stands_between_remarks_and_the_answer(monkeypatch) -> None:
-    out, err = Screen(), Screen()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setenv("TERM", "dumb")
+    err = stderr_as_screen(monkeypatch, TERM="dumb")
+    monkeypatch.setattr(sys, "stdout", Screen())
     notes = Notes()
     notes.begin_answer()
     assert err.getvalue() == ""  # nothing was said
@@ -153,10 +151,12 @@ UNSEEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("code", UNSEEN)
-def test_what_a_terminal_would_not_show_is_shown(code: int) -> None:
-    assert reveal(f"a{chr(code)}b") == "a\ufffdb"
-    assert reveal(chr(code)) == "\ufffd"
+def test_what_a_terminal_would_not_show_is_shown() -> None:
+    for code in UNSEEN:
+        assert reveal(f"a{chr(code)}b") == "a\ufffdb"
+        assert reveal(chr(code)) == "\ufffd"
+    assert reveal("م\u200c\u200cن❤\ufe0f\ufe0f") == "م\u200c\ufffdن❤\ufe0f\ufffd"  # a second one
+    assert reveal("\u200b\u200d") == "\ufffd\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,6 @@ def test_joiners_and_selectors_that_writing_needs_stay(text: str) -> None:
         parts.append(reveal(character, before))
         before = parts[-1]
     assert "".join(parts) == text
-
-
-def test_a_second_joiner_or_selector_is_shown() -> None:
-    assert reveal("م\u200c\u200cن") == "م\u200c\ufffdن"
-    assert reveal("❤\ufe0f\ufe0f") == "❤\ufe0f\ufffd"
-    assert reveal("\u200b\u200d") == "\ufffd\ufffd"
 
 
 @given(st.text())
@@ -303,12 +297,8 @@ def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(mon
 
 
 def test_the_reading_bar_tells_tokens_rate_and_time_left_in_60_columns(monkeypatch) -> None:
-    err, now = Screen(), [100.0]
-    monkeypatch.setattr(sys, "stderr", err)
+    err, now = stderr_as_screen(monkeypatch, COLUMNS="60"), [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
     shown = Notes()
     bar = ReadingBar(shown)
     for read in (0, 1024, 65_536, 130_048):
@@ -379,16 +369,14 @@ def test_a_name_with_a_line_feed_is_shown_on_one_line(tmp_path: Path) -> None:
         assert any("ngt: b" in line for line in lines), (arguments, lines)
 
 
-def test_notes_and_statuses_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = Screen()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
+def test_notes_and_statuses_are_one_line(monkeypatch) -> None:
+    err = stderr_as_screen(monkeypatch)
     told = Notes(verbose=True)
     told.status(f"Reading {NAMED} …")
-    assert "\n" not in stream.getvalue() and "Reading a ngt: b …" in stream.getvalue()
+    assert "\n" not in err.getvalue() and "Reading a ngt: b …" in err.getvalue()
     told.warn(f"left out {NAMED}: empty")
     told.facts([NAMED])
-    assert stream.getvalue().count("\n") == 2
+    assert err.getvalue().count("\n") == 2
 
 
 # --- what reaches a pipe, and a JSON reader ---
@@ -396,30 +384,29 @@ def test_notes_and_statuses_are_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\x7f\u202etxt\b[bold]x[/]"
 
 
-def test_plain_text_and_one_line_feed_at_the_end() -> None:
-    for end in ("", "\n"):
+@pytest.mark.parametrize(
+    ("texts", "no_color", "plain", "coloured"),  # every second text is drafted
+    [
+        (["One ", "two"], "", "One two\n", "One \x1b[4;36mtwo\x1b[0m\n"),
+        (["One ", "two\n"], "", "One two\n", "One \x1b[4;36mtwo\x1b[0m\n"),
+        (["a ", "b\nc", "!"], "", "a b\nc!\n", "a \x1b[4;36mb\x1b[0m\n\x1b[4;36mc\x1b[0m!\n"),
+        (["", "hat"], "1", "hat\n", "\x1b[4mhat\x1b[0m\n"),
+        ([], "", "", ""),
+    ],
+)
+def test_a_pipe_gets_a_step_in_one_write_and_one_line_feed_at_the_end(
+    monkeypatch, texts: list[str], no_color: str, plain: str, coloured: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    for colour, expected in ((False, plain), (True, coloured)):
+        written: list[str] = []
         stream = io.StringIO()
-        sink = PlainSink(stream)
-        sink.step([Token("One "), Token("two" + end, True)])
+        monkeypatch.setattr(stream, "write", written.append)
+        sink = PlainSink(stream, colour)
+        sink.step([Token(text, i % 2 == 1) for i, text in enumerate(texts)])
+        assert len(written) <= 1
         sink.close()
-        assert stream.getvalue() == "One two\n"
-
-
-def test_an_empty_answer_writes_nothing() -> None:
-    stream = io.StringIO()
-    sink = PlainSink(stream)
-    sink.step([])
-    sink.close()
-    assert stream.getvalue() == ""
-
-
-def test_drafted_tokens_are_coloured_and_underlined(monkeypatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    stream = io.StringIO()
-    sink = PlainSink(stream, colour=True)
-    sink.step([Token("My "), Token("old\n", True), Token("hat", True), Token("!")])
-    sink.close()
-    assert stream.getvalue() == "My \x1b[4;36mold\x1b[0m\n\x1b[4;36mhat\x1b[0m!\n"
+        assert "".join(written) == expected
 
 
 def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -> None:
@@ -433,26 +420,6 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
     assert {*ORIGINS, *DraftTree().names, "drafted"} == set(COLORS)
     with pytest.raises(KeyError, match="elsewhere"):
         drafted_style("elsewhere")
-
-
-def test_the_underline_outlives_no_color(monkeypatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    stream = io.StringIO()
-    PlainSink(stream, colour=True).step([Token("hat", True)])
-    assert stream.getvalue() == "\x1b[4mhat\x1b[0m"
-
-
-def test_one_write_a_step() -> None:
-    class Counting(io.StringIO):
-        writes = 0
-
-        def write(self, text: str) -> int:
-            Counting.writes += 1
-            return super().write(text)
-
-    sink = PlainSink(Counting(), colour=True)
-    sink.step([Token("a"), Token("b", True), Token("c"), Token("d", True)])
-    assert Counting.writes == 1
 
 
 @pytest.mark.parametrize("colour", [False, True])

@@ -21,8 +21,8 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.contestants import running
 from ngtcli.measure.grid import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.live import running
 from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
 from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
@@ -48,25 +48,21 @@ from ngtcli.system.json_form import to_json
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "values"),
+    ("text", "values"),
     [
-        ("n=8..16", "n", tuple(range(8, 17))),
-        ("n=8..16+3", "n", (8, 11, 14)),
-        ("num_draft=8..64*2", "num_draft", (8, 16, 32, 64)),
-        ("num-draft=0,8..10,100", "num_draft", (0, 8, 9, 10, 100)),
-        ("lp=3", "lp", (3,)),
-        ("lp=3,2,3", "lp", (3, 2)),
-        ("temperature=0..1", "temperature", (0.0, 1.0)),
-        ("temperature=0..0.3+0.1", "temperature", (0.0, 0.1, 0.2, 0.3)),
-        ("top_p=.5,1e-1", "top_p", (0.5, 0.1)),
-        ("presence_penalty=-1..1+.5", "presence_penalty", (-1.0, -0.5, 0.0, 0.5, 1.0)),
-        ("learn_output=true,False", "learn_output", (True, False)),
-        ("method=none,trie:lp=4,auto", "method", ("none", "trie:lp=4", "auto")),
-        ("stop=END", "stop", (("END",),)),
+        ("num-draft=0,8..10,100", (0, 8, 9, 10, 100)),
+        ("lp=3", (3,)),
+        ("lp=3,2,3", (3, 2)),
+        ("temperature=0..1", (0.0, 1.0)),
+        ("top_p=.5,1e-1", (0.5, 0.1)),
+        ("presence_penalty=-1..1+.5", (-1.0, -0.5, 0.0, 0.5, 1.0)),
+        ("learn_output=true,False", (True, False)),
+        ("method=none,trie:lp=4,auto", ("none", "trie:lp=4", "auto")),
+        ("stop=END", (("END",),)),
     ],
 )
-def test_an_axis_is_read(text: str, name: str, values: tuple[Any, ...]) -> None:
-    assert parse_axis(text) == Axis(name, values)
+def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
+    assert parse_axis(text) == Axis(text.partition("=")[0].replace("-", "_"), values)
     assert [type(v) for v in parse_axis(text).values] == [type(v) for v in values]
 
 
@@ -131,31 +127,26 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert all(type(v) is kind for v in axis.values)
 
 
-@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40), st.booleans())
-def test_ranges_are_those_of_a_naive_reading(a: int, more: int, by: int, factor: bool) -> None:
-    if factor:
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40), st.sampled_from("+*"))
+def test_ranges_are_those_of_a_naive_reading_and_do_not_drift(
+    a: int, more: int, by: int, sign: str
+) -> None:
+    if sign == "*":
         a, by = max(a, 1), max(by, 2)
     expected, x = [], a
     while x <= a + more:
         expected.append(x)
-        x = x * by if factor else x + by
-    sign = "*" if factor else "+"
+        x = x * by if sign == "*" else x + by
     assert list(parse_axis(f"num_draft={a}..{a + more}{sign}{by}").values) == expected
+    if sign == "+":
+        parts = [Decimal(number) / 100 for number in (a, a + more, by)]
+        text = "temperature={}..{}+{}".format(*parts)
+        assert list(parse_axis(text).values) == [float(Decimal(x) / 100) for x in expected]
 
 
-@given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 100))
-def test_ranges_of_floats_do_not_drift(a: int, more: int, by: int) -> None:
-    text = f"temperature={Decimal(a) / 100}..{Decimal(a + more) / 100}+{Decimal(by) / 100}"
-    expected = [float(Decimal(x) / 100) for x in range(a, a + more + 1, by)]
-    assert list(parse_axis(text).values) == expected
-
-
-def test_axes_are_told_from_files() -> None:
+def test_axes_are_told_from_files_come_once_and_make_a_bounded_number_of_cells() -> None:
     assert is_axis("n=8..9") and is_axis("num-draft=1")
     assert not is_axis("notes.txt") and not is_axis("./a=b.txt") and not is_axis("a.b=c")
-
-
-def test_a_name_may_come_once_and_cells_are_bounded() -> None:
     with pytest.raises(GrammarError, match="twice"):
         parse_sweep(["n=8", "num_draft=1", "n=9"])
     with pytest.raises(UsageError, match="cells"):
@@ -359,21 +350,18 @@ def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
     "text",
     [
         "", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}',
-        '{"1": true}', '{"1": "0.5"}', "[" * 200_000, '{"1": %s}' % ("9" * 400),
-        '{"seconds": 3}',
+        '{"1": true}', '{"1": "0.5"}', "[" * 200_000, '{"1": %s}' % ("9" * 400), '{"seconds": 3}',
     ],
 )  # fmt: skip
-def test_a_bad_cost_curve_is_named(text: str, tmp_path: Path) -> None:
+def test_a_bad_cost_curve_is_named_and_the_default_says_what_it_is_of(
+    text: str, tmp_path: Path
+) -> None:
     (tmp_path / "costs.json").write_text(text)
-    with pytest.raises(InputError, match="not a cost curve"):
-        read_costs(tmp_path / "costs.json")
-
-
-def test_the_default_cost_curve_says_what_it_was_measured_on() -> None:
+    for path, words in ((tmp_path / "costs.json", "not a cost curve"), ("no.json", "no such file")):
+        with pytest.raises(InputError, match=words):
+            read_costs(Path(path))
     curve, of = read_costs(DEFAULT_COSTS)
     assert "built-in model" in of and curve.at(64) > curve.at(1)
-    with pytest.raises(InputError, match="no such file"):
-        read_costs(Path("nowhere.json"))
 
 
 @pytest.mark.parametrize("text", ["temperature=0,1", "method=recycling"])
@@ -485,16 +473,13 @@ def test_two_names_are_a_grid_that_reads_without_colour(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("width", [80, 60])
-def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+def test_nothing_is_wider_than_the_terminal_and_a_wide_grid_becomes_a_list(width: int) -> None:
     three = {"n": (3, 8), "lp": (2, 3), "num_draft": (8,)}
     cells = [replace(c, values={**c.values, "num_draft": 8}) for c in shown_report().cells]
     for report in (shown_report(), shown_report(sweep=three, cells=cells)):
         text = bare(screen(report, width, True, every=True))
         assert max(len(line) for line in text.split("\n")) <= width
         assert all(figure in text for figure in ("100.0", "50.0", "2.020"))
-
-
-def test_a_wide_grid_becomes_a_list() -> None:
     text = screen(shown_report(sweep={"n": (3, 8), "lp": tuple(range(2, 60))}), 80)
     assert "n=8 lp=3" in text and "build" in text and "±1.0%" in text
 
@@ -554,18 +539,19 @@ def tune(*arguments: str | Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-def test_the_items_after_sweep_belong_to_it_and_json_is_one_object(tmp_path: Path) -> None:
-    folder = record(tmp_path / "r")
-    arguments = ("--replay", folder, "--rounds", "2", "--json", "--sweep", "n=4,8", "lp=2..3")
-    code, out, errors = tune(*arguments)
+def test_the_items_after_sweep_belong_to_it_and_files_are_written_whole(tmp_path: Path) -> None:
+    page, table = tmp_path / "t.html", tmp_path / "t.csv"
+    arguments = ("--replay", record(tmp_path / "r"), "--rounds", "2", "--sweep", "n=4,8", "lp=2..3")
+    code, out, errors = tune(*arguments, "--json")
     body = json.loads(out)
     assert code == 0 and errors == ""
     assert body["sweep"] == {"n": [4, 8], "lp": [2, 3]} and len(body["cells"]) == 4
     assert body["complete"] and body["measured"] == 8
-    assert {"tokens_per_s", "mean_acceptance_length", "trie_build_s", "trie_bytes"} <= set(
-        body["cells"][0]
-    )
-    assert json.loads(tune(*arguments)[1])["cells"] == body["cells"]  # nothing is left to measure
+    again = tune(*arguments, "--json", "-o", tmp_path / "t.json", "--html", page)
+    assert again[0] == 0 and page.read_text().startswith("<!DOCTYPE html>")
+    assert json.loads((tmp_path / "t.json").read_text())["cells"] == body["cells"]  # nothing is new
+    assert tune(*arguments, "--ids", "odd", "--csv", "-o", table)[0] == 0
+    assert len(table.read_text().splitlines()) == 5
 
 
 def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
@@ -618,21 +604,15 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path:
     assert code == 2 and "--force" in errors
     assert tune(*sweep, "--force", "--rounds", "4")[0] == 0
     assert load_preset("best").provenance["rounds"] == 4
-
-
-def test_a_preset_may_be_written_over_another_one_and_keeps_its_texts(tmp_path: Path) -> None:
-    sweep = ("--replay", record(tmp_path / "r"), "--sweep", "lp=2", "-p")
+    sweep = ("--replay", record(tmp_path / "q"), "--sweep", "lp=2", "-p")
     assert tune(*sweep, "ask", "--write", "first")[0] == 0
     assert tune(*sweep, "first", "--write", "second")[0] == 0
     ask, second = load_preset("ask"), load_preset("second")
     assert (second.template, second.separator) == (ask.template, ask.separator)
     assert second.provenance["based_on"] == "first"
-
-
-@pytest.mark.parametrize("name", ["", ".x", "a/b", "../a", "a b", "-a"])
-def test_a_preset_needs_a_plain_name(name: str) -> None:
-    with pytest.raises(UsageError):
-        preset_path(name, False)
+    for name in ("", ".x", "a/b", "../a", "a b", "-a"):
+        with pytest.raises(UsageError, match="not a name"):
+            preset_path(name, False)
 
 
 def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
@@ -668,11 +648,3 @@ def test_wrong_use_is_said_in_two_lines(arguments: list[str], code: int, said: s
     returned, out, errors = tune(*arguments)
     assert returned == code and out == "" and said.lower() in errors.lower()
     assert len(errors.strip().split("\n")) == (4 if "^" in said else 2)
-
-
-def test_files_are_written_whole(tmp_path: Path) -> None:
-    page, table = tmp_path / "t.html", tmp_path / "t.csv"
-    sweep = ("--replay", record(tmp_path / "r"), "--sweep", "n=4,8", "lp=2,3", "--ids", "odd")
-    assert tune(*sweep, "--csv", "-o", table, "--html", page)[0] == 0
-    assert len(table.read_text().splitlines()) == 5
-    assert page.read_text().startswith("<!DOCTYPE html>")

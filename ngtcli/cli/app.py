@@ -185,16 +185,12 @@ def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     ours = [word for word in arguments[:end] if word != "--debug"]
     debug = len(ours) < end
-    if ours[:1] == ["help"] and _is_command(ours[1:]):
-        ours = [*ours[1:], "--help"]
+    if ours[:1] == ["help"] and len(ours) > 1 and ours[1] in COMMANDS:
+        from ngtcli.cli.help import topics  # here: other commands do without
+
+        if len(ours) > 2 or ours[1] not in topics():  # a page of the command's name goes first
+            ours = [*ours[1:], "--help"]
     return [*ours, *arguments[end:]], debug
-
-
-def _is_command(words: Sequence[str]) -> bool:
-    """Whether words behind `help` name a command: a page of the same name goes first."""
-    from ngtcli.cli.help import topics  # here: other commands do without
-
-    return bool(words) and words[0] in COMMANDS and (len(words) > 1 or words[0] not in topics())
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -11,7 +11,6 @@ from ngtcli.cli.options import OF_OWN_ENGINE, JsonOption, PresetOption, resolve,
 from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.config import Settings
-from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
 from ngtcli.measure.prompts import Item, example_texts, file_items, passages
@@ -53,31 +52,40 @@ def check(
         texts = asked = example_texts()
     items = _items(texts.documents, asked.documents)
     found = _compare(items, chosen, settings, num_drafts, notes)
+    report = CheckReport(
+        model=settings.model,
+        method=settings.method,
+        dtype=settings.dtype,
+        exact=all(c.exact for c in found),
+        prompts=len(items),
+        num_draft=num_drafts,
+        runs=len(found),
+        identical=sum(c.identical for c in found),
+        results=found,
+        generate=_against_generate(found, num_drafts),
+        skipped=distinct([*texts.skipped, *asked.skipped]),
+    )
     if json:
-        print_json(_report(settings, found, num_drafts, [*texts.skipped, *asked.skipped]))
+        print_json(report)
     else:
-        _print(found, num_drafts)
-    _check_identical(found)
+        _print(report)
+    _check_identical(report)
 
 
 def _num_drafts(drafts: str, given: Mapping[str, Any], settings: Settings) -> list[int]:
     """The numbers of draft nodes to try. Raises UsageError."""
     if drafts and "num_draft" in given:
         raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
-    numbers = [settings.num_draft] if "num_draft" in given else _numbers(drafts or DRAFTS)
+    try:
+        numbers = [int(part) for part in (drafts or DRAFTS).split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise UsageError(f"--drafts {drafts}: not numbers", "Give them as in --drafts 8,32,64.")
+    numbers = [settings.num_draft] if "num_draft" in given else numbers
     if settings.method == "none" or numbers == [0]:
         what = "method none" if settings.method == "none" else "--num-draft 0"
         raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
-    return numbers
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise UsageError(f"--drafts {text}: not numbers", "Give them as in --drafts 8,32,64.")
     return numbers
 
 
@@ -111,27 +119,6 @@ def _compare(
     return found
 
 
-def _report(
-    settings: Settings,
-    found: Sequence[Comparison],
-    num_drafts: list[int],
-    skipped: Sequence[Skipped],
-) -> CheckReport:
-    return CheckReport(
-        model=settings.model,
-        method=settings.method,
-        dtype=settings.dtype,
-        exact=all(c.exact for c in found),
-        prompts=len(found) // len(num_drafts),
-        num_draft=num_drafts,
-        runs=len(found),
-        identical=sum(c.identical for c in found),
-        results=found,
-        generate=_against_generate(found, num_drafts),
-        skipped=distinct(skipped),
-    )
-
-
 def _against_generate(found: Sequence[Comparison], num_drafts: list[int]) -> list[GenerateReport]:
     """For each number of drafts, how many plain answers are as `generate` gives them."""
     rows = []
@@ -143,33 +130,32 @@ def _against_generate(found: Sequence[Comparison], num_drafts: list[int]) -> lis
     return rows
 
 
-def _check_identical(found: Sequence[Comparison]) -> None:
+def _check_identical(report: CheckReport) -> None:
     """Raise DifferenceError where a run differs from plain decoding."""
-    different = [c for c in found if not c.identical]
+    different = [c for c in report.results if not c.identical]
     if not different:
         return
     hint = "Near-ties flip in half precision; with --exact or --dtype float32 nothing may differ."
     if any(c.exact for c in different):
         hint = "With --exact nothing may differ; report this with the device and the versions."
-    what = f"{len(different)} of {counted(len(found), 'run')} gave other tokens than plain decoding"
-    raise DifferenceError(what, hint)
+    runs = counted(report.runs, "run")
+    raise DifferenceError(f"{len(different)} of {runs} gave other tokens than plain decoding", hint)
 
 
-def _print(found: Sequence[Comparison], num_drafts: list[int]) -> None:
+def _print(report: CheckReport) -> None:
     table = []
-    for num_draft in num_drafts:
-        part = [c for c in found if c.num_draft == num_draft]
-        lengths = [c.mean_acceptance_length for c in part]
-        tokens = sum(c.new_tokens for c in part)
-        same = f"{sum(c.identical for c in part)}/{len(part)}"
-        table.append([num_draft, len(part), tokens, f"{sum(lengths) / len(lengths):.2f}", same])
+    for num_draft in report.num_draft:
+        part = [c for c in report.results if c.num_draft == num_draft]
+        length = sum(c.mean_acceptance_length for c in part) / len(part)
+        tokens, same = sum(c.new_tokens for c in part), sum(c.identical for c in part)
+        table.append([num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"])
     print_table(["num_draft", "prompts", "tokens", "acceptance length", "identical"], table)
-    for row in _against_generate(found, num_drafts):
+    for row in report.generate:
         print_line(
             f"For information: {row.identical} of {row.prompts} plain answers at num_draft"
             f" {row.num_draft} are those of transformers' generate in this dtype."
         )
-    for c in found:
+    for c in report.results:
         if not c.identical:
             print_line(
                 f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"

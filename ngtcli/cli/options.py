@@ -19,7 +19,6 @@ from ngtcli.config import (
     SETTINGS,
     Layer,
     Resolved,
-    Setting,
     environment_and_file_layers,
     merge,
     names_of,
@@ -58,23 +57,19 @@ def _parameters(name: str) -> Iterator[inspect.Parameter]:
     """The flags of a setting; a list of names has another one that empties it."""
     setting = SETTINGS[name]
     flag = setting.flag
-    flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag, "-m"]
+    flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
     kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
     option = partial(typer.Option, rich_help_panel=setting.panel, show_default=False)
+    keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     shown = option(
-        *(flags if name == "model" else flags[:1]),
+        *flags + ["-m"] * (name == "model"),
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
     )
-    yield _keyword(name, None, Annotated[kind | None, shown])
+    yield keyword(name, default=None, annotation=Annotated[kind | None, shown])
     if setting.names:
         without = option(f"--no-{flag[2:]}", help=f"The same as {flag} none.")
-        yield _keyword(f"no_{name}", False, Annotated[bool, without])
-
-
-def _keyword(name: str, default: object, annotation: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+        yield keyword(f"no_{name}", default=False, annotation=Annotated[bool, without])
 
 
 def _default(value: Any) -> str:
@@ -142,26 +137,22 @@ def _bound_cache(verbose: bool) -> None:
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that were given as flags, with their values."""
-    flags = {
-        name: _typed(SETTINGS[name], value)
-        for name, value in arguments.items()
-        if name in SETTINGS and value is not None and value != []
-    }
+    flags: dict[str, Any] = {}
+    for name, value in arguments.items():
+        setting = SETTINGS.get(name)
+        if setting is None or value is None or value == []:
+            continue
+        if setting.choices and setting.is_switch:
+            value = "on" if value else "off"
+        elif setting.names:
+            value = names_of(value)
+        flags[name] = tuple(value) if isinstance(value, list) else value
     for name in settings_where(names=True):
         if arguments.get(f"no_{name}"):
             if name in flags:
                 raise UsageError(f"--{name} with --no-{name}", "Give one of them.")
             flags[name] = ()
     return flags
-
-
-def _typed(setting: Setting, value: Any) -> Any:
-    """The value of a flag as its setting has it."""
-    if setting.choices and setting.is_switch:
-        return "on" if value else "off"
-    if setting.names:
-        return names_of(value)
-    return tuple(value) if isinstance(value, list) else value
 
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
@@ -173,26 +164,26 @@ def resolve_tasks(
     flags: dict[str, Any], preset: str | None, tasks: Sequence[str]
 ) -> dict[str, tuple[Resolved, Preset]]:
     """For each task, settings from all layers and its preset. Raises UsageError."""
-    layers = [Layer("flag", flags), *environment_and_file_layers()]
     presets = {task: load_preset(task if preset is None else preset) for task in tasks}
-    _remark_variables()
+    layers = _layers(flags)
     return {task: (_merged([*layers, p.settings]), p) for task, p in presets.items()}
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
-    _remark_variables()
-    return _merged([Layer("flag", flags), *environment_and_file_layers()])
+    return _merged(_layers(flags))
 
 
-def _remark_variables() -> None:
+def _layers(flags: dict[str, Any]) -> list[Layer]:
+    """All layers but a preset; variables that are not read are named on stderr."""
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
+    return [Layer("flag", flags), *environment_and_file_layers()]
 
 
 def _merged(layers: list[Layer]) -> Resolved:
-    resolved = merge(layers)
-    resolved = merge([*layers, load_card(resolved.settings.model).settings])
+    model = merge(layers).settings.model
+    resolved = merge([*layers, load_card(model).settings])
     s = resolved.settings
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]

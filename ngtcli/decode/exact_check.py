@@ -31,7 +31,6 @@ from ngtcli.decode.trials import remembered
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.system.remembered import Remembered
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
 _PROMPT = 24  # tokens before them; guess
@@ -64,7 +63,10 @@ def find_exactness(
 
     The model is left with the attention that the result names, and its cache empty.
     """
-    own = model.attention
+    own, modules = model.attention, (type(module) for module in model.hf.modules())
+    kinds = Counter(f"{kind.__module__}.{kind.__name__}" for kind in modules)
+    # By some weights a fault shows, by others it stays hidden.
+    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
 
     def attend(name: str) -> None:
         if name != model.attention:
@@ -78,16 +80,9 @@ def find_exactness(
                 return Exactness("", "" if name == own else name)
         return Exactness(REASON)
 
-    found = _remembered(model, rows, places).find(check)
+    found = remembered("exact", model.hf, Exactness, *parts).find(check)
     attend(found.attention or own)
     return found
-
-
-def _remembered(model: TargetModel, rows: int, places: int) -> Remembered[Exactness]:
-    """Where a result is kept: for the weights too, by which a fault shows or stays hidden."""
-    kinds = Counter(f"{type(m).__module__}.{type(m).__name__}" for m in model.hf.modules())
-    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
-    return remembered("exact", model.hf, Exactness, *parts)
 
 
 def _weights(hf: Any) -> str:

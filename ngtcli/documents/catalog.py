@@ -23,7 +23,7 @@ from ngtcli.errors import reason_of
 from ngtcli.system.json_form import from_json
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
-VERSION = 6  # of the parsers' output and of these files
+VERSION = 7  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess
 _RUN_NS = time.time_ns()  # when this run began
 _TRY_AGAIN = "in two runs; ngt docs clear has it tried again"
@@ -36,19 +36,16 @@ class Entry:
 
     `reason` and `advice` say why there is no text; `once`: the parser failed, and another run tries
     it again, since the machine may have been to blame. `text` is the hash of the text, `tokens` the
-    number of tokens for each tokenizer's key.
+    number of tokens for each tokenizer's key; `about` has no sections.
     """
 
     stamp: tuple[int, int, int] = (0, 0, 0)
     seen: int = 0  # nanoseconds since 1970
     hash: str = ""
     way: str = ""
-    format: str = ""
-    pages: int = 0
-    dropped: int = 0
+    about: About = About("")
     characters: int = 0
     text: str = ""
-    warnings: tuple[str, ...] = ()
     reason: str = ""
     advice: str = ""
     once: bool = False
@@ -56,16 +53,9 @@ class Entry:
 
     def described(self, found: Extracted) -> "Entry":
         """This entry with what is known of its text."""
-        about = found.about
-        return replace(
-            self,
-            format=about.format,
-            pages=about.pages,
-            dropped=about.dropped,
-            characters=len(found.text),
-            text=hashlib.sha256(found.text.encode()).hexdigest(),
-            warnings=about.warnings,
-        )
+        about = replace(found.about, sections=())
+        text = hashlib.sha256(found.text.encode()).hexdigest()
+        return replace(self, about=about, characters=len(found.text), text=text)
 
     def checked(self) -> "Entry":
         """This entry of a file that has a text. Raises Unreadable for one that has none."""
@@ -84,7 +74,6 @@ class Catalog:
         limits = settings.max_mb, settings.parser_seconds, settings.parser_mb
         self._way = key_of(VERSION, settings.field, *limits, bool(settings.password))
         self._entries: dict[str, Entry] = {}
-        self._secret: set[str] = set()  # files that a password opened: nothing of them is kept
         self._changed = False
         self._lock = threading.Lock()
         self.remark = ""  # what is wrong with the cache, to be told
@@ -138,9 +127,7 @@ class Catalog:
         if before and before.text == entry.text:
             entry = replace(entry, tokens=before.tokens)
         self._put(path, entry)
-        if found.about.secret:
-            self._secret.add(path)
-        elif not kept and found.about.format != "text":
+        if not kept and not found.about.secret and found.about.format != "text":
             self._keep(start.hash, suffix, found)
         return found
 
@@ -182,11 +169,10 @@ class Catalog:
         """Write the manifest if anything changed; where that fails `remark` says why."""
         if not self._changed:
             return
-        # `asdict` takes ten times as long
         files = {
-            path: {name: getattr(entry, name) for name in Entry.__slots__}
+            path: {**_fields(entry), "about": _fields(entry.about)}
             for path, entry in self._entries.items()
-            if path not in self._secret
+            if not entry.about.secret
         }
         try:
             write_json(self._path, {"version": VERSION, "root": self._root, "files": files})
@@ -208,21 +194,14 @@ class Catalog:
         path = self._text_path(digest, suffix)
         try:
             body = read_json(path, _MANIFEST_BYTES)
-            text = body["text"]
-            if body.get("sha256") != hashlib.sha256(text.encode()).hexdigest():
-                return None
+            text: str = from_json(str, body["text"])
             return Extracted(text, About.from_json(body["about"], len(text)))
-        except (OSError, DamagedFileError, KeyError, ValueError, AttributeError):
+        except (OSError, DamagedFileError, KeyError, ValueError):
             return None
 
     def _keep(self, digest: str, suffix: str, found: Extracted) -> None:
-        body = {
-            "text": found.text,
-            "sha256": hashlib.sha256(found.text.encode()).hexdigest(),
-            "about": asdict(found.about),
-        }
         try:
-            write_json(self._text_path(digest, suffix), body)
+            write_json(self._text_path(digest, suffix), asdict(found))
         except OSError as error:
             self.remark = f"a text is not kept: {reason_of(error)}"
 
@@ -230,6 +209,11 @@ class Catalog:
 def folder() -> Path:
     """The cache folder of what is known of documents. Raises UsageError as `home` does."""
     return home("cache") / "documents"
+
+
+def _fields(value: Entry | About) -> dict[str, object]:
+    """As `asdict`, which takes ten times as long."""
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def stamp_of(path: str) -> tuple[int, int, int] | None:

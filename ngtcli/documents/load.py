@@ -194,8 +194,8 @@ def survey(
         remarks = files.close()
     names = distinct_names([(found.path, found.below) for found, _ in entries.values()])
     rows = tuple(
-        Row(name, utf8(found.path), entry.format, entry.pages, entry.characters,
-            entry.tokens[counter.key], entry.dropped, entry.warnings)
+        Row(name, utf8(found.path), entry.about.format, entry.about.pages, entry.characters,
+            entry.tokens[counter.key], entry.about.dropped, entry.about.warnings)
         for name, (found, entry) in zip(names, entries.values(), strict=True)
     )  # fmt: skip
     return Survey(rows, listing.all_skipped(), tuple(remarks), read)

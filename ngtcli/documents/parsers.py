@@ -1,13 +1,11 @@
 """Processes that parse files of foreign formats: a few, kept, and replaced when one is lost.
 
-A worker gets bytes and gives text over a connection (`worker.py` has the form). It starts without
-the user's environment and current folder, ends when its connection is closed, and is ended when a
-file takes too much of its CPU time. Whatever it replies is checked as if a stranger had sent it.
-
-A file is to blame for a crash, or for taking too much, only where that happens in a fresh worker;
-never for a worker that something else has ended or stopped.
+A worker gets bytes and gives text over a connection (`worker.py` has the form), without the user's
+environment and current folder. Whatever it replies is checked as if a stranger had sent it. A file
+is to blame for a crash, or for taking too much, only where that happens in a fresh worker.
 """
 
+import importlib.util
 import json
 import os
 import queue
@@ -78,7 +76,9 @@ class Parsers:
 
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable, whatever happens to the worker."""
-        check_installed(form)
+        for package in form.needs:
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtra(form.what, package)
         try:
             return self._extract(form, source)
         except FailedParser as failed:
@@ -109,15 +109,6 @@ class Parsers:
 
 def _ended() -> Unreadable:
     return Unreadable("not read: reading was ended", _AGAIN, lasting=False)
-
-
-def check_installed(form: Format) -> None:
-    """Raise MissingExtra unless the packages that a format needs are there."""
-    from importlib.util import find_spec  # here: few commands read such files
-
-    for package in form.needs:
-        if find_spec(package) is None:
-            raise MissingExtra(form.what, package)
 
 
 class _Worker:

@@ -1,10 +1,9 @@
 """The process in which files of foreign formats are parsed; nothing it does is trusted.
 
-`serve` reads requests from a connection and writes replies to it. Each is two messages: JSON, and
-data, which is a file in a request and a text in UTF-8 in a reply. The process is bounded in memory
-from its start and in CPU time for each file, ends itself when its time is up, and writes nothing
-into files. What else it cannot do the system must be able to refuse (`system/sandbox.py`);
-elsewhere no Python code in it can open a connection or start a program.
+A request and a reply are two messages each: JSON, and data, which is a file in a request and a text
+in UTF-8 in a reply. The process is bounded in memory, and in CPU time for each file. What else it
+cannot do the system must be able to refuse (`system/sandbox.py`); elsewhere no Python code in it
+can open a connection or start a program.
 """
 
 import json

@@ -14,14 +14,7 @@ from typing import Any
 from ngtcli.config import Settings
 from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
-from ngtcli.errors import (
-    InputError,
-    NgtError,
-    UsageError,
-    nearest,
-    reason_of,
-    shortened,
-)
+from ngtcli.errors import InputError, NgtError, UsageError, nearest, reason_of, shortened
 from ngtcli.measure.records import Refusal, refusal
 from ngtcli.system.reading import read_bounded
 
@@ -69,11 +62,9 @@ def unreadable(methods: Sequence[str], settings: Settings) -> list[Refusal]:
 def check_some_left(methods: Sequence[str], refused: Sequence[Refusal]) -> None:
     """Raise UsageError where none of `methods` can run."""
     reasons = {r.method: r.reason for r in refused}
-    if all(m in reasons for m in methods):
-        raise UsageError(
-            f"no method can run: {next(iter(reasons.values()), 'none is named')}",
-            "Choose others with --methods.",
-        )
+    if reasons.keys() >= set(methods):
+        reason = next(iter(reasons.values()), "none is named")
+        raise UsageError(f"no method can run: {reason}", "Choose others with --methods.")
 
 
 def check_against(settings: Settings) -> None:
@@ -103,18 +94,14 @@ def find_shape(name: str) -> Shape:
 
     Raises UsageError for an unknown name, InputError for a file that is no configuration.
     """
-    if name in shape_names():
-        return _read(name, SHAPES / f"{name}.json")
-    path = Path(os.path.expanduser(name))
-    if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
-        path = path / "config.json"
-    if not os.path.exists(path):
-        known = nearest(name.lower(), shape_names())
-        raise UsageError(f"no shape {shortened(name)!r}", f"{known} A config.json will do, too.")
-    return _read(path.parent.name if path.name == "config.json" else path.stem, path)
-
-
-def _read(name: str, path: Path) -> Shape:
+    path = SHAPES / f"{name}.json"
+    if name not in shape_names():
+        path = Path(os.path.expanduser(name))
+        if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
+            path = path / "config.json"
+        if not os.path.exists(path):
+            hint = f"{nearest(name.lower(), shape_names())} A config.json will do, too."
+            raise UsageError(f"no shape {shortened(name)!r}", hint)
     try:
         values = json.loads(read_bounded(path, _MOST))
     except OSError as error:
@@ -123,4 +110,4 @@ def _read(name: str, path: Path) -> Shape:
         raise InputError(f"{path}: not JSON", _HINT) from None
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise InputError(f"{path}: no configuration: it names no model_type", _HINT)
-    return Shape(name, values)
+    return Shape(path.parent.name if path.name == "config.json" else path.stem, values)

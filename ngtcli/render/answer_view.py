@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -27,30 +28,7 @@ from ngtcli.render.terminal import (
 )
 
 # The format of Rich's export, without the fonts that its own one fetches from a server.
-_SVG = """\
-<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg" role="img">
-<title>TITLE</title>
-<style>
-.{unique_id}-matrix {{ font: {char_height}px/{line_height}px "Fira Code", "DejaVu Sans Mono",
-  Menlo, Consolas, monospace; }}
-.{unique_id}-title {{ font: bold 18px system-ui, sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
+_SVG = Path(__file__).parent / "answer_picture.svg"
 _LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
@@ -176,7 +154,7 @@ def svg(shown: str, title: str, width: int) -> str:
     )
     console.print(Text.from_ansi(shown.translate(_NO_XML)), overflow="fold", end="")
     described = escape(reveal(visible(" ".join(title.split()))).translate(_NO_XML))
-    picture = console.export_svg(title="ngt", code_format=_SVG)
+    picture = console.export_svg(title="ngt", code_format=_SVG.read_text(encoding="utf-8"))
     picture = _LENGTH.sub(_in_cells, picture)
     return picture.replace("<title>TITLE</title>", f"<title>{described}</title>", 1)
 

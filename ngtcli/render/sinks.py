@@ -106,8 +106,6 @@ class Wrapper:
                 self._add(character, style, width)
         if not self._breaks() or self._column + _cells(self._gap) + LONG <= width:
             self._write_word(width)
-            self._begun = bool(self._word) or self._begun
-            self._word = []
         return self._take_output()
 
     def flush(self, width: int) -> list[Run]:
@@ -139,7 +137,7 @@ class Wrapper:
 
     def _end_word(self, width: int) -> None:
         self._write_word(width)
-        self._word, self._begun = [], False
+        self._begun = False
 
     def _end_line(self, width: int) -> None:
         self._end_word(width)
@@ -157,8 +155,8 @@ class Wrapper:
         else:
             self._out += self._gap
             self._column += gap
-        self._gap = []
         self._out += self._word
+        self._gap, self._word, self._begun = [], [], True
         self._column += cells
         if self._column > width:  # the terminal has wrapped it
             self._column %= width
