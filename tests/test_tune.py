@@ -21,8 +21,8 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.contestants import running
 from ngtcli.measure.grid import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.live import running
 from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
 from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport

@@ -215,7 +215,7 @@ def _open(given: TuneFlags, plan: Plan, notes: Notes) -> tuple["Source[Any]", Se
         check_session(cell.settings)
     texts = read_documents(plan.texts, piped_stdin(), base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, base, outputs)
-    from ngtcli.measure.contestants import running  # here: it loads torch
+    from ngtcli.measure.live import running  # here: it loads torch
 
     live = running(cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
     return live, tuple(dict.fromkeys(texts.skipped))
