@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import HARBOUR, check_tree, decode, make_drafter, make_target, plain, prompts
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.config import Settings
-from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, UNSEEN, bucket_of, match_end, named
+from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, UNSEEN, bucket_of, named
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
@@ -30,10 +30,10 @@ from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
-from ngtcli.errors import UsageError
 from ngtcli.trie.background import DEPTH, build_counts
 from ngtcli.trie.counts import (
     FIRST_CHILD,
+    FREQUENT,
     NEXT_SIBLING,
     NONE,
     PREVIOUS_SIBLING,
@@ -50,6 +50,7 @@ def costing(curve: CostCurve) -> DraftSettings:
 
 
 @given(st.lists(ids, max_size=4), st.integers(1, 5))
+@example([list(range(1000)) * 2], 7)  # more nodes than its first arrays hold
 @settings(deadline=None)
 def test_counts_are_those_of_a_plain_scan(texts: list[list[int]], depth: int) -> None:
     trie = CountTrie(depth)
@@ -61,22 +62,11 @@ def test_counts_are_those_of_a_plain_scan(texts: list[list[int]], depth: int) ->
         for at in range(len(text)):
             wanted.update(tuple(text[at : at + k]) for k in range(1, depth + 1)
                           if at + k <= len(text))  # fmt: skip
-    for sequence, count in wanted.items():
-        assert trie.count_of(sequence) == count
+    assert {sequence: trie.count_of(sequence) for sequence in wanted} == wanted
     assert trie.used == len(wanted) + 1
     top = [int(trie.arrays.nodes[n, TOKEN]) for n in trie.arrays.frequent if n != NONE]
     frequent = sorted((-c, s[0]) for s, c in wanted.items() if len(s) == 1)
-    assert sorted(-wanted[(t,)] for t in top) == [c for c, _ in frequent]
-
-
-def test_a_trie_grows_past_its_first_arrays() -> None:
-    rng = random.Random(0)
-    text = [rng.randrange(1000) for _ in range(3000)]
-    trie = CountTrie(7)
-    trie.extend(text)
-    assert trie.used > 1 << 12
-    assert trie.count_of(text[100:107]) >= 1
-    assert trie.count_of([text[5]]) == text.count(text[5])
+    assert sorted(-wanted[(t,)] for t in top) == [c for c, _ in frequent][:FREQUENT]
 
 
 def children(trie: CountTrie, node: int) -> list[int]:
@@ -223,15 +213,6 @@ def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
         seen.add(node)
 
 
-def test_places_move_with_the_text() -> None:
-    drafter = prepared([1, 2, 3, 1, 2], [3, 1], [4, 1, 2], 0, [2, 1])
-    nodes = drafter.sources.nodes
-    fresh = np.empty_like(nodes)
-    match_end(drafter.sources.arrays, fresh, np.array([1, 2, 3, 1, 2, 3, 1], np.int32))
-    assert fresh[1].tolist() == nodes[1].tolist()
-    assert fresh[2].tolist() == nodes[2].tolist()
-
-
 def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
     drafter = Auto(DraftSettings(pool=Pool(limit=10)))
     for answer in ([7, 8, 9, 7], [5, 6, 5], [1, 2, 3, 4], [2, 2, 2, 2, 2, 2]):
@@ -319,12 +300,6 @@ def test_ranks_keep_no_more_than_their_width_and_lose_the_weakest() -> None:
     found = ranks.of(5)
     assert len(found) == WIDTH
     assert {27, 28, 29, 24, 25, 26} <= found.keys()
-
-
-@pytest.mark.parametrize("option", ["trust=0", "trust=x", "trst=1"])
-def test_wrong_options_are_named(option: str) -> None:
-    with pytest.raises(UsageError):
-        make_drafter(f"auto:{option}", DraftSettings())
 
 
 def test_the_fitted_escapes_are_whole() -> None:
@@ -595,25 +570,37 @@ def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
         assert (tree.tokens, tree.parents) == (own.tokens, own.parents)
 
 
-def test_with_one_child_drafts_are_chains() -> None:
-    batch = AutoDrafters(children=1)
-    drafter = batch.start(Context([1, 2, 3, 4, 5, 9, 1, 2], vocabulary=10))
-    (tree,) = batch.propose_within([drafter], [4])
-    assert tree.tokens[:3] == (3, 4, 5)
-    assert tree.parents == tuple(range(-1, len(tree) - 1))
+def drafted(batch: AutoDrafters, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
+    """What a sequence that begins with `prompt` drafts."""
+    (tree,) = batch.propose_within([begun(batch, prompt, pooled=pooled)], [budget])
+    return tree
 
 
-def test_a_chain_goes_on_as_the_first_place_of_the_prompt_does() -> None:
-    prompt = [7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2]
-    chain = AutoDrafters(children=1)
-    (tree,) = chain.propose_within([chain.start(Context(prompt, vocabulary=10))], [2])
-    assert tree.tokens == (3, 4)
+def begun(
+    batch: AutoDrafters, prompt: Sequence[int], said: Sequence[int] = (), pooled: bool = True
+) -> Auto:
+    drafter = batch.start(Context(prompt, vocabulary=5000), pooled)
+    if said:
+        batch.observe([drafter], [said])
+    return drafter
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ([1, 2, 3, 4, 5, 9, 1, 2], (3, 4, 5)),
+        ([7, 1, 2, 3, 4, 8, 1, 2, 5, 6, 9, 1, 2], (3, 4)),  # as its first place goes on
+    ],
+)
+def test_with_one_child_drafts_are_chains(prompt: list[int], tokens: tuple[int, ...]) -> None:
+    tree = drafted(AutoDrafters(children=1), prompt, len(tokens))
+    assert tree.tokens == tokens and tree.parents == tuple(range(-1, len(tree) - 1))
 
 
 def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
     batch = AutoDrafters(costing(DEAR), children=1)
     assert batch.policy is not None
-    drafter = batch.start(Context([*range(40), 0, 1], vocabulary=50))
+    drafter = begun(batch, [*range(40), 0, 1])
     assert len(batch.propose_within([drafter], [16])[0]) == 0
     batch.observe([drafter], [[2]])
     batch.policy.curve = CostCurve({1: 1.0, 64: 1.0})
@@ -625,8 +612,8 @@ def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     # Two rows more cost little, further ones as much as a pass each.
     curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})
     batch = AutoDrafters(costing(curve))
-    sure = batch.start(Context([1, 2, 3, 4] * 8 + [1, 2], vocabulary=50))
-    unsure = batch.start(Context([*range(10, 40), 5, 7, 5, 8, 5, 9, 5], vocabulary=50))
+    sure = begun(batch, [1, 2, 3, 4] * 8 + [1, 2])
+    unsure = begun(batch, [*range(10, 40), 5, 7, 5, 8, 5, 9, 5])
     sizes = [len(tree) for tree in batch.propose_within([sure, unsure], [8, 8])]
     assert sizes == [2, 0]
 
@@ -635,10 +622,7 @@ def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
     """Searches of a text that repeats itself and of one without repetition, in 40 joint steps."""
     batch = AutoDrafters(costing(curve))
     assert batch.policy is not None
-    drafters = [
-        batch.start(Context([1, 2, 3, 4] * 8, vocabulary=5000)),
-        batch.start(Context(list(range(100, 140)), vocabulary=5000)),
-    ]
+    drafters = [begun(batch, [1, 2, 3, 4] * 8), begun(batch, range(100, 140))]
     counts, search = [0, 0], Auto.search
     with pytest.MonkeyPatch.context() as patch:
 
@@ -654,15 +638,10 @@ def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
     return counts
 
 
-def test_a_sequence_that_gets_no_rows_is_not_searched_while_another_drafts() -> None:
+def test_a_sequence_that_gets_no_rows_pauses_unless_drafting_costs_next_to_nothing() -> None:
     curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
     repeating, other = searched_steps(curve, drafting_s=0.1)
-    assert repeating == 40
-    assert other < 10
-
-
-def test_where_drafting_costs_next_to_nothing_no_sequence_pauses() -> None:
-    curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
+    assert repeating == 40 and other < 10
     assert searched_steps(curve, drafting_s=1e-9) == [40, 40]
 
 
@@ -671,7 +650,7 @@ def test_a_step_without_a_search_says_nothing_of_what_a_proposal_takes(
 ) -> None:
     batch = AutoDrafters(costing(CostCurve({1: 1e-6, 2: 9.0, 64: 99.0})))
     assert batch.policy is not None
-    drafter = batch.start(Context(list(range(40)), vocabulary=5000))
+    drafter = begun(batch, range(40))
     searched: list[int] = []
     monkeypatch.setattr(Auto, "search", lambda *_: searched.append(1) or np.zeros(0))
     monkeypatch.setattr(Auto, "take", lambda *_: DraftTree())
@@ -717,54 +696,31 @@ def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
 
 def test_answers_reach_later_sequences_through_the_pool() -> None:
     batch = AutoDrafters(DraftSettings(pool=Pool(100)), children=1)
-    first = batch.start(Context([7], vocabulary=50))
-    batch.observe([first], [[20, 21, 22, 23, 24]])
-    batch.finish(first)
-    second = batch.start(Context([8, 20, 21], vocabulary=50))
-    (tree,) = batch.propose_within([second], [3])
-    assert tree.tokens[:1] == (22,)
+    batch.finish(begun(batch, [7], [20, 21, 22, 23, 24]))
+    assert drafted(batch, [8, 20, 21], 3).tokens[:1] == (22,)
 
 
 def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
     batch = AutoDrafters(DraftSettings(pool=Pool(100)), children=1)
-    shy = batch.start(Context([7], vocabulary=50), pooled=False)
-    batch.observe([shy], [[20, 21, 22, 23, 24]])
-    batch.finish(shy)
-    second = batch.start(Context([8, 20, 21], vocabulary=50))
-    assert batch.propose_within([second], [3])[0].tokens[:1] != (22,)
-    batch.observe([second], [[30, 31, 32, 33, 34]])
-    batch.finish(second)
-    third = batch.start(Context([9, 30, 31], vocabulary=50), pooled=False)
-    assert batch.propose_within([third], [3])[0].tokens[:1] != (32,)
+    batch.finish(begun(batch, [7], [20, 21, 22, 23, 24], pooled=False))
+    assert drafted(batch, [8, 20, 21], 3).tokens[:1] != (22,)
+    batch.finish(begun(batch, [8], [30, 31, 32, 33, 34]))
+    assert drafted(batch, [9, 30, 31], 3, pooled=False).tokens[:1] != (32,)
 
 
-def test_when_the_pool_is_counted_anew_other_sequences_go_on() -> None:
-    batch = AutoDrafters(DraftSettings(pool=Pool(20)), children=1)
-    going_on = batch.start(Context([1, 2, 3], vocabulary=500))
+def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None:
+    text = np.arange(40, 50, dtype=np.int32)
+    batch = AutoDrafters(DraftSettings(pool=Pool(20)), children=1, texts=[text])
+    going_on = begun(batch, [1, 2, 3])
     for start in range(100, 400, 10):
-        other = batch.start(Context([7], vocabulary=500))
-        batch.observe([other], [list(range(start, start + 10))])
-        batch.finish(other)
+        batch.finish(begun(batch, [7], range(start, start + 10)))
         batch.observe([going_on], [[1, 2, 3]])
         (tree,) = batch.propose_within([going_on], [2])
         assert tree.tokens == (1, 2)
-
-
-def test_texts_beside_the_pool_stay_when_it_is_counted_anew() -> None:
-    text = np.arange(40, 50, dtype=np.int32)
-    batch = AutoDrafters(DraftSettings(pool=Pool(20)), children=1, texts=[text])
-    for start in range(100, 400, 10):
-        other = batch.start(Context([7], vocabulary=500))
-        batch.observe([other], [list(range(start, start + 10))])
-        batch.finish(other)
-    last = batch.start(Context([41, 42], vocabulary=500))
-    (tree,) = batch.propose_within([last], [2])
-    assert tree.tokens == (43, 44)
+    assert drafted(batch, [41, 42], 2).tokens == (43, 44)
 
 
 def test_a_sequence_without_room_drafts_nothing() -> None:
     batch = AutoDrafters(children=1)
-    drafters = [batch.start(Context([1, 2, 1, 2, 1], vocabulary=3)) for _ in range(2)]
-    full, free = batch.propose_within(drafters, [0, 2])
-    assert len(full) == 0
-    assert len(free) == 2
+    drafters = [begun(batch, [1, 2, 1, 2, 1]) for _ in range(2)]
+    assert [len(tree) for tree in batch.propose_within(drafters, [0, 2])] == [0, 2]

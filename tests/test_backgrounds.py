@@ -1,14 +1,18 @@
-"""Backgrounds: the phrases that ship, their counts, their files, names and commands."""
+"""Backgrounds: counts of texts, the phrases that ship, files, names, commands, and drafts."""
 
 import hashlib
 import json
+import lzma
 import os
 import subprocess
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,31 +33,174 @@ from ngtcli.background.files import (
     failure_path,
     open_background,
 )
-from ngtcli.background.loaded import (
-    Backgrounds,
-    start_making,  # before it is replaced for each test
-)
-from ngtcli.background.phrases import (
-    LONGEST,
-    MOST_PACKED,
-    PARAGRAPH,
-    Phrases,
-    read_phrases,
-)
+from ngtcli.background.loaded import Backgrounds, start_making
+from ngtcli.background.phrases import LONGEST, MOST_PACKED, PARAGRAPH, Phrases, read_phrases
 from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
 from ngtcli.measure.replay import replay
 from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.system.compiled import njit
 from ngtcli.system.storage import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import FOLLOWED, TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.files import list_backgrounds
+from ngtcli.trie.background import (
+    COUNT,
+    FIRST,
+    FOLLOWED,
+    TOKEN,
+    BackgroundCounts,
+    build_counts,
+    load_counts,
+)
+from ngtcli.trie.background_search import BackgroundArrays, find_row
+from ngtcli.trie.files import BACKGROUNDS, list_backgrounds
 from tests.tools.phrases import write_phrases
+
+# --- counts of texts ---
+
+VOCABULARY = 6
+IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
+TEXTS = st.lists(st.tuples(IDS, st.sampled_from([0.5, 1.0, 2.25])), max_size=5)
+
+
+def counted(texts: Sequence[tuple[list[int], float]], depth: int) -> Counter[tuple[int, ...]]:
+    """What every sequence of at most `depth` tokens weighs."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for ids, weight in texts:
+        for size in range(1, depth + 1):
+            for at in range(len(ids) - size + 1):
+                found[tuple(ids[at : at + size])] += weight  # type: ignore[assignment]
+    return found
+
+
+@given(TEXTS, st.integers(1, 4), st.lists(st.sampled_from([0.0, 1.0, 2.0]), max_size=3))
+def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
+    texts: list[tuple[list[int], float]], depth: int, least: list[float]
+) -> None:
+    counts, wanted = build_counts(texts, depth, least), counted(texts, depth)
+    bounds = [*least, *([least[-1]] if least else [0.0]) * depth][:depth]
+    kept = {
+        sequence: weight
+        for sequence, weight in wanted.items()
+        if all(wanted[sequence[:k]] >= bounds[k - 1] for k in range(1, len(sequence) + 1))
+    }
+    every = {(token,) for token in range(max((s[0] for s in kept), default=-1) + 1)}
+    assert len(counts) == len(kept.keys() | every)
+    for sequence in wanted:
+        assert counts.count_of(sequence) == kept.get(sequence, 0.0)
+
+
+@given(TEXTS)
+def test_siblings_are_in_the_order_of_their_counts(texts: list[tuple[list[int], float]]) -> None:
+    counts, weights = build_counts(texts, 3, ()), counted(texts, 3)
+    paths: list[tuple[int, ...]] = [()]
+    for node in range(len(counts) + 1):
+        rows = slice(*counts.nodes[node : node + 2, FIRST].tolist())
+        tokens, path = counts.nodes[rows, TOKEN].tolist(), paths[node]
+        by_count = sorted(tokens, key=lambda t: (-weights[(*path, t)] if path else 0, t))
+        assert tokens == by_count and counts.by_token[rows, TOKEN].tolist() == sorted(tokens)
+        assert counts.nodes[counts.by_token[rows, 1], TOKEN].tolist() == sorted(tokens)
+        paths += [(*path, token) for token in tokens]
+
+
+@njit()
+def row_of(arrays: Any, sequence: Any) -> int:
+    """The row of a sequence, as compiled code finds it."""
+    node = 0
+    for token in sequence:
+        if node != -1:
+            node = find_row(BackgroundArrays(arrays[0], arrays[1]), node, token)
+    return node
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 9, 40]))
+@settings(deadline=None, max_examples=20)
+def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = rng.integers(0, tokens, 1000).tolist()
+    counts, weights = build_counts([(text, 1.0)], 3, ()), counted([(text, 1.0)], 3)
+    others = [tuple(other) for other in rng.integers(0, tokens + 3, (200, 3)).tolist()]
+    for sequence in [*weights, *others]:
+        row = row_of((counts.nodes, counts.by_token), np.array(sequence, np.int32))
+        found = counts.nodes[row, COUNT] / 64 if row != -1 else 0.0
+        assert found == weights[sequence]
+
+
+def saved(folder: Path, texts: Sequence[tuple[list[int], float]]) -> Path:
+    counts = build_counts(texts, 3)
+    return BACKGROUNDS.write(folder / "a", counts.arrays, {"name": "a"})
+
+
+def test_a_file_holds_what_was_counted(tmp_path: Path) -> None:
+    path = saved(tmp_path, [([1, 2, 3, 1, 2], 1.0)])
+    counts = load_counts(BACKGROUNDS, path, VOCABULARY, {"name": "a"})
+    assert counts.count_of([1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_any_bytes_are_refused_or_opened(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = saved(tmp_path_factory.mktemp("b"), [([1, 2, 3, 1, 2], 1.0)])
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        counts = load_counts(BACKGROUNDS, path, VOCABULARY)
+    except DamagedFileError:
+        return
+    assert isinstance(counts, BackgroundCounts) and counts.nodes.dtype == np.int32
+
+
+def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
+    """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
+    script = Path(__file__).parent / "hostile_background.py"
+    ran = subprocess.run(
+        [sys.executable, str(script), "1", "80"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        stdout=subprocess.PIPE, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert int(ran.stdout) > 3000
+
+
+def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
+    counts = build_counts([(text, 1.0)], least=())
+    return Auto(DraftSettings(background=counts, pool=pool))
+
+
+def test_what_only_the_background_knows_is_drafted_and_named_after_it() -> None:
+    drafter = drafter_with([1, 2, 3, 4, 5])
+    drafter.reset(Context((9, 1, 2), vocabulary=10))
+    tree = drafter.propose((), 8)
+    assert tree.tokens[:2] == (3, 4)
+    assert {tree.origin(i) for i in range(2)} == {"background"}
+
+
+def test_prompt_and_pool_are_asked_before_the_background() -> None:
+    drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
+    drafter.reset(Context((1, 2, 8, 1, 2), vocabulary=10))
+    tree = drafter.propose((), 16)
+    after = [i for i in range(len(tree)) if tree.parents[i] == -1]
+    named = {tree.tokens[i]: tree.origin(i) for i in after}
+    assert (named[8], named[7], named[3]) == ("prompt", "pool", "background")
+
+
+def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
+    counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
+    batch = AutoDrafters(DraftSettings(background=counts))
+    drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
+    trees = batch.propose_within(drafters, [2, 2])
+    assert [tree.tokens[:1] for tree in trees] == [(2,), (3,)]
+
+
+# --- phrases ---
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
 
@@ -104,8 +251,6 @@ def test_phrases_are_read_as_they_were_written(
 
 
 def test_a_phrase_without_its_beginning_is_neither_written_nor_read(tmp_path: Path) -> None:
-    import lzma
-
     with pytest.raises(ValueError, match="beginning"):
         write_phrases(tmp_path / "x", phrases_of({(" the", " fact"): 2, (" fact",): 2}))
     for text in ("2 fact\t2\n", "1 the\t2\n3 that\t2\n", "1 the\t0\n", "1 the\n", "x the\t2\n"):
@@ -115,8 +260,6 @@ def test_a_phrase_without_its_beginning_is_neither_written_nor_read(tmp_path: Pa
 
 
 def test_any_bytes_are_phrases_or_a_damaged_file(tmp_path: Path) -> None:
-    import lzma
-
     whole = SHIPPED["english"].read_bytes()
     bombs = lzma.compress(b"1 the\t1\n" * 9_000_000, preset=0)
     for data in (b"", b"x" * 99, whole[:5000], whole[5000:], bombs, bytes(MOST_PACKED + 1)):
@@ -226,6 +369,19 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return models
 
 
+def run(*names: str) -> Backgrounds:
+    """Backgrounds as a run with an answer has them."""
+    tokenizer = load_tokenizer("builtin")
+    backgrounds = Backgrounds(names, tokenizer, 8192, model="builtin", persist=True)
+    backgrounds.load()
+    backgrounds.after_answer()
+    return backgrounds
+
+
+def failure() -> Path:
+    return failure_path("english", load_tokenizer("builtin").fingerprint)
+
+
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ship few phrases."""
     path = tmp_path / "few.xz"
@@ -266,37 +422,24 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
     (tmp_path / "bad.xz").write_bytes(b"bad")
     monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
     making.make_files(["english"], "builtin")
-    tokenizer = load_tokenizer("builtin")
-    assert failure_path("english", tokenizer.fingerprint).is_file()
-    backgrounds = Backgrounds(("english",), tokenizer, 8192, persist=True)
+    assert failure().stat().st_mode & 0o777 == 0o600
+    backgrounds = run("english")
     assert backgrounds.load() is None
-    backgrounds.after_answer()
     assert "is not there: it is cut off" in backgrounds.words() and not started
-    assert failure_path("english", tokenizer.fingerprint).stat().st_mode & 0o777 == 0o600
 
 
 def test_making_is_begun_once_until_a_day_has_passed(started: list[str]) -> None:
-    tokenizer = load_tokenizer("builtin")
-
-    def run() -> str:
-        backgrounds = Backgrounds(("english",), tokenizer, 8192, persist=True)
-        backgrounds.load()
-        backgrounds.after_answer()
-        return backgrounds.words()
-
-    assert "made now" in run() and "it is being made" in run() and len(started) == 1
-    os.utime(failure_path("english", tokenizer.fingerprint), (1_000_000_000,) * 2)
-    assert "made now" in run() and len(started) == 2
+    assert "made now" in run("english").words()
+    assert "it is being made" in run("english").words() and len(started) == 1
+    os.utime(failure(), (1_000_000_000,) * 2)
+    assert "made now" in run("english").words() and len(started) == 2
 
 
 def test_nothing_is_started_where_the_cache_cannot_be_written(
     own_home: Path, started: list[str]
 ) -> None:
     own_home.write_text("no folder")
-    backgrounds = Backgrounds(("english",), load_tokenizer("builtin"), 8192, persist=True)
-    backgrounds.load()
-    backgrounds.after_answer()
-    assert "cannot be made" in backgrounds.words() and not started
+    assert "cannot be made" in run("english").words() and not started
 
 
 @pytest.mark.parametrize("error", [IndexError("far"), MemoryError()])
@@ -304,17 +447,12 @@ def test_whatever_ends_making_is_the_reason_and_success_removes_it(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small(monkeypatch, tmp_path)
-    path = failure_path("english", load_tokenizer("builtin").fingerprint)
-
-    def fail(*_: object) -> None:
-        raise error
-
     with monkeypatch.context() as during:
-        during.setattr(making, "phrase_counts", fail)
+        during.setattr(making, "phrase_counts", Mock(side_effect=error))
         making.make_files(["english"], "builtin")
-    assert read_json(path, 10_000) == {"reason": str(error) or "MemoryError"}
+    assert read_json(failure(), 10_000) == {"reason": str(error) or "MemoryError"}
     making.make_files(["english"], "builtin")
-    assert not path.exists() and len(list_backgrounds()) == 1
+    assert not failure().exists() and len(list_backgrounds()) == 1
 
 
 def test_the_process_that_makes_runs_no_code_of_the_current_folder(
@@ -358,17 +496,16 @@ def test_a_damaged_file_is_made_again(
     tokenizer = load_tokenizer("builtin")
     path = background_path("english", tokenizer.fingerprint)
     path.write_bytes(path.read_bytes()[:100])
-    backgrounds = Backgrounds(("english",), tokenizer, 8192, model="builtin", persist=True)
+    backgrounds = run("english")
     assert backgrounds.load() is None and "made again" in backgrounds.words()
-    backgrounds.after_answer()
-    backgrounds.after_answer()
+    backgrounds.after_answer()  # once more
     assert started == ["builtin"]
     making.make_files(["english"], "builtin")
     assert open_background("english", tokenizer.fingerprint, 8192).count_of([]) >= 0
 
 
 def test_nothing_is_loaded_or_made_without_names() -> None:
-    backgrounds = Backgrounds((), load_tokenizer("builtin"), 8192, persist=True)
+    backgrounds = run()
     assert backgrounds.load() is None and backgrounds.words() == ""
 
 
@@ -380,13 +517,14 @@ def test_several_backgrounds_are_joined_once(
     names, tokenizer = ("english", "mine"), load_tokenizer("builtin")
     fresh = Backgrounds(names, tokenizer, 8192).load()
     making.make_files(names, "builtin")
-    kept = Backgrounds(names, tokenizer, 8192, persist=True)
+    kept = run(*names)
     loaded = kept.load()
     assert fresh is not None and loaded is not None
     check_equal(loaded, fresh)
     assert kept.words() == "Background: english, mine."
     assert ngt("trie", "build", "--background", __file__, "--name", "mine").returncode == 0
-    stale = Backgrounds(names, tokenizer, 8192, persist=True)
+    monkeypatch.setattr(making, "start_making", lambda *_: None)
+    stale = run(*names)
     alone = stale.load()
     assert alone is not None and stale.words().startswith("Background: mine.")
     assert len(alone) != len(loaded)

@@ -1,10 +1,14 @@
 """Passages found by their vectors: against brute force, from the cache, and from the command."""
 
 import json
+import os
+import shutil
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,18 +21,17 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
+from ngtcli.config import Settings
 from ngtcli.documents.load import Document
-from ngtcli.documents.passages import Cutting
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.retrieve import ranking, vectors
 from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
-from ngtcli.retrieve.ranking import Rankers, fused, rank
+from ngtcli.retrieve.ranking import fused, rank
 from ngtcli.retrieve.vectors import Nearest, Vectors, nearest_of
 
 needs_faiss = pytest.mark.skipif(find_spec("faiss") is None, reason="no faiss")
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-SMALL = Cutting(16)
 CONCEPTS = [
     ("ship", "vessel"), ("sank", "foundered"), ("storm", "gale"), ("doctor", "physician"),
     ("ill", "sick"), ("king", "monarch"), ("bread", "loaf"), ("tree", "oak"),
@@ -39,6 +42,13 @@ TEXTS = [
     "the physician saw that the boy was sick.",
     "the quick fox went in and out all day.",
 ]
+
+
+def by(embedder: str = "", reranker: str = "", tokens: int = 16) -> Settings:
+    return Settings(passage_tokens=tokens, embedder=embedder, reranker=reranker)
+
+
+WORDS = by()
 
 
 @pytest.fixture(autouse=True)
@@ -235,27 +245,26 @@ def test_a_question_in_other_words_is_found_by_vectors_and_not_by_bm25(
 ) -> None:
     documents = folder(*TEXTS)
     question = "which ship sank and in which storm?"
-    words = rank(documents, SMALL, question, 4).found
+    words = rank(documents, WORDS, question, 4).found
     assert 1 in [one.passage for one in words] and words[0].passage != 1  # by "in" alone
-    both = rank(documents, SMALL, question, 4, rankers=Rankers(models["meaning"]))
+    both = rank(documents, by(models["meaning"]), question, 4)
     dense = {one.passage: one.scores.dense or 0 for one in both.found}
     assert max(dense, key=lambda p: dense[p]) == 1 and dense[1] > 0.99
     assert both.dense == "flat" and both.embedded == len(both.index)
-    meant = rank(documents, SMALL, "ship? sank? storm?", 4)
+    meant = rank(documents, WORDS, "ship? sank? storm?", 4)
     assert not meant.found
-    found = rank(documents, SMALL, "ship? sank? storm?", 4, rankers=Rankers(models["meaning"]))
+    found = rank(documents, by(models["meaning"]), "ship? sank? storm?", 4)
     assert found.found[0].passage == 1
 
 
 @needs_faiss
 def test_scores_of_each_ranker_are_those_of_brute_force(models: dict[str, str]) -> None:
     documents, question = folder(*TEXTS), "the doctor and the king"
-    found = rank(
-        documents, SMALL, question, 4, rankers=Rankers(models["letters"], models["reranker"])
-    ).found
+    both = by(models["letters"], models["reranker"])
+    found = rank(documents, both, question, 4).found
     embedder, reranker = load_embedder(models["letters"]), load_reranker(models["reranker"])
     cosines = embedder.passages(TEXTS)[0] @ embedder.question(question)
-    words = dict(rank(documents, SMALL, question, 4).index.ranked(question))
+    words = dict(rank(documents, WORDS, question, 4).index.ranked(question))
     order = [sorted(words, key=lambda p: -words[p]), np.argsort(-cosines).tolist()]
     for one in found:
         assert one.scores.bm25 == pytest.approx(words.get(one.passage, 0.0))
@@ -273,8 +282,8 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
 ) -> None:
     monkeypatch.setattr(ranking, "CANDIDATES", 2)
     documents = folder(*(f"tide {'x ' * i}." for i in range(6)))
-    words = [one.passage for one in rank(documents, SMALL, "tide?", 6).found]
-    found = rank(documents, SMALL, "tide?", 6, rankers=Rankers(reranker=models["reranker"])).found
+    words = [one.passage for one in rank(documents, WORDS, "tide?", 6).found]
+    found = rank(documents, by(reranker=models["reranker"]), "tide?", 6).found
     assert {one.passage for one in found[:2]} == set(words[:2])
     assert [one.passage for one in found[2:]] == words[2:]
     assert [one.scores.reranked is None for one in found] == [False] * 2 + [True] * 4
@@ -283,54 +292,26 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
 # --- the cache ---
 
 
-class Counting:
-    """Counts the texts that are embedded; after `most` of them it is interrupted."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.texts: list[str] = []
-        self.most = 10**9
-        real = Embedder.passages
-
-        def passages(embedder: Embedder, texts: list[str]) -> Any:
-            if len(self.texts) + len(texts) > self.most:
-                raise KeyboardInterrupt
-            self.texts += texts
-            return real(embedder, texts)
-
-        monkeypatch.setattr(Embedder, "passages", passages)
-
-
 @needs_faiss
-def test_only_new_texts_are_embedded(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@settings(max_examples=15, deadline=None)
+@given(turns=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), max_size=5))
+def test_of_any_documents_of_a_folder_in_turn_only_new_texts_are_embedded(
+    models: dict[str, str], turns: list[list[int]]
 ) -> None:
-    counting, rankers = Counting(monkeypatch), Rankers(models["meaning"])
-    first = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers)
-    assert sorted(counting.texts) == sorted(TEXTS)
-    again = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers)
-    assert again.found == first.found and again.embedded == 0 and len(counting.texts) == 4
-    changed = [TEXTS[3], "a gale came.", *TEXTS[:2]]
-    found = rank(folder(*changed), SMALL, "a storm", 4, rankers=rankers)
-    assert counting.texts[4:] == ["a gale came."] and found.found[0].passage == 1
-    rank(folder(*changed), SMALL, "a storm", 4, rankers=Rankers(models["letters"]))
-    assert len(counting.texts) == 9  # another model, other vectors
-
-
-@needs_faiss
-def test_vectors_of_a_folder_outlive_questions_about_some_of_its_files(
-    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counting, rankers = Counting(monkeypatch), Rankers(models["meaning"])
-    whole = folder(*TEXTS)
-    fresh = [rank(whole, SMALL, "a ship", 4, rankers=rankers)]
-    for some in (whole[:1], whole[1:3], whole[:1], whole[::2], whole, whole[1:3]):
-        found = rank(some, SMALL, "a ship", 4, rankers=rankers)
-        assert found.embedded == 0 and len(counting.texts) == 4
-        fresh += [found] * (some is whole)
-    assert fresh[0].found == fresh[1].found
-    rank([*whole[2:], Document("n.txt", "a new text.", path="/docs/n.txt")], SMALL, "a ship", 4,
-         rankers=rankers)  # fmt: skip
-    assert counting.texts[4:] == ["a new text."]
+    documents, asked = folder(*TEXTS, "a gale came."), "a ship in a storm?"
+    kept, known = tempfile.mkdtemp(), set[int]()
+    for turn in turns:
+        own, texts = [documents[i] for i in turn], {*turn}
+        with patch.dict(os.environ, NGT_HOME=kept):
+            found = rank(own, by(models["meaning"]), asked, 4)
+        with patch.dict(os.environ, NGT_HOME=tempfile.mkdtemp()):
+            fresh = rank(own, by(models["meaning"]), asked, 4)
+            assert rank(own, by(models["letters"]), asked, 4).embedded == len(texts)
+        cosines = [{one.passage: one.scores.dense for one in r.found} for r in (found, fresh)]
+        assert cosines[0] == pytest.approx(cosines[1], abs=1e-5)
+        assert found.embedded == len(texts - known) and fresh.embedded == len(texts)
+        known |= texts
+    shutil.rmtree(kept)
 
 
 @needs_faiss
@@ -338,28 +319,36 @@ def test_what_is_embedded_is_kept_when_it_is_interrupted(
     models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "BATCH", 1)
-    counting, said, rankers = Counting(monkeypatch), [], Rankers(models["meaning"])
-    wanted = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers).found
+    said, how, real = list[str](), by(models["meaning"]), Embedder.passages
+    wanted = rank(folder(*TEXTS), how, "a ship", 4).found
     other = [*TEXTS[:1], *(f"{text} and more." for text in TEXTS)]
-    counting.texts, counting.most = [], 2
-    with pytest.raises(KeyboardInterrupt):
-        rank(folder(*other), SMALL, "a ship", 4, rankers=rankers, warn=said.append)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        left = iter((real, real))
+
+        def passages(embedder: Embedder, texts: list[str]) -> Any:
+            return next(left, fail)(embedder, texts)
+
+        patched.setattr(Embedder, "passages", passages)
+        rank(folder(*other), how, "a ship", 4, warn=said.append)
     assert said == ["2 of 4 passages are embedded, and kept"]
-    counting.most = 10**9
-    assert rank(folder(*other), SMALL, "a ship", 4, rankers=rankers).embedded == 2
-    assert rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers).found == wanted
+    assert rank(folder(*other), how, "a ship", 4).embedded == 2
+    assert rank(folder(*TEXTS), how, "a ship", 4).found == wanted
+
+
+def fail(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @needs_faiss
 def test_damaged_vectors_are_made_again_with_a_line(models: dict[str, str], own_home: Path) -> None:
-    rankers = Rankers(models["meaning"])
-    wanted = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers).found
+    how = by(models["meaning"])
+    wanted = rank(folder(*TEXTS), how, "a ship", 4).found
     (path,) = (own_home / "cache" / "passages").glob("*.vectors.safetensors")
     whole = path.read_bytes()
     for broken in (whole[:-4], whole[:-3] + b"\7\7\7", b"", b"x" * 100):
         path.write_bytes(broken)
         said: list[str] = []
-        found = rank(folder(*TEXTS), SMALL, "a ship", 4, rankers=rankers, warn=said.append)
+        found = rank(folder(*TEXTS), how, "a ship", 4, warn=said.append)
         assert found.found == wanted and found.embedded == 4
         assert len(said) == 1 and "made again" in said[0]
 
@@ -368,7 +357,7 @@ def test_damaged_vectors_are_made_again_with_a_line(models: dict[str, str], own_
 def test_passages_longer_than_the_model_reads_are_told(models: dict[str, str]) -> None:
     said: list[str] = []
     documents = folder(*TEXTS, "ship " * 60)
-    rank(documents, Cutting(200), "a ship", 4, rankers=Rankers(models["meaning"]), warn=said.append)
+    rank(documents, by(models["meaning"], tokens=200), "a ship", 4, warn=said.append)
     assert len(said) == 1 and said[0].startswith(
         "1 of 5 passages are longer than the 40 tokens that "
     )
@@ -447,7 +436,7 @@ def test_without_the_extra_it_is_named(
 @needs_faiss
 def test_documents_without_a_word_have_no_vectors(models: dict[str, str]) -> None:
     for _ in range(2):
-        found = rank(folder(" \n", ""), SMALL, "a ship", 4, rankers=Rankers(models["meaning"]))
+        found = rank(folder(" \n", ""), by(models["meaning"]), "a ship", 4)
         assert not found.found and found.embedded == 0
 
 

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents import catalog
+from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -69,16 +70,11 @@ def test_a_second_listing_reads_only_what_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listed(folder)
-    from ngtcli.documents.files import Files
-
     read: list[str] = []
-    recorded = Files.recorded
-
-    def noted(self, found, known):
-        read.append(os.path.basename(found.path))
-        return recorded(self, found, known)
-
-    monkeypatch.setattr(Files, "recorded", noted)
+    submit = Files.submit
+    monkeypatch.setattr(
+        Files, "submit", lambda files, f: read.append(Path(f.path).name) or submit(files, f)
+    )
     assert listed(folder) == first
     assert read == ["pipe"]  # of which nothing is known without trying
     read.clear()

@@ -1,8 +1,11 @@
-"""The flat trie against a literal Algorithm 1 and brute force, the growing trie, and the files."""
+"""The flat trie against a literal Algorithm 1 and brute force, the growing trie, datastores
+against a search by eye, and the files, of which no content can mislead or crash."""
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +16,12 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.documents.load import Document
+from ngtcli.draft.methods import datastore
 from ngtcli.draft.methods.trie import GrowingTrie
 from ngtcli.system.arrays import checksum
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.trie import store
-from ngtcli.trie.files import TRIES, list_files
+from ngtcli.trie.files import DATASTORES, TRIES, DatastoreFile, list_files
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)
@@ -152,6 +156,53 @@ def test_most_frequent() -> None:
     assert trie.most_frequent(2, 2) == [([1, 2], 2), ([2, 1], 2)]
 
 
+# --- datastores ---
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 1), max_size=50), max_size=3),
+    st.lists(st.integers(0, 1), min_size=1, max_size=16), st.integers(1, 10),
+)  # fmt: skip
+def test_found_are_all_places_in_order_with_what_follows(documents, sequence, length) -> None:
+    built = datastore.build_datastore(documents)
+    size = len(sequence)
+    behind = sorted(
+        document[at + size :][:length]
+        for document in documents
+        for at in range(len(document) - size)
+        if document[at : at + size] == sequence
+    )
+    rows = built.continuations(built.find(sequence), size, length)
+    assert rows.tolist() == [row + [-1] * (length - len(row)) for row in behind]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=60), max_size=3))
+def test_the_order_is_that_of_the_suffixes(documents) -> None:
+    built = datastore.build_datastore(documents)
+    stream = built.stream.tolist()
+    texts = [stream[p : stream.index(-1, p)][: datastore.DEPTH] for p in built.order.tolist()]
+    assert texts == sorted(texts)
+    assert len(built) == sum(map(len, documents))
+
+
+def test_a_shuffled_order_drafts_what_stands_at_its_places() -> None:
+    """Wrong drafts, but tokens of one document each, as a slice of the stream shows them."""
+    built = datastore.build_datastore(TEXT)
+    hostile = datastore.Datastore(built.stream, built.order[::-1].copy())
+    stream, wrong = built.stream.tolist(), 0
+    for sequence in itertools.product([1, 2, 3, 4, 5, 9], repeat=2):
+        found = hostile.find(sequence)
+        rows = hostile.continuations(found, 2, 10).tolist()
+        places = hostile.order[found.start : found.stop].tolist()
+        for row, place in zip(rows, places, strict=True):
+            behind = [*stream[place + 2 : place + 12], -1]
+            kept = behind[: behind.index(-1)]
+            assert row == kept + [-1] * (10 - len(kept))
+            wrong += stream[place : place + 2] != list(sequence)
+    assert wrong  # the order did mislead
+
+
 # --- files ---
 
 TEXT = [[1, 2, 3, 1, 2, 4, 1, 2, 3, 9], [], [1, 2, 5]]
@@ -159,23 +210,39 @@ DOCUMENTS = [Document("a.txt", "one"), Document("b.txt", "two")]
 KEY = "k" * 32
 
 
-def saved() -> str:
-    path = TRIES.path(KEY)
-    return str(TRIES.write(path, *store.stored(build_trie(TEXT, 5, 3), KEY, DOCUMENTS)))
+def saved_trie() -> Path:
+    return TRIES.write(TRIES.path(KEY), *store.stored(build_trie(TEXT, 5, 3), KEY, DOCUMENTS))
 
 
-def load():
-    return store.load(KEY, 5, 3, 100)
+def saved_datastore() -> Path:
+    return datastore.save(datastore.build_datastore(TEXT), "books", "print", [])
 
 
-def test_round_trip() -> None:
-    saved()
-    ours, back = build_trie(TEXT, 5, 3), load()
+def load_trie(key: str = KEY, lp: int = 3):
+    return store.load(key, 5, lp, 100)
+
+
+def load_datastore(name: str = "books", fingerprint: str = "print"):
+    return datastore.load(name, fingerprint, 100)
+
+
+def test_a_trie_comes_back_and_is_listed_by_its_documents() -> None:
+    path, ours = saved_trie(), build_trie(TEXT, 5, 3)
     for name in TRIES.arrays:
-        assert np.array_equal(getattr(ours.arrays, name), getattr(back.arrays, name))
+        assert np.array_equal(ours.arrays[name], load_trie().arrays[name])
     assert [file.documents for file in list_files()] == [("a.txt", "b.txt")]
-    TRIES.path(KEY).unlink()
-    assert load() is None
+    path.unlink()
+    assert load_trie() is None
+
+
+def test_a_datastore_comes_back_and_is_listed_by_its_name() -> None:
+    path, ours, back = saved_datastore(), datastore.build_datastore(TEXT), load_datastore()
+    assert np.array_equal(back.stream, ours.stream) and np.array_equal(back.order, ours.order)
+    (listed,) = list_files()
+    assert isinstance(listed, DatastoreFile)
+    assert (listed.name, listed.tokens, listed.path) == ("books", 13, path)
+    path.unlink()
+    assert load_datastore() is None
 
 
 def test_the_key_depends_on_everything() -> None:
@@ -190,40 +257,51 @@ def test_the_key_depends_on_everything() -> None:
     assert len(keys) == 6
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("link", lambda a: a + 1000),
-        ("link", lambda a: a * 0),
-        ("link", lambda a: -a - 5),
-        ("degree", lambda a: a + 1),
-        ("degree", lambda a: a * 1000),
-        ("degree", lambda a: -a),
-        ("count", lambda a: a * 0),
-        ("token", lambda a: a + 100),
-        ("token", lambda a: -a - 2),
-        ("stream", lambda a: a + 100),
-        ("stream", lambda a: a - 7),
-        ("stream", lambda a: a[:-1]),
-        ("stream", lambda a: a[:0]),
+HOSTILE = [
+    (saved_trie, load_trie, "link", lambda a: a + 1000),
+    (saved_trie, load_trie, "link", lambda a: a * 0),
+    (saved_trie, load_trie, "link", lambda a: -a - 5),
+    (saved_trie, load_trie, "degree", lambda a: a + 1),
+    (saved_trie, load_trie, "degree", lambda a: a * 1000),
+    (saved_trie, load_trie, "degree", lambda a: -a),
+    (saved_trie, load_trie, "count", lambda a: a * 0),
+    (saved_trie, load_trie, "token", lambda a: a + 100),
+    (saved_trie, load_trie, "token", lambda a: -a - 2),
+    (saved_datastore, load_datastore, "order", lambda a: a + 1000),
+    (saved_datastore, load_datastore, "order", lambda a: -a - 1),
+    (saved_datastore, load_datastore, "order", lambda a: a * 0 + 10),
+    (saved_datastore, load_datastore, "order", lambda a: a[:-1]),
+    *[
+        (*kind, "stream", change)
+        for kind in ((saved_trie, load_trie), (saved_datastore, load_datastore))
+        for change in (lambda a: a + 100, lambda a: a - 7, lambda a: a[:-1], lambda a: a[:0])
     ],
-)
-def test_a_hostile_file_with_a_right_checksum_is_refused(name, change) -> None:
+]
+
+
+@pytest.mark.parametrize(("saved", "load", "name", "change"), HOSTILE)
+def test_a_hostile_file_with_a_right_checksum_is_refused(saved, load, name, change) -> None:
     path = saved()
     with safe_open(path, framework="np") as file:
         metadata = file.metadata()
     arrays = load_file(path)
     arrays[name] = np.ascontiguousarray(change(arrays[name]))
-    metadata["checksum"] = checksum({n: arrays[n] for n in TRIES.arrays})
+    kind = TRIES if saved is saved_trie else DATASTORES
+    metadata["checksum"] = checksum({n: arrays[n] for n in kind.arrays})
     save_file(arrays, path, metadata)
     with pytest.raises(DamagedFileError):
         load()
 
 
-def test_another_version_or_another_tries_file_is_refused() -> None:
-    path = saved()
+def test_another_version_or_another_files_content_is_refused() -> None:
+    path = saved_trie()
     with pytest.raises(DamagedFileError, match="another"):
-        store.load(KEY, 5, 2, 100)
+        load_trie(lp=2)
     os.replace(path, TRIES.path("j" * 32))
     with pytest.raises(DamagedFileError, match="another"):
-        store.load("j" * 32, 5, 3, 100)
+        load_trie("j" * 32)
+    path = saved_datastore()
+    assert load_datastore("novels") is None and load_datastore(fingerprint="other") is None
+    os.replace(path, DATASTORES.path(datastore.datastore_key("novels", "print")))
+    with pytest.raises(DamagedFileError, match="another"):
+        load_datastore("novels")

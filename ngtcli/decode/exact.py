@@ -1,16 +1,11 @@
 """Exact decoding: the tokens of plain decoding in any dtype, whatever is drafted.
 
 In half precision the scores after a token depend on the shape of the pass and on where in the cache
-its ancestors stand. So here all passes have as many rows, those of plain decoding too; the places
-that a pass attends to are as many as its first row's position wants. A row counts only if it is as
-plain decoding would have it: at the place that is its position, behind rows that stand so as well,
-in a pass with the capacity of its own. The first chain of a tree is laid out so, its other branches
-are not.
-
-That the bits depend on nothing else is a premise, which is tried on each machine before it is
-relied on (exact_check.py). It fails by the kernel where the other rows of a pass matter; in a model
-with experts they decide how many rows each expert multiplies, so there it holds only if its kernel
-gives a row the same bits among any number of rows.
+its ancestors stand. So here all passes have as many rows, those of plain decoding too, and attend
+to as many places as the first row's position wants. A row counts only if it is as plain decoding
+would have it: at the place that is its position, behind rows that stand so as well, in a pass with
+the capacity of its own. The first chain of a tree is laid out so, its other branches are not. That
+the bits depend on nothing else is tried on each machine before it is relied on (exact_check.py).
 
 Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
 walk goes on through the branch that holds it, but what it finds there is tentative: it is put at

@@ -1,15 +1,13 @@
 """Does a model give a token the same bits however tokens are grouped into passes of one shape?
 
-Exact decoding (exact.py) rests on that, and this decides how many rows its passes have. A path of
-arbitrary tokens is read one token a pass, and again in chains of several with other tokens in the
-same passes: its scores, and its rows in the cache, must be equal bit for bit, after a short prompt
-and where the cache is nearly full.
+Exact decoding (exact.py) rests on that. A path of arbitrary tokens is read one token a pass, and
+again in chains of several with other tokens in the same passes: its scores, and its rows in the
+cache, must be equal bit for bit, after a short prompt and where the cache is nearly full.
 
-In a model with experts the shape of a pass does not fix the shapes of all products: how many rows
-an expert multiplies depends on the tokens. Some kernels give a row other bits if it is the only
-one, or one of a few (seen on CPUs: torch's grouped products in float16 and float32), and only some
-rows. So more texts are tried there, in which rows that were alone get company of tokens that go to
-the same experts. That finds what happens to one row in a hundred; it proves nothing of rarer ones.
+In a model with experts the tokens decide how many rows an expert multiplies. Some kernels give some
+rows other bits if they are alone, or one of a few (seen on CPUs: torch's grouped products in
+float16 and float32). So more texts are tried there, in which rows that were alone get company of
+tokens that go to the same experts. That finds what happens to one row in a hundred, nothing rarer.
 """
 
 import hashlib
@@ -31,7 +29,6 @@ from ngtcli.decode.trials import remembered
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.system.remembered import Remembered
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
 _PROMPT = 24  # tokens before them; guess
@@ -64,7 +61,10 @@ def find_exactness(
 
     The model is left with the attention that the result names, and its cache empty.
     """
-    own = model.attention
+    own, modules = model.attention, (type(module) for module in model.hf.modules())
+    kinds = Counter(f"{kind.__module__}.{kind.__name__}" for kind in modules)
+    # By some weights a fault shows, by others it stays hidden.
+    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
 
     def attend(name: str) -> None:
         if name != model.attention:
@@ -78,16 +78,9 @@ def find_exactness(
                 return Exactness("", "" if name == own else name)
         return Exactness(REASON)
 
-    found = _remembered(model, rows, places).find(check)
+    found = remembered("exact", model.hf, Exactness, *parts).find(check)
     attend(found.attention or own)
     return found
-
-
-def _remembered(model: TargetModel, rows: int, places: int) -> Remembered[Exactness]:
-    """Where a result is kept: for the weights too, by which a fault shows or stays hidden."""
-    kinds = Counter(f"{type(m).__module__}.{type(m).__name__}" for m in model.hf.modules())
-    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
-    return remembered("exact", model.hf, Exactness, *parts)
 
 
 def _weights(hf: Any) -> str:

@@ -40,7 +40,8 @@ def load_model(
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
-    `warn` is called for weights that the model does not use, `progress` for what takes long.
+    `warn` is called for weights that the model does not use and tokens that it does not know,
+    `progress` for what takes long.
     With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
     """
     path = find(name)
@@ -63,16 +64,10 @@ def load_model(
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
     model = target_model(hf, tokenizer, name, progress)
-    _check_vocabulary(model, warn)
-    return model
-
-
-def _check_vocabulary(model: TargetModel, warn: Notify) -> None:
-    """Warn where the tokenizer has ids beyond the model's vocabulary."""
-    backend = model.tokenizer.backend
-    known = len(backend) if hasattr(backend, "__len__") else 0
+    known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(
-            f"{model.name}: its tokenizer has {known} tokens, the model {model.vocabulary}; a text"
-            " that needs the others cannot be read"
+            f"{name}: its tokenizer has {known} tokens, the model {model.vocabulary}; a text that"
+            " needs the others cannot be read"
         )
+    return model

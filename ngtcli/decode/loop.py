@@ -17,7 +17,7 @@ from ngtcli.decode.exact import ExactDrafters
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import highest
-from ngtcli.decode.steps import Limits, Statistics, Step, Stopwatch
+from ngtcli.decode.steps import Limits, Step, Stopwatch
 from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree, Path, verify
@@ -127,7 +127,11 @@ class Loop:
         with watch("draft"):
             if not self._target.first_use:
                 drafters.spent(drafters.rows or rows_in_all, watch.elapsed_s - drafting_s)
-            self._commit(members, paths)
+            going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
+            emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
+            drafters.observe([m.drafter for m, _ in going], emitted)
+            for member, path in going:
+                member.text.commit(member.steps[-1], len(path.rows))
         for member, rows in zip(members, scores, strict=True):
             member.text.statistics.add_time(watch, len(rows) / rows_in_all)
         return True
@@ -178,20 +182,15 @@ class Loop:
             top = highest(scores, top_k)[1].cpu().numpy()
             self._drafters.learn(member.drafter, Feedback(tree, top))
 
-    def _commit(self, members: Sequence[Member], paths: Sequence[Path]) -> None:
-        """Give the drafters the emitted tokens, and count the steps."""
-        going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
-        emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
-        self._drafters.observe([m.drafter for m, _ in going], emitted)
-        for member, path in going:
-            member.text.commit(member.steps[-1], len(path.rows))
-
 
 class Run:
-    """One generation: iterate over it for its steps, or `finish` it; `statistics` grows meanwhile.
+    """One generation: iterate over it for its steps, or `finish` it.
 
-    `split_times` as in Loop. `progress` is called with the number of ids of the prompt that are
-    read. Raises ContextOverflowError when the prompt leaves no room for a single token.
+    `output` are the ids emitted, end token included, `statistics` what the run has done so far.
+    `rows` is what every pass has, None where that depends on the drafts; `exact`: in any dtype the
+    tokens do not depend on what is drafted. `split_times` as in Loop. `progress` is called with the
+    number of ids of the prompt that are read; `text` takes the place of a usual continuation.
+    Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
     def __init__(
@@ -203,26 +202,19 @@ class Run:
         limits: Limits,
         split_times: bool = False,
         progress: Callable[[int], object] = lambda _: None,
+        text: Continuation | None = None,
     ) -> None:
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
-        self._progress = progress
-        self._member = Member(None, Continuation(model, context, sampling, limits), context)
+        self._progress, text = progress, text or Continuation(model, context, sampling, limits)
+        self.output, self.statistics = text.output, text.statistics
+        self._member = Member(None, text, context)
         # A model that decodes plainly is exact without exact drafting.
-        most = 0 if model.plain_reason else limits.num_draft
-        self._drafters = Drafters(lambda: drafter, most)
+        self._drafters = Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)
         if context.rows is not None and not model.plain_reason:
             self._drafters = ExactDrafters(drafter, context.rows, context.ids)
+        self.rows = 1 if model.plain_reason else self._drafters.rows
+        self.exact = self.rows is not None
         self._loop = Loop(model, SingleTarget(model), self._drafters, split_times)
-
-    @property
-    def output(self) -> list[int]:
-        """The ids emitted, end token included."""
-        return self._member.text.output
-
-    @property
-    def statistics(self) -> Statistics:
-        """What the run has done so far."""
-        return self._member.text.statistics
 
     @property
     def finish_reason(self) -> str:
@@ -233,16 +225,6 @@ class Run:
     def proposed(self) -> bool:
         """Whether the drafter was queried in the last step."""
         return self._drafters.proposed
-
-    @property
-    def rows(self) -> int | None:
-        """What every pass has; None where that depends on the drafts."""
-        return 1 if self.model.plain_reason else self._drafters.rows
-
-    @property
-    def exact(self) -> bool:
-        """Whether, in any dtype, the tokens do not depend on what is drafted."""
-        return self.rows is not None
 
     def __iter__(self) -> Iterator[Step]:
         member = self._member

@@ -1,14 +1,11 @@
 """What a run does when memory ends: shorter chunks of the prompt, smaller drafts, then an error.
 
-The chunk of a prompt that failed is read again in halves; the rows of the chunks before it stay.
-A draft that failed is cut to half its nodes, and so are those to come. Where one row or a short
-chunk is still too much, an error says what would fit: ContextOverflowError if the model runs with
-a shorter text, for then the text is the cause, else ModelError.
+The chunk of a prompt that failed is read again in halves. Where one row or a short chunk is still
+too much, an error says what would fit: ContextOverflowError if the model runs with a shorter text.
 """
 
 import gc
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,9 +38,14 @@ def read_prompt(
     `rows` is what every later pass has, if that is fixed. `progress` is called before each chunk
     with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
     """
+
+    def read_rest() -> None:
+        done = model.length  # what was read before a failure stays
+        model.prefill(ids[done:], chunk, lambda at: progress(done + at))
+
     chunk = PREFILL_CHUNK
     model.start(capacity, rows, ids)
-    while not fits(model, partial(_read_rest, model, ids, chunk, progress)):
+    while not fits(model, read_rest):
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
@@ -80,14 +82,6 @@ def free_memory(device: str) -> int | None:
 def too_long(tokens: int) -> NgtError:
     """The error for a text of so many tokens, whose next pass over one row does not fit."""
     return ContextOverflowError(f"out of memory after {tokens} tokens of prompt and answer", _HINT)
-
-
-def _read_rest(
-    model: TargetModel, ids: Sequence[int], chunk: int, progress: Callable[[int], object]
-) -> None:
-    """Read the ids behind those whose rows are kept."""
-    done = model.length
-    model.prefill(ids[done:], chunk, lambda at: progress(done + at))
 
 
 def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:

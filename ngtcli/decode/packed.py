@@ -1,13 +1,10 @@
 """Linear layers on packed weights: a CPU multiplies few rows quicker by a weight in blocks.
 
-oneDNN, which comes with torch, packs a weight (out, in) into blocks, each of which lies in the
-order in which its kernel reads it. One layout serves any number of rows, reading the prompt
-included, so the packed weight takes the place of the other one. It is memory of this process, also
-where the other one was a part of a file that several processes share.
-
-Which layout that is depends on the CPU, the dtype and the size. An embedding that reads rows of a
-packed weight finds out by packing a weight whose elements are marked. Whether packing pays for a
-model on this machine is measured at first load, and stored.
+oneDNN, which comes with torch, packs a weight (out, in) into blocks that lie as its kernel reads
+them. One layout serves any number of rows, so the packed weight takes the place of the other one.
+It is memory of this process, also where the other was a part of a file that several processes
+share. Which layout it is depends on the CPU, the dtype and the size. Whether packing pays for a
+model on this machine is tried at first load, and stored.
 """
 
 import ctypes

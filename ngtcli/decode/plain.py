@@ -51,9 +51,7 @@ class PlainRows:
         self._ids: list[int] = []  # all ids so far, for a model that reads them again at each pass
         self.length = 0
 
-    def prefill(
-        self, ids: Sequence[int], chunk: int, progress: Callable[[int], object] = lambda _: None
-    ) -> None:
+    def prefill(self, ids: Sequence[int], chunk: int, progress: Callable[[int], object]) -> None:
         """Read `ids`, in one pass where the model does not carry its state across chunks.
 
         `progress` is called before each chunk with the number of ids read.
@@ -73,7 +71,13 @@ class PlainRows:
         if reread and not scored:
             self.length += len(ids)
             return torch.empty(0)
-        inputs = self._inputs(self._ids if reread else ids)
+        start, read = (0, self._ids) if reread else (self.length, ids)
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(read)], device=self._hf.device)}
+        if "logits_to_keep" in self._accepts:
+            inputs["logits_to_keep"] = 1
+        if self._way.positions:
+            places = torch.arange(start, start + len(read), device=self._hf.device)
+            inputs["position_ids"] = places[None]
         output = self._hf(**inputs, use_cache=not reread, **self._state)
         if not reread:
             self._ids.clear()
@@ -83,17 +87,6 @@ class PlainRows:
         self.length += len(ids)
         scores: Tensor = output.logits[0, -1:]
         return scores
-
-    def _inputs(self, ids: Sequence[int]) -> dict[str, Any]:
-        device = self._hf.device
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(ids)], device=device)}
-        if "logits_to_keep" in self._accepts:
-            inputs["logits_to_keep"] = 1
-        if self._way.positions:
-            start = 0 if self._way.kind == REREAD else self.length
-            places = torch.arange(start, start + len(ids), device=device)
-            inputs["position_ids"] = places[None]
-        return inputs
 
 
 def accepted(hf: Any) -> frozenset[str]:

@@ -1,19 +1,13 @@
 """Which token the target model chooses at a node: greedy, or one keyed draw.
 
-The draw at a position depends on (seed, position) and the warped distribution alone, not on what
-was drafted; so a run gives the same text with and without drafts, and each token follows the
-target distribution exactly, whatever the drafter proposes (a draft is accepted just when it is
-the token drawn). Penalties see the node's own path; their cost does not grow with the text.
+The draw at a position depends on (seed, position) and the warped distribution alone, so a run gives
+the same text with and without drafts, and each token follows the target distribution exactly.
 
-The numbers of a draw are those of SplitMix64 (Steele, Lea & Flood 2014), which is counter-based:
-number i of a key is a hash of key and i. There is a key for each (seed, position, level), and the
-arithmetic is that of 64-bit integers, so each number is the same on every device, whatever else is
-drawn.
-
-A draw is an exponential race: of all entries the one whose exponential number, divided by its
-weight, is least wins with a probability in proportion to its weight. It has two levels: a race of
-blocks of BLOCK tokens by their sums, then one of the tokens of the block that won. That is the same
-distribution, and of 150,000 tokens only some 800 need a number.
+The numbers of a draw are those of SplitMix64 (Steele, Lea & Flood 2014): number i of a key, of
+which there is one for each (seed, position, level), is a hash in 64-bit integers, the same on every
+device. A draw is an exponential race: the entry whose exponential number over its weight is least
+wins in proportion to its weight. First blocks of BLOCK tokens race by their sums, then the tokens
+of the block that won: the same distribution, and of 150,000 tokens only some 800 need a number.
 """
 
 from collections import Counter

@@ -33,8 +33,7 @@ from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, NgtError
-from ngtcli.measure.contestants import AGAINST, decoded
-from ngtcli.measure.live import machine
+from ngtcli.measure.live import AGAINST, decoded, machine
 from ngtcli.measure.options import BenchOptions, check_some_left, find_shape
 from ngtcli.measure.records import (
     BASELINE,
@@ -291,8 +290,8 @@ class RecordedRun(Run):
     ) -> None:
         limits = Limits(trace.room, num_draft)
         drafter.learn = lambda feedback: None  # type: ignore[method-assign]  # of random scores
-        super().__init__(model, drafter, context, _GREEDY, limits)
-        self._member.text = RecordedText(model, context, trace, limits)
+        text = RecordedText(model, context, trace, limits)
+        super().__init__(model, drafter, context, _GREEDY, limits, text=text)
 
     def _prefill(self) -> None:
         clock = time.perf_counter()

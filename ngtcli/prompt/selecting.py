@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
-from ngtcli.documents.passages import Cutting, place
+from ngtcli.documents.passages import place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Chosen, Prompt, Selection, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
-from ngtcli.retrieve.ranking import Excerpt, Ranked, Rankers, Scores, rank
+from ngtcli.retrieve.ranking import Excerpt, Ranked, Scores, rank
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
@@ -75,15 +75,8 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
     """The passages, the best first; in their own order where none has a word of the question."""
-    ranking = rank(
-        task.documents,
-        Cutting(s.passage_tokens, s.passage_overlap),
-        task.question,
-        (s.passages or room) + _PASSED_OVER,
-        rankers=Rankers(s.embedder, s.reranker, s.device),
-        status=task.status,
-        warn=warn,
-    )
+    most = (s.passages or room) + _PASSED_OVER
+    ranking = rank(task.documents, s, task.question, most, task.status, warn)
     if ranking.found:
         return ranking
     warn("no passage has a word of the question; the first ones are read")

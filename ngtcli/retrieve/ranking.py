@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 
@@ -56,18 +57,6 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Rankers:
-    """The names of the models that rank besides BM25, "" for none, and the device they run on."""
-
-    embedder: str = ""
-    reranker: str = ""
-    device: str = "auto"
-
-
-WORDS_ALONE = Rankers()
-
-
-@dataclass(frozen=True, slots=True)
 class Ranking:
     """The index, its passages that fit best, the best first, and how vectors were searched.
 
@@ -82,35 +71,35 @@ class Ranking:
 
 def rank(
     documents: Sequence[Document],
-    cutting: Cutting,
+    settings: Settings,
     question: str,
     most: int,
-    *,
-    rankers: Rankers = WORDS_ALONE,
     status: Status = lambda _: None,
     warn: Status = lambda _: None,
 ) -> Ranking:
     """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError.
 
-    `status` gets lines on what is done, `warn` those of `index_of` and `vectors_of`.
+    How they are cut and ranked is in `settings`. `status` gets lines on what is done, `warn` those
+    of `index_of` and `vectors_of`.
     """
     from ngtcli.retrieve.index import index_of
 
+    cutting = Cutting(settings.passage_tokens, settings.passage_overlap)
     index = index_of(documents, cutting, status, warn)
-    if rankers != WORDS_ALONE:
+    if settings.embedder or settings.reranker:
         most = max(most, CANDIDATES)
     by_words = index.ranked(question, most)
     ranking = Ranking(index, [Ranked(at, Scores(score, score)) for at, score in by_words])
-    if rankers.embedder and len(index):
-        ranking = _with_vectors(ranking, question, most, rankers, status, warn)
-    if rankers.reranker and ranking.found:
-        status(f"Loading {rankers.reranker} …")
-        ranking = replace(ranking, found=_reranked(ranking, question, rankers, status))
+    if settings.embedder and len(index):
+        ranking = _with_vectors(ranking, question, most, settings, status, warn)
+    if settings.reranker and ranking.found:
+        status(f"Loading {settings.reranker} …")
+        ranking = replace(ranking, found=_reranked(ranking, question, settings, status))
     return ranking
 
 
 def _with_vectors(
-    by_words: Ranking, question: str, most: int, rankers: Rankers, status: Status, warn: Status
+    by_words: Ranking, question: str, most: int, settings: Settings, status: Status, warn: Status
 ) -> Ranking:
     """The ranks by BM25 and by vectors, put together."""
     import numpy as np
@@ -119,8 +108,8 @@ def _with_vectors(
     from ngtcli.retrieve.vectors import nearest_of, vectors_of
 
     check_installed()
-    status(f"Loading {rankers.embedder} …")
-    embedder = load_embedder(rankers.embedder, rankers.device)
+    status(f"Loading {settings.embedder} …")
+    embedder = load_embedder(settings.embedder, settings.device)
     vectors = vectors_of(by_words.index, embedder, status, warn)
     nearest = nearest_of(vectors, status, warn)
     asked = embedder.question(question)
@@ -146,11 +135,11 @@ def fused(*rankings: Sequence[int]) -> dict[int, float]:
     return scores
 
 
-def _reranked(ranking: Ranking, question: str, rankers: Rankers, status: Status) -> list[Ranked]:
+def _reranked(ranking: Ranking, question: str, settings: Settings, status: Status) -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
     from ngtcli.retrieve.encoders import BATCH, load_reranker  # here: it loads transformers
 
-    reranker = load_reranker(rankers.reranker, rankers.device)
+    reranker = load_reranker(settings.reranker, settings.device)
     texts = {one.passage: ranking.index.text(one.passage) for one in ranking.found[:CANDIDATES]}
     # Texts of equal lengths need no padding.
     first = sorted(ranking.found[:CANDIDATES], key=lambda one: -len(texts[one.passage]))

@@ -19,8 +19,7 @@ tokens, and the text that follows there is its tail. -1 separates documents, and
 it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -33,42 +32,24 @@ SEPARATOR = -1
 ROOT = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TrieArrays:
-    """The stored form; all int32.
-
-    `stream`, (tokens + documents,): the tokens of all documents, each document followed by -1. The
-    others are (nodes,), the root first: `token`, `count` (places), `link` (first child, or for
-    count 1 the place of the node's token in `stream`), `degree` (children; 0 for count 1).
-    """
-
-    stream: Ints
-    token: Ints
-    count: Ints
-    link: Ints
-    degree: Ints
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
-
-
 class NGramTrie:
-    """Lookup over `TrieArrays`. A node is an int; a node inside a tail is negative.
+    """Lookup over flat arrays. A node is an int; a node inside a tail is negative.
 
-    `~place` is the tail node whose token is at `place` in the stream.
+    `~place` is the tail node whose token is at `place` in the stream. `arrays`, all int32, are
+    those of its file: `stream`, (tokens + documents,), has the tokens of all documents, each
+    document followed by -1. The others are (nodes,), the root first: `token`, `count` (places),
+    `link` (first child, or for count 1 the place of the node's token in `stream`), `degree`
+    (children; 0 for count 1).
     """
 
-    def __init__(self, arrays: TrieArrays, n: int, lp: int) -> None:
+    def __init__(self, arrays: Mapping[str, Ints], n: int, lp: int) -> None:
         self.arrays, self.n, self.lp = arrays, n, lp
-        self._token = arrays.token
+        self._token = arrays["token"]
         # Indexing a memoryview gives a Python int in a third of the time numpy takes.
-        self._tokens = arrays.token.data
-        self._count = arrays.count.data
-        self._link = arrays.link.data
-        self._degree = arrays.degree.data
-        self._stream = arrays.stream.data
+        names = ("token", "count", "link", "degree", "stream")
+        self._tokens, self._count, self._link, self._degree, self._stream = (
+            arrays[name].data for name in names
+        )
 
     def __len__(self) -> int:
         return len(self._count)
@@ -76,7 +57,7 @@ class NGramTrie:
     @property
     def tokens(self) -> int:
         """The number of tokens indexed, without separators."""
-        return int((self.arrays.stream != SEPARATOR).sum())
+        return int((self.arrays["stream"] != SEPARATOR).sum())
 
     def count(self, node: int) -> int:
         """The number of places at which the node's sequence occurs."""
@@ -189,7 +170,7 @@ def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
     return places[np.argsort(rank, kind="stable")][int((left == 0).sum()) :]
 
 
-def _levels(stream: Ints, places: npt.NDArray[np.int64], left: Ints, n: int) -> TrieArrays:
+def _levels(stream: Ints, places: npt.NDArray[np.int64], left: Ints, n: int) -> dict[str, Ints]:
     """The trie's arrays, made depth by depth from the sorted places."""
     token, count, link, degree = ([np.array([v], np.int32)] for v in (SEPARATOR, len(places), 1, 0))
     parent = np.zeros(len(places), dtype=np.int64)  # node of each place at the depth before
@@ -222,5 +203,5 @@ def _levels(stream: Ints, places: npt.NDArray[np.int64], left: Ints, n: int) -> 
         group = np.cumsum(is_first) - 1
         repeated = counts[group] > 1  # a sequence that occurs once has no stored children
         places, parent = places[repeated], ids[group[repeated]]
-    arrays = [np.concatenate(part) for part in (token, count, link, degree)]
-    return TrieArrays(stream, *arrays)
+    parts = {"token": token, "count": count, "link": link, "degree": degree}
+    return {"stream": stream, **{name: np.concatenate(part) for name, part in parts.items()}}

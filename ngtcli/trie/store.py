@@ -6,10 +6,9 @@ files harmless: a file that passes can only cause wrong drafts, which verificati
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import TRIES
-from ngtcli.trie.ngram import SEPARATOR, Ints, NGramTrie, TrieArrays, build_trie
+from ngtcli.trie.ngram import SEPARATOR, Ints, NGramTrie, build_trie
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,10 @@ def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -
 
 def stored(
     trie: NGramTrie, key: str, documents: Sequence[Document]
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[Mapping[str, Ints], dict[str, str]]:
     """The arrays and the metadata of a trie's file."""
     numbers = {"n": str(trie.n), "lp": str(trie.lp), "tokens": str(trie.tokens)}
-    arrays = {name: getattr(trie.arrays, name) for name in TRIES.arrays}
-    return arrays, {"key": key, **numbers, **about(documents)}
+    return trie.arrays, {"key": key, **numbers, **about(documents)}
 
 
 def about(documents: Sequence[Document]) -> dict[str, str]:
@@ -94,28 +92,27 @@ def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
         arrays, _ = TRIES.read(TRIES.path(key), {"key": key, "n": str(n), "lp": str(lp)})
     except FileNotFoundError:
         return None
-    trie_arrays = TrieArrays(**arrays)
-    check_bounds(trie_arrays, vocabulary)
-    return NGramTrie(trie_arrays, n, lp)
+    check_bounds(arrays, vocabulary)
+    return NGramTrie(arrays, n, lp)
 
 
-def check_bounds(arrays: TrieArrays, vocabulary: int) -> None:
+def check_bounds(arrays: Mapping[str, Ints], vocabulary: int) -> None:
     """Raise DamagedFileError unless all indices are in bounds and all links lead to later nodes.
 
     Since links lead to larger node numbers, no walk can loop. Since ids are below `vocabulary`, no
     draft contains one for which the model has no embedding.
     """
-    token, count, link, degree = arrays.token, arrays.count, arrays.link, arrays.degree
+    stream, token, count, link, degree = (arrays[name] for name in TRIES.arrays)
     if not len(token):
         raise DamagedFileError("a trie without a root")
-    check_stream(arrays.stream, vocabulary)
+    check_stream(stream, vocabulary)
     if (token[1:] < 0).any() or (token >= vocabulary).any():
         raise DamagedFileError("token ids outside the vocabulary")
     if (count[1:] < 1).any() or (degree < 0).any():
         raise DamagedFileError("negative counts")
     unique = count == 1
     unique[0] = False
-    if (link[unique] < 0).any() or (link[unique] >= len(arrays.stream) - 1).any():
+    if (link[unique] < 0).any() or (link[unique] >= len(stream) - 1).any():
         raise DamagedFileError("a tail outside the text")
     if degree[unique].any():
         raise DamagedFileError("children on a tail")

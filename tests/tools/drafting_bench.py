@@ -46,6 +46,7 @@ class PlainNode:
         self.count = 0
 
 
+@torch.inference_mode()
 def tree_mask(model: TargetModel, token: int, tree: DraftTree) -> Any:
     """The additive mask of a pass over `token` and the tree below it."""
     layout = model.lay_out(token, tree)

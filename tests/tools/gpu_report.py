@@ -10,10 +10,11 @@ here, by the built-in model of the example texts. A part that fails says so and 
 
 import argparse
 import gc
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,79 +22,216 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import use_threads
+from ngtcli.decode.load import load_model, use_threads
+from ngtcli.decode.model import TargetModel
 from ngtcli.measure.live import build_prompts, record
 from ngtcli.measure.machine import processor, versions
-from ngtcli.measure.options import find_shape
+from ngtcli.measure.options import BenchOptions, find_shape
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
 from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype_name, plan
+from ngtcli.measure.shape_replay import replay_with_passes
 from ngtcli.measure.traces import TraceSet, read_traces
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
-from ngtcli.system.json_form import dump_json
+from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
-from tests.tools.gpu_parts import Line, Parts, Report, bandwidth, say
+from tests.tools import gpu_parts as measured
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}
 _METHODS = "prompt-lookup,suffix:max_spec_factor=64,trie,auto"
+_AIMS = {"1 rows": "1.25 × limit", "32 rows": "1.15 × 1 row", "summarization: auto": "2.8 ×"}
 
 
-def run(args: argparse.Namespace) -> Report:
-    """All parts, in the order of the table."""
-    report = Report(time.monotonic() + 60 * args.minutes)
-    device = pick_device(args.device)
-    settings = Settings(device=device, dtype=args.dtype, threads=args.threads)
-    use_threads(args.threads)
-    rate = bandwidth(torch.device(device))
-    own = own_recording(settings, args)
-    traces = read_traces(args.replay) if args.replay else own
-    chosen = tuple(select(traces.traces, args.tasks, args.questions))
-    traces = replace(traces, traces=chosen)
-    report.about = _about(device, rate, traces)
-    report.lines.append(
-        Line("machine", device, report.about["device_name"], f"{rate / 1e9:.0f} GB/s")
-    )
-    parts = Parts(args, settings, traces)
-    report.add("scores", "builtin", parts.builtin_scores)
-    for dtype, exact in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
-        name = f"builtin {dtype}{' exact' if exact else ''}"
-        report.add("same tokens", name, partial(parts.sameness, dtype, exact, own))
-    for shape in args.shapes:
-        _shape(report, parts, shape, settings, args, rate)
-        gc.collect()
-        if device == "cuda":
-            torch.cuda.empty_cache()
-    return report
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table; `aim` is "" where there is none."""
+
+    part: str
+    of: str
+    what: str
+    value: str
+    aim: str = ""
 
 
-def _shape(
-    report: Report, parts: Parts, name: str, settings: Settings, args: argparse.Namespace,
-    rate: float,
-) -> None:  # fmt: skip
-    made: list[Built] = []
+Rows = list[tuple[str, ...]]  # what, value and perhaps aim of each line of a part
 
-    def make() -> tuple[Any, list[Line]]:
-        planned = plan(find_shape(name), settings)
-        check_memory(planned, max(args.prompt, 4096), copies(planned.device, settings, True))
-        made.append(build(planned, settings, say, True))
-        value = f"{planned.parameters / 1e9:.2f} billion, {planned.weight_bytes / 1e9:.2f} GB"
-        of = f"{dtype_name(planned.dtype)}, random weights"
-        return planned.weight_bytes, [Line("shape", planned.shape.name, of, value)]
 
-    report.add("shape", name, make)
-    if not made:
-        return
-    built, name = made[0], made[0].plan.shape.name
-    report.add("scores", name, partial(parts.scores, built))
-    report.add("same tokens", name, partial(parts.shape_sameness, built, False))
-    report.add("same tokens", f"{name} exact", partial(parts.shape_sameness, built, True))
-    for length in args.contexts:
-        if length + 2 * max(args.rows) < built.model.context:
-            work = partial(parts.steps, built, length, rate)
-            report.add("step", f"{name} behind {length}", work)
-    report.add("replay", name, partial(parts.replay, built))
-    report.add("plain", name, partial(parts.plain, built))  # the last: compiling takes minutes
+class Report:
+    """Grows part by part: `lines` of the table, and in `parts` all figures by name."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.until = time.monotonic() + 60 * args.minutes
+        self.args, self.lines, self.parts = args, list[Line](), dict[str, Any]()
+        device = pick_device(args.device)
+        self.settings = Settings(device=device, dtype=args.dtype, threads=args.threads)
+        use_threads(args.threads)
+        self.rate = measured.bandwidth(torch.device(device))
+        self.own = own_recording(self.settings, args)
+        traces = read_traces(args.replay) if args.replay else self.own
+        chosen = tuple(select(traces.traces, args.tasks, args.questions))
+        self.traces = replace(traces, traces=chosen)
+        self.about: dict[str, Any] = {
+            "device": device,
+            "device_name": torch.cuda.get_device_name() if device == "cuda" else processor(),
+            "threads": torch.get_num_threads(),
+            "copy_bytes_per_s": self.rate,
+            "recording": traces.source,
+            "recorded_model": traces.model,
+            "questions": len(chosen),
+            "versions": versions(),
+        }
+        value = f"{self.rate / 1e9:.0f} GB/s"
+        self.lines.append(Line("machine", device, self.about["device_name"], value))
+
+    def add(self, part: str, of: str, work: Callable[[], tuple[Any, Rows]], key: str = "") -> None:
+        """Run one part; if it fails, or there is no time, that is what the report says.
+
+        Its figures are stored by `key`, or `of` without one.
+        """
+        if time.monotonic() > self.until:
+            self.lines.append(Line(part, of, "left out", "no time; raise --minutes"))
+            return
+        say(f"{part}: {key or of} …")
+        clock = time.monotonic()
+        try:
+            figures, rows = work()
+        except Exception as error:  # a report of a rented machine must end with what there is
+            figures, rows = {"error": said(error)}, [("failed", said(error))]
+        seconds = round(time.monotonic() - clock, 1)
+        self.parts.setdefault(part, {})[key or of] = {"seconds": seconds, "figures": figures}
+        self.lines += [Line(part, of, *row) for row in rows]
+
+    def run(self) -> "Report":
+        """All parts, in the order of the table."""
+        self.add("scores", "builtin", self.builtin_scores)
+        for dtype, exact in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
+            work = partial(self.builtin_sameness, dtype, exact)
+            self.add("same tokens", "builtin", work, f"builtin {dtype}{' exact' * exact}")
+        for shape in self.args.shapes:
+            self._shape(shape)
+            gc.collect()
+            if self.settings.device == "cuda":
+                torch.cuda.empty_cache()
+        return self
+
+    def _shape(self, name: str) -> None:
+        made: list[Built] = []
+        a = self.args
+
+        def make() -> tuple[Any, Rows]:
+            planned = plan(find_shape(name), self.settings)
+            several = copies(planned.device, self.settings, True)
+            check_memory(planned, max(a.prompt, 4096), several)
+            made.append(build(planned, self.settings, say, True))
+            value = f"{planned.parameters / 1e9:.2f} billion, {planned.weight_bytes / 1e9:.2f} GB"
+            return planned.weight_bytes, [(f"{dtype_name(planned.dtype)}, random weights", value)]
+
+        self.add("shape", Path(name).stem, make)
+        if not made:
+            return
+        built, of = made[0], made[0].plan.shape.name
+        self.add("scores", of, partial(self.scores, built.model, built.stock))
+        for exact in (False, True):
+            work = partial(self.sameness, built.model, self.traces, exact)
+            self.add("same tokens", of, work, of + " exact" * exact)
+        for length in a.contexts:
+            if length + 2 * max(a.rows) < built.model.context:
+                self.add("step", of, partial(self.steps, built, length), f"{of} behind {length}")
+        self.add("replay", of, partial(self.replay, built))
+        self.add("plain", of, partial(self.plain, built))  # the last: compiling takes minutes
+
+    def builtin(self, dtype: str) -> TargetModel:
+        """The built-in model in that type of numbers."""
+        model = load_model("builtin", self.settings.device, dtype, say, say)
+        model.passes.switch_on(model.device, False, say)
+        return model
+
+    def builtin_sameness(self, dtype: str, exact: bool) -> tuple[Any, Rows]:
+        """Tokens of the built-in model with drafts beside plain ones."""
+        return self.sameness(self.builtin(dtype), self.own, exact)
+
+    def sameness(self, model: TargetModel, traces: TraceSet, exact: bool) -> tuple[Any, Rows]:
+        """Tokens with drafts beside plain ones."""
+        num_draft, tokens = self.args.num_draft - 1, self.args.tokens
+        found = measured.same_tokens(model, traces, num_draft, tokens, exact)
+        dtype = dtype_name(model.dtype)
+        how = f"{dtype}, exact in passes of {found['rows']} rows" if exact else dtype
+        value = f"{found['same']} of {found['answers']} answers"
+        aim = "all" if exact or dtype == "float32" else ""
+        return found, [(how, f"{value}, {found['accepted']} drafts accepted", aim)]
+
+    def builtin_scores(self) -> tuple[Any, Rows]:
+        """Scores of the built-in model in float32 beside those of one eager pass."""
+        model = self.builtin("float32")
+        return self.scores(model, model.hf)
+
+    def scores(self, model: TargetModel, hf: Any) -> tuple[Any, Rows]:
+        """Scores beside those of one pass of `transformers`."""
+        error, passes = measured.score_error(model, hf, self.args.rows), model.passes
+        what = f"{dtype_name(model.dtype)}: largest difference from one eager pass, in deviations"
+        how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
+        value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
+        return {"difference": error, **to_json(passes.report())}, [(what, value)]
+
+    def steps(self, built: Built, length: int) -> tuple[Any, Rows]:
+        """Times of passes behind `length` tokens, over what reading the weights takes."""
+        rows = self.args.rows
+        check_memory(built.plan, length + 2 * max(rows), copies=0)
+        figures, lines, one = list[Any](), list[tuple[str, ...]](), 0.0
+        for r, seconds in measured.pass_seconds(built.model, rows, length).items():
+            taken, limit = sorted(seconds)[len(seconds) // 2], measured.read_bytes(built.plan, r)
+            least, one = limit / self.rate, one or taken
+            figures.append({"rows": r, "seconds": taken, "limit_s": least, "cached": length})
+            value = f"{taken * 1e3:.2f} ms = {taken / least:.2f} × limit = {taken / one:.2f} ×"
+            aim = _AIMS.get(f"{r} rows", "")
+            lines.append((f"{r} rows behind {length} tokens", f"{value} {rows[0]} row", aim))
+        return figures, lines
+
+    def plain(self, built: Built) -> tuple[Any, Rows]:
+        """Plain decoding beside generate's, in tokens a second."""
+        tokens = self.args.tokens
+        prompt = [(7 * i) % built.model.vocabulary for i in range(self.args.prompt)]
+        own = measured.plain_seconds(built.model, prompt, tokens)
+        figures: dict[str, Any] = {"ngt": {"token_s": own}}
+        lines: Rows = [("ngt", f"{1 / own:.1f} tokens/s")]
+        for how in self.args.generate:
+            try:
+                taken = measured.generate_seconds(built.stock, prompt, tokens, how)
+            except Exception as error:  # static caches and compilers fail in many ways
+                lines.append((f"generate, {how}", said(error)))
+                continue
+            figures[how] = taken
+            speed, ratio = 1 / taken["token_s"], taken["token_s"] / own
+            value = f"{speed:.1f} tokens/s; ngt {ratio:.2f} ×; first run {taken['first_s']:.1f} s"
+            lines.append((f"generate, {how}", value))
+        return figures, lines
+
+    def replay(self, built: Built) -> tuple[Any, Rows]:
+        """Methods over the recording, with real passes."""
+        options = BenchOptions(
+            shape=built.plan.shape.name, methods=self.args.methods,
+            num_drafts=(self.args.num_draft,), against=True,
+        )  # fmt: skip
+        found = replay_with_passes(self.traces, built, options, self.settings)
+        lines: Rows = []
+        for r in found.rows:
+            value = f"{r.speedup:.2f} × plain, {r.tokens_per_s:.1f} tokens/s"
+            what = f"{r.task}: {r.method}"
+            of_pass = f", {r.mean_acceptance_length:.2f} tokens a pass"
+            lines.append((what, value + of_pass, _AIMS.get(what, "")))
+        return to_json(found), lines
+
+
+def say(words: str) -> None:
+    """A line on stderr, at once."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def said(error: Exception) -> str:
+    """An error in a line."""
+    first = str(error).strip().split("\n")[0][:200]
+    return f"{type(error).__name__}: {first}"
 
 
 def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
@@ -104,19 +242,6 @@ def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
     with tempfile.TemporaryDirectory() as folder:
         record(session, items, build_prompts(session, items, None), Path(folder))
         return replace(read_traces(Path(folder)), source="the example texts")
-
-
-def _about(device: str, rate: float, traces: TraceSet) -> dict[str, Any]:
-    return {
-        "device": device,
-        "device_name": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "threads": torch.get_num_threads(),
-        "copy_bytes_per_s": rate,
-        "recording": traces.source,
-        "recorded_model": traces.model,
-        "questions": len(traces.traces),
-        "versions": versions(),
-    }
 
 
 def table(report: Report) -> Table:
@@ -131,7 +256,7 @@ def table(report: Report) -> Table:
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print the table, write the JSON."""
     args = _arguments(words)
-    report = run(args)
+    report = Report(args).run()
     print(to_plain([table(report)]))
     if args.json:
         lines = [asdict(line) for line in report.lines]

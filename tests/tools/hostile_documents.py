@@ -24,9 +24,10 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 from ngtcli.config import Settings
@@ -39,17 +40,6 @@ from tests.document_files import FILES, HTML, docx, odt, pdf, xlsx, zipped
 Case = tuple[str, Callable[[], bytes]]  # a file's name, and its bytes
 MUTATIONS = 13  # of each good file
 
-_ODT = (
-    '<?xml version="1.0"?>{}<office:document-content'
-    ' xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0"'
-    ' xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">'
-    "<office:body><office:text>{}</office:text></office:body></office:document-content>"
-)
-_WORD = (
-    '<?xml version="1.0"?>{}<w:document'
-    ' xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">'
-    "<w:body>{}</w:body></w:document>"
-)
 _LAUGHS = "<!DOCTYPE l [<!ENTITY a0 'ha'>{}]>".format(
     "".join(f"<!ENTITY a{i} '{f'&a{i - 1};' * 10}'>" for i in range(1, 12))
 )
@@ -71,18 +61,16 @@ def cases(seed: int = 0) -> list[Case]:
     return [*mutations(seed), *_archives(), *_documents(), *_pdfs(), *_texts()]
 
 
-def mutations(seed: int = 0, each: int = MUTATIONS) -> list[Case]:
-    """`each` broken copies of every good file."""
+def mutations(seed: int = 0) -> list[Case]:
+    """Broken copies of every good file."""
+
+    def made(name: str, kind: str, i: int) -> bytes:
+        return mutated(FILES[name](), kind, f"{seed}{name}{i}")
+
+    kinds = list(enumerate(islice(cycle(("flip", "cut", "insert", "repeat", "swap")), MUTATIONS)))
     return [
-        (f"{kind}-{i}-{name}", partial(_mutation, name, kind, f"{seed}{name}{i}"))
-        for name in FILES
-        for i in range(each)
-        for kind in [("flip", "cut", "insert", "repeat", "swap")[i % 5]]
+        (f"{kind}-{i}-{name}", partial(made, name, kind, i)) for name in FILES for i, kind in kinds
     ]
-
-
-def _mutation(name: str, kind: str, seed: str) -> bytes:
-    return mutated(FILES[name](), kind, seed)
 
 
 def mutated(data: bytes, kind: str, seed: str) -> bytes:
@@ -135,15 +123,7 @@ def _packed(megabyte: bytes, times: int) -> bytes:
 def _bomb(megabytes: int) -> bytes:
     """An archive with so many megabytes of spaces for each part that a document must have."""
     names = ("word/document.xml", "content.xml", "META-INF/container.xml", "[Content_Types].xml")
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
-            about = zipfile.ZipInfo(name)
-            about.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(about, "w") as member:
-                for _ in range(megabytes):
-                    member.write(b" " * 1_000_000)
-    return out.getvalue()
+    return zipped(dict.fromkeys(names, " " * (megabytes * 1_000_000)))
 
 
 def _lie(data: bytes) -> bytes:
@@ -172,13 +152,9 @@ def _documents() -> Iterator[Case]:
     deep = 200_000
     yield (
         "deep.odt",
-        lambda: _odt(
-            _ODT.format(
-                "", "<text:section>" * deep + "<text:p>x</text:p>" + "</text:section>" * deep
-            )
-        ),
+        lambda: _odt("<text:section>" * deep + "<text:p>x</text:p>" + "</text:section>" * deep),
     )
-    yield "deep.docx", lambda: _docx(_WORD.format("", "<w:p>" * deep + "</w:p>" * deep))
+    yield "deep.docx", lambda: _docx("<w:p>" * deep + "</w:p>" * deep)
     yield "deep.html", lambda: b"<html><body>" + b"<div>" * deep + b"text" + b"</div>" * deep
     yield "deep-lists.html", lambda: b"<html>" + b"<ul><li>" * 50_000 + b"text"
     yield "deep-tables.html", lambda: b"<html>" + b"<table><tr><td>" * 20_000 + b"text"
@@ -201,52 +177,46 @@ def _documents() -> Iterator[Case]:
     )
     yield "groups.rtf", lambda: b"{\\rtf1" + b"{" * 500_000 + b"text" + b"\\u-10179?" * 1000
     yield "spaces.odt", lambda: odt("<text:p>a<text:s text:c='999999999'/>b</text:p>" * 1000)
-    yield "tiny.docx", lambda: _docx(_WORD.format("", "<w:p/>" * 6_000_000))
-    yield (
-        "words.docx",
-        lambda: _docx(_WORD.format("", "<w:p><w:r><w:t>w</w:t></w:r></w:p>" * 100_000)),
-    )
-    yield (
-        "rows.docx",
-        lambda: _docx(
-            _WORD.format(
-                "", "<w:tbl>" + "<w:tr><w:tc><w:tbl>" * 100 + "</w:tbl></w:tc></w:tr>" * 100
-            )
-        ),
-    )
+    yield "tiny.docx", lambda: _docx("<w:p/>" * 6_000_000)
+    yield "words.docx", lambda: _docx("<w:p><w:r><w:t>w</w:t></w:r></w:p>" * 100_000)
+    rows = "<w:tr><w:tc><w:tbl>" * 100 + "</w:tbl></w:tc></w:tr>" * 100
+    yield "rows.docx", lambda: _docx("<w:tbl>" + rows)
 
 
 def _declared(kind: str, head: str) -> bytes:
     """A file of that kind with a document type, and text that refers to its entity."""
     if kind == "odt":
-        return _odt(_ODT.format(head, "<text:p>&a11;</text:p>"))
+        return _odt("<text:p>&a11;</text:p>", head)
     if kind == "docx":
-        return _docx(_WORD.format(head, "<w:p><w:r><w:t>&a11;</w:t></w:r></w:p>"))
+        return _docx("<w:p><w:r><w:t>&a11;</w:t></w:r></w:p>", head)
     if kind == "epub":
         return zipped({"META-INF/container.xml": f"{head}<c>&a11;</c>"})
     first = "<?xml version='1.0'?>" * (kind == "xhtml")
     return f"{first}{head}<html><body><p>&a11; text</p></body></html>".encode()
 
 
-def _odt(content: str) -> bytes:
+def _odt(body: str, head: str = "") -> bytes:
+    space = "urn:oasis:names:tc:opendocument:xmlns"
+    content = (
+        f'<?xml version="1.0"?>{head}<office:document-content xmlns:office="{space}:office:1.0"'
+        f' xmlns:text="{space}:text:1.0"><office:body><office:text>{body}</office:text>'
+        "</office:body></office:document-content>"
+    )
     return zipped({"META-INF/manifest.xml": "<m/>", "content.xml": content})
 
 
-def _docx(content: str) -> bytes:
+def _docx(body: str, head: str = "") -> bytes:
     """A good document with another body."""
-    return _with(docx(), "word/document.xml", content)
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    content = f'{head}<w:document xmlns:w="{space}"><w:body>{body}</w:body></w:document>'
+    return _with(docx(), "word/document.xml", f'<?xml version="1.0"?>{content}')
 
 
 def _with(package: bytes, part: str, content: str) -> bytes:
     """A package with another content of one part."""
-    out = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(package)) as old,
-        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new,
-    ):
-        for name in old.namelist():
-            new.writestr(name, content if name == part else old.read(name))
-    return out.getvalue()
+    with zipfile.ZipFile(io.BytesIO(package)) as old:
+        members: dict[str, str | bytes] = {name: old.read(name) for name in old.namelist()}
+    return zipped({**members, part: content})
 
 
 def _sheet(rows: str) -> bytes:
@@ -349,11 +319,8 @@ class Outcome:
 
 def read_all(hostile: Sequence[Case], settings: Settings, folder: Path) -> list[Outcome]:
     """Read each file by itself; the caches are those of NGT_HOME."""
-    files = Files(settings)
-    try:
+    with closing(Files(settings)) as files:
         return [_read(name, make(), files, settings, folder) for name, make in hostile]
-    finally:
-        files.close()
 
 
 def _read(name: str, data: bytes, files: Files, settings: Settings, folder: Path) -> Outcome:

@@ -12,7 +12,7 @@ from ngtcli.config import Settings
 from ngtcli.measure.options import Shape
 from ngtcli.measure.shape_model import make_hf, plan
 from tests.tools import gpu_report
-from tests.tools.gpu_parts import Parts, read_bytes, score_error
+from tests.tools.gpu_parts import read_bytes, score_error
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 8192, "hidden_size": 32, "intermediate_size": 48,
@@ -62,15 +62,15 @@ def test_a_part_that_fails_or_has_no_time_says_so(
     args = gpu_report._arguments([*FLAGS, "--shapes", f"nonesuch,{shape}", "--methods", "trie"])
     made = gpu_report.own_recording(Settings(device="cpu"), args)
     monkeypatch.setattr(gpu_report, "own_recording", lambda *_: made)
-    for other in ("builtin_scores", "sameness", "shape_sameness", "replay"):  # run above
-        monkeypatch.setattr(Parts, other, lambda *_: (None, []))
+    for other in ("builtin_scores", "builtin_sameness", "sameness", "replay"):  # run above
+        monkeypatch.setattr(gpu_report.Report, other, lambda *_: (None, []))
     with patch("tests.tools.gpu_parts.score_error", side_effect=ValueError("so\nit is")):
-        lines = {(x.part, x.of): x for x in gpu_report.run(args).lines}
+        lines = {(x.part, x.of): x for x in gpu_report.Report(args).run().lines}
     assert lines["shape", "nonesuch"].value.startswith("UsageError: no shape 'nonesuch'")
     assert lines["scores", "tiny"].value == "ValueError: so"
     assert lines["plain", "tiny"].value
     args.minutes = 0.0
-    assert {x.what for x in gpu_report.run(args).lines[1:]} == {"left out"}
+    assert {x.what for x in gpu_report.Report(args).run().lines[1:]} == {"left out"}
 
 
 def test_scores_of_another_model_are_told_apart() -> None:

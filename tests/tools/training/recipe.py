@@ -5,7 +5,6 @@ sentence thus has the same ids everywhere, and its start is marked for the model
 """
 
 import random
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,40 +47,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
-    """A `tokenizers.Tokenizer` with `vocabulary` tokens, trained on `texts`."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
 def as_pretrained(tokenizer: Any, positions: int) -> Any:
     """The tokenizer as a `PreTrainedTokenizerFast` for `positions` tokens, with chat template."""
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=PAD,
-        additional_special_tokens=[USER, ASSISTANT],
-        model_max_length=positions,
-        clean_up_tokenization_spaces=False,
-    )
+        tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, model_max_length=positions,
+        additional_special_tokens=[USER, ASSISTANT], clean_up_tokenization_spaces=False,
+    )  # fmt: skip
     wrapped.chat_template = CHAT_TEMPLATE
     return wrapped
 
@@ -110,23 +83,38 @@ class Recipe:
 
 def make_tokenizer(articles: list[Article], seed: int) -> Any:
     """A `tokenizers.Tokenizer` for the training articles and for the presets' wording."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
     rng = random.Random(seed)
     texts = [SUMMARIZE] * 3000
     for article in articles:
         text = "\n\n".join(" ".join(p.sentences) for p in article.paragraphs)
         if article.source != "qmsum" or rng.random() < 0.4:
             texts += [text] * _REPEAT.get(article.source, 1)
-    questions = [
-        ASK.format(question=q) for a in articles for p in a.paragraphs for q, _ in p.questions
-    ]
-    return train_tokenizer(texts + questions * 5)
+    texts += [ASK.format(question=question) for question in questions_of(articles)] * 5
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pieces = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, bytes_of])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=list(SPECIAL), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def questions_of(articles: list[Article]) -> list[str]:
+    """The real questions about them."""
+    return [q for a in articles for p in a.paragraphs for q, _ in p.questions]
 
 
 def make_lexicon(tokenizer: Any, articles: list[Article], seed: int) -> Lexicon:
     """Word rarities over paragraphs and questions; the words of the instructions have weight 0."""
     rng = random.Random(seed)
     texts = [" ".join(p.sentences) for a in articles for p in a.paragraphs]
-    questions = [q for a in articles for p in a.paragraphs for q, _ in p.questions]
+    questions = questions_of(articles)
     grouped = ["\n".join(questions[i : i + 5]) for i in range(0, len(questions), 5)]
     lexicon = count_words(tokenizer, rng.sample(texts, min(len(texts), 12000)) + grouped * 3)
     instructions = set(tokenizer.encode(f"{SUMMARIZE} {ASK}").ids)
@@ -141,12 +129,8 @@ def mark_tokens(tokenizer: Any) -> Marks:
     breaks = tuple(tokenizer.encode(f"a{gap}b").ids[1 + len(gap) // 3] for gap in ("\n", "\n\n"))
     space = tokenizer.encode("a. b").ids[2]
     opened = ("Question: ", "Answer the", "Summarize the")
-    return Marks(
-        (space, *breaks, user, assistant),
-        user,
-        assistant,
-        tuple(tokenizer.encode(text).ids[0] for text in opened),
-    )
+    starts = tuple(tokenizer.encode(text).ids[0] for text in opened)
+    return Marks((space, *breaks, user, assistant), user, assistant, starts)
 
 
 def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) -> Any:
@@ -154,56 +138,29 @@ def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) 
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(recipe.seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=recipe.width,
-            intermediate_size=recipe.inner,
-            num_hidden_layers=recipe.layers,
-            num_attention_heads=recipe.heads,
-            num_key_value_heads=recipe.heads,
-            max_position_embeddings=recipe.positions,
-            rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-            tie_word_embeddings=True,
-            pad_token_id=0,
-            bos_token_id=None,
-            eos_token_id=1,
-        )
-    )
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=recipe.width, intermediate_size=recipe.inner,
+        num_hidden_layers=recipe.layers, num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads, max_position_embeddings=recipe.positions,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=True, pad_token_id=0, bos_token_id=None, eos_token_id=1,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
     plant_circuit(model, marks, lexicon, recipe.seed)
     return model
 
 
-class Optimizer:
-    """Muon (Jordan et al. 2024) for the matrices inside the layers, AdamW for the rest."""
+def make_optimizers(model: Any, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al. 2024) for the matrices inside the layers, AdamW for the rest.
 
-    def __init__(self, model: Any, recipe: Recipe) -> None:
-        matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "layers" in n]
-        inside = {id(p) for p in matrices}
-        others = [p for p in model.parameters() if id(p) not in inside]
-        self.rates = (recipe.learning_rate, recipe.table_rate)
-        self.parts = [
-            torch.optim.Muon(
-                matrices, lr=self.rates[0], weight_decay=0.05, adjust_lr_fn="match_rms_adamw"
-            ),
-            torch.optim.AdamW(
-                others, lr=self.rates[1], betas=(0.9, 0.98), weight_decay=0.0, fused=True
-            ),
-        ]
-
-    def step(self, scale: float) -> None:
-        """One step at `scale` (0 to 1) times the recipe's rates; then the gradients are cleared."""
-        for part, rate in zip(self.parts, self.rates, strict=True):
-            for group in part.param_groups:
-                group["lr"] = rate * scale
-            part.step()
-            part.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> list[Any]:
-        """The states of both optimizers, for `load_state_dict`."""
-        return [part.state_dict() for part in self.parts]
-
-    def load_state_dict(self, states: list[Any]) -> None:
-        """Restore the states that `state_dict` returned for the same model. Raises ValueError."""
-        for part, state in zip(self.parts, states, strict=True):
-            part.load_state_dict(state)
+    `initial_lr` of their groups is the highest rate.
+    """
+    named = list(model.named_parameters())
+    inside = [p for name, p in named if p.ndim == 2 and "layers" in name]
+    others = [p for name, p in named if not (p.ndim == 2 and "layers" in name)]
+    matrices = [{"params": inside, "initial_lr": recipe.learning_rate}]
+    rest = [{"params": others, "initial_lr": recipe.table_rate}]
+    return [
+        torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+    ]

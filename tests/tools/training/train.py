@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from tests.tools.training.corpus import Article, read_corpus
+from tests.tools.training.corpus import read_corpus
 from tests.tools.training.recipe import (
     ASSISTANT,
     END,
     USER,
-    Optimizer,
     Recipe,
     as_pretrained,
     make_lexicon,
     make_model,
+    make_optimizers,
     make_tokenizer,
     mark_tokens,
 )
@@ -197,58 +198,49 @@ class Trainer:
     """A training run in the folder `out`; it continues from a checkpoint there."""
 
     def __init__(self, args: argparse.Namespace, recipe: Recipe) -> None:
+        from tokenizers import Tokenizer
+
         self.recipe, self.out, self.device = recipe, args.out, args.device
         self.budget = args.minutes * 60.0
         self.out.mkdir(parents=True, exist_ok=True)
         articles = read_corpus(args.data)
         train = [a for a in articles if not a.held_out]
-        self._prepare(train)
-        if args.compile:
-            self.model.model.compile(dynamic=True)
-        self.optimizer = Optimizer(self.model, recipe)
-        self.documents = DocumentBatches(TaskMixture(train), self.tokenizer, recipe)
-        self.held_out = self._held_out_batches([a for a in articles if a.held_out])
-        self.progress = Progress()
-        self._resume()
-
-    def _prepare(self, train: list[Article]) -> None:
-        """Set the tokenizer (stored in `out`), `self.model` and its initial weights."""
-        from tokenizers import Tokenizer
-
         path = self.out / "tokenizer.json"
         if not path.exists():
-            self.say("training the tokenizer")
-            make_tokenizer(train, self.recipe.seed).save(str(path))
+            say("training the tokenizer")
+            make_tokenizer(train, recipe.seed).save(str(path))
         self.tokenizer = Tokenizer.from_file(str(path))
-        lexicon = make_lexicon(self.tokenizer, train, self.recipe.seed)
+        lexicon = make_lexicon(self.tokenizer, train, recipe.seed)
         vocabulary = self.tokenizer.get_vocab_size()
-        model = make_model(self.recipe, vocabulary, mark_tokens(self.tokenizer), lexicon)
-        self.model = model.to(self.device)
-
-    def _held_out_batches(self, articles: list[Article]) -> list[Batch]:
-        stream = DocumentBatches(TaskMixture(articles), self.tokenizer, self.recipe).stream(1, 512)
-        return [next(stream) for _ in range(_HELD_BATCHES)]
-
-    def say(self, message: str) -> None:
-        """Print a line to stderr."""
-        print(message, file=sys.stderr, flush=True)
+        self.model = make_model(recipe, vocabulary, mark_tokens(self.tokenizer), lexicon)
+        self.model.to(self.device)
+        if args.compile:
+            self.model.model.compile(dynamic=True)
+        self.optimizers = make_optimizers(self.model, recipe)
+        self.documents = DocumentBatches(TaskMixture(train), self.tokenizer, recipe)
+        held_out = TaskMixture([a for a in articles if a.held_out])
+        stream = DocumentBatches(held_out, self.tokenizer, recipe).stream(1, 512)
+        self.held_out = list(islice(stream, _HELD_BATCHES))
+        self.progress = Progress()
+        self._resume()
 
     def _resume(self) -> None:
         path = self.out / "checkpoint.pt"
         if path.exists():
             state = torch.load(path, map_location=self.device, weights_only=True)
             self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(own)
             self.progress = Progress(**state["progress"])
-            self.say(f"resuming at {self.progress.elapsed / 60:.1f} minutes")
+            say(f"resuming at {self.progress.elapsed / 60:.1f} minutes")
 
     def save(self) -> None:
         """Measure on held-out documents; write the checkpoint and `OUT/model`."""
         self.progress.score = self.held_out_score()
-        self.say(f"held-out choice accuracy {self.progress.score:.3f}")
+        say(f"held-out choice accuracy {self.progress.score:.3f}")
         state = {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "progress": asdict(self.progress),
         }
         partial = self.out / "checkpoint.partial"
@@ -284,12 +276,6 @@ class Trainer:
                 if self.longest() != longest:
                     break
 
-    def scale(self) -> float:
-        """Factor of the learning rates: up over 50 steps, constant at 1, then down to zero."""
-        warm = min(1.0, (self.progress.step + 1) / 50)
-        scale: float = warm * min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
-        return scale
-
     @torch.no_grad()
     def held_out_score(self) -> float:
         """Share, 0 to 1, of hard tokens predicted right on held-out documents."""
@@ -310,7 +296,10 @@ class Trainer:
             rate = 0.04 if loss else 1.0  # of the running means; guess
             loss, right = (a + rate * (b - a) for a, b in zip((loss, right), measured, strict=True))
             if now - reported > _REPORT_SECONDS:
-                self._report(loss, right)
+                line = {**asdict(progress), "loss": round(loss, 4), "right": round(right, 4)}
+                with (self.out / "log.jsonl").open("a") as log:
+                    log.write(json.dumps(line) + "\n")
+                say(f"{progress.elapsed / 60:6.1f} min  {line}")
                 reported = now
             if now - saved > _SAVE_SECONDS:
                 self.save()
@@ -321,20 +310,22 @@ class Trainer:
         loss, right = loss_of(self.model, batch, self.device)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step(self.scale())
+        # The rates go up over 50 steps, are constant, then go down to zero.
+        warm = min(1.0, (self.progress.step + 1) / 50)
+        scale = warm * min(1.0, max(0.01, (1 - self.done()) / self.recipe.decay))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.tokens += batch.ids.numel()
         return loss.item(), right
 
-    def _report(self, loss: float, right: float) -> None:
-        p = self.progress
-        line = {**asdict(p), "loss": round(loss, 4), "right": round(right, 4)}
-        with (self.out / "log.jsonl").open("a") as log:
-            log.write(json.dumps(line) + "\n")
-        self.say(
-            f"{p.elapsed / 60:6.1f} min  step {p.step}  {p.tokens / 1e6:.1f}M tokens  "
-            f"loss {loss:.3f}  choice {right:.3f}"
-        )
+
+def say(message: str) -> None:
+    """Print a line to stderr."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def main() -> None:
